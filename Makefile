@@ -1,0 +1,56 @@
+# One gate, `make check`; the same command runs in CI. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Debian packages that tests need, each installed only if it is missing.
+APT_PACKAGES :=
+
+.DEFAULT_GOAL := help
+.PHONY: help up check fmt bench clean apt
+
+help: ## say what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "holdfast needs Python 3.11 or later; choose one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
+	@touch $@
+
+up: $(STAMP) ## start a master and a node here, until Ctrl-C
+	@exec $(BIN)/holdfast up
+
+apt:
+	@for package in $(APT_PACKAGES); do \
+		dpkg -s "$$package" >/dev/null 2>&1 || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		[ "$$(id -u)" = 0 ] || { echo "the tests need:$$missing; install with: sudo apt-get install$$missing" >&2; exit 1; }; \
+		apt-get install --yes --quiet --no-install-recommends $$missing; \
+	fi
+
+check: apt $(STAMP) ## format, lint, types, imports, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+fmt: $(STAMP) ## format, and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## measure this machine against the figures of docs/performance.md
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

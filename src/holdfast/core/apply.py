@@ -1,0 +1,251 @@
+"""Records to state: the one function that changes the catalogue, on primary, standby, restart and in simulation.
+
+Applying gives back the ranges that became free, so that a primary can lend them again once the record that
+freed them is durable (I9). Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.core.catalogue import HARD_PIN, SEVERAL, SOFT_PIN, ReplicaAt, extents_of
+from holdfast.core.grants import Grant, Quarantined
+from holdfast.core.rules import REMEMBERED_ANSWERS, SCALAR_BELOW
+from holdfast.core.state import Segment, State
+from holdfast.ids import COUNTER_MASK, SegmentHandle, extent_of
+from holdfast.instant import Instant
+from holdfast.messages import records as r
+from holdfast.messages.records import Cause
+from holdfast.messages.shapes import Record
+
+Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+"""Per segment: offsets and lengths that nothing occupies any more."""
+
+
+def apply(state: State, record: Record, now: Instant) -> Freed:
+    freed = _APPLY[type(record)](state, record, now)
+    state.index += 1
+    return freed
+
+
+def unpack_ids(packed: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(packed) // 8}Q", packed))
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    ids = list(ids)
+    return struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def ranges_of(state: State, slots: list[int]) -> Freed:
+    """Every range that these objects occupy, by segment."""
+    catalogue = state.catalogue
+    at = np.array(slots, np.intp)
+    lengths = extents_of(catalogue.sizes[at])
+    segments = catalogue.segments[at]
+    offsets = catalogue.offsets[at]
+    several = np.flatnonzero(catalogue.flags[at] & SEVERAL)
+    if len(several):
+        further = [(place.segment, place.offset, lengths[i]) for i in several for place in catalogue.others[slots[i]]]
+        segments = np.concatenate([segments, np.array([f[0] for f in further], np.int32)])
+        offsets = np.concatenate([offsets, np.array([f[1] for f in further], np.int64)])
+        lengths = np.concatenate([lengths, np.array([f[2] for f in further], np.int64)])
+    found: Freed = []
+    for handle in np.unique(segments).tolist():
+        here = segments == handle
+        found.append((handle, offsets[here], lengths[here]))
+    return found
+
+
+def _log_started(state: State, record: r.LogStarted, now: Instant) -> Freed:
+    state.log_id, state.cluster, state.secret = record.log_id, record.cluster, record.secret
+    return []
+
+
+def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Freed:
+    state.epoch = record.epoch
+    state.next_counter = 1
+    return []
+
+
+def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Freed:
+    state.lease_ttl_ms, state.soft_pin_ttl_ms = record.lease_ttl_ms, record.soft_pin_ttl_ms
+    state.grant_timeout_ms = record.grant_timeout_ms
+    return []
+
+
+def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Freed:
+    state.segments[record.handle] = Segment(
+        record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host
+    )
+    state.next_segment = record.handle + 1
+    state.topology += 1
+    return []
+
+
+def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -> Freed:
+    handle = record.handle
+    catalogue = state.catalogue
+    lost: list[int] = []
+    for slot in catalogue.on_segment(handle):
+        left = tuple(place for place in catalogue.replicas(slot) if place.segment != handle)
+        if left:
+            catalogue.set_replicas(slot, left)
+        else:
+            lost.append(slot)
+    if lost:
+        state.departed.add(catalogue.drop(lost), Cause.UNMOUNT_SEGMENT.name, now)
+    for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
+        _end_grant(state, grant, [])
+    for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
+        del state.quarantine[entry]
+    del state.segments[handle]
+    state.topology += 1
+    return []
+
+
+def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Freed:
+    state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges))
+    return []
+
+
+def _pieces(pairs: Iterable[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    columns = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _quarantine(state: State, held: Quarantined) -> None:
+    state.quarantine[state.next_quarantine] = held
+    state.next_quarantine += 1
+
+
+def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Freed:
+    """What no commit took is free where nothing can still be written; elsewhere it waits for that node's word."""
+    del state.grants[grant.id]
+    gaps = grant.taken.gaps(grant.length)
+    if not gaps:
+        return []
+    starts, lengths = _pieces((start, end - start) for start, end in gaps)
+    freed: Freed = []
+    for place in grant.ranges:
+        if place.segment in settled:
+            freed.append((place.segment, place.offset + starts, lengths))
+        else:
+            pieces = tuple((place.offset + start, end - start) for start, end in gaps)
+            _quarantine(state, Quarantined(place.segment, pieces, grant.id, place.writer))
+    return freed
+
+
+def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Freed:
+    return _end_grant(state, state.grants[record.grant], record.settled)
+
+
+def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Freed:
+    return [(held.segment, *_pieces(held.pieces)) for held in (state.quarantine.pop(entry) for entry in record.entries)]
+
+
+def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Freed:
+    freed: Freed = []
+    if record.replaced or record.held:
+        freed = _remove(state, record.replaced, record.held, Cause.UPSERT.name, now)
+    grant = state.grants[record.grant]
+    flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
+    slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
+    if len(grant.ranges) > 1:
+        catalogue = state.catalogue
+        base = grant.ranges[0].offset
+        for slot in slots:
+            delta = catalogue.offset_at[slot] - base
+            places = tuple(ReplicaAt(place.segment, place.offset + delta) for place in grant.ranges)
+            catalogue.set_replicas(slot, places)
+    if record.soft_pin:
+        state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))
+    state.next_counter = (record.first_id & COUNTER_MASK) + len(record.keys)
+    return freed
+
+
+def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
+    first = grant.ranges[0]
+    rows = struct.iter_unpack("<3Q", record.rows)
+    slots: list[int] = []
+    for oid, (key, (offset, size, checksum)) in enumerate(zip(record.keys, rows, strict=True), record.first_id):
+        place = ReplicaAt(first.segment, first.offset + offset)
+        slots.append(state.catalogue.insert(key, oid, size, checksum, place, flags, now))
+        grant.taken.add(offset, offset + extent_of(size))
+        grant.commits[offset] = oid
+    return slots
+
+
+def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
+    first = grant.ranges[0]
+    rows = np.frombuffer(record.rows, "<u8").reshape(-1, 3)
+    offsets = rows[:, 0].astype(np.int64)
+    ends = offsets + extents_of(rows[:, 1])
+    slots = state.catalogue.insert_many(
+        record.keys, record.first_id, rows[:, 1], rows[:, 2], first.segment, first.offset + offsets, flags, now
+    )
+    for start, end in runs_of(offsets, ends):
+        grant.taken.add(start, end)
+    grant.commits.update(zip(offsets.tolist(), range(record.first_id, record.first_id + len(slots)), strict=True))
+    return slots
+
+
+def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """These intervals with touching neighbours joined: a batch written front to back is one."""
+    cuts = np.flatnonzero(ends[:-1] != starts[1:]) + 1
+    heads = np.concatenate([[0], cuts])
+    tails = np.concatenate([cuts - 1, [len(ends) - 1]])
+    return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))
+
+
+def _remove(state: State, ids: bytes, held: bytes, cause: str, now: Instant) -> Freed:
+    by_id = state.catalogue.by_id
+    freed: Freed = []
+    free_slots = by_id.slots_of(unpack_ids(ids))
+    if free_slots:
+        freed = ranges_of(state, free_slots)
+    held_slots = by_id.slots_of(unpack_ids(held)) if held else []
+    if held_slots:
+        for handle, offsets, lengths in ranges_of(state, held_slots):
+            pieces = tuple(zip(offsets.tolist(), lengths.tolist(), strict=True))
+            _quarantine(state, Quarantined(handle, pieces))
+    gone = free_slots + held_slots
+    if gone:
+        state.departed.add(state.catalogue.drop(gone), cause, now)
+    return freed
+
+
+def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
+    return _remove(state, record.ids, record.held, record.cause.name, now)
+
+
+def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:
+    return _remove(state, record.ids, b"", "EVICTED", now)
+
+
+def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> Freed:
+    state.answers[record.client, record.serial] = record.answer
+    while len(state.answers) > REMEMBERED_ANSWERS:
+        state.answers.popitem(last=False)
+    return []
+
+
+_APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
+    r.LogStarted: _log_started,
+    r.EpochStarted: _epoch_started,
+    r.SettingsChanged: _settings_changed,
+    r.SegmentMounted: _segment_mounted,
+    r.SegmentUnmounted: _segment_unmounted,
+    r.RangesGranted: _ranges_granted,
+    r.GrantEnded: _grant_ended,
+    r.RangesFreed: _ranges_freed,
+    r.ObjectsCommitted: _objects_committed,
+    r.ObjectsRemoved: _objects_removed,
+    r.ObjectsEvicted: _objects_evicted,
+    r.RemovalAnswered: _removal_answered,
+}

@@ -1,0 +1,232 @@
+"""The objects, as columns.
+
+A row is a slot; slots are reused. What is asked about many objects at once (leases, victims, the digest) is an
+array operation over the columns; single values go through memoryviews, which are quicker than NumPy for that.
+`lease_until` and `last_used` are this process's own times: soft state, not part of the digest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from holdfast.core.id_index import IdIndex
+from holdfast.core.keys import KeyIndex
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
+from holdfast.instant import Instant
+
+Slots = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
+
+LIVE: Final = 1
+HARD_PIN: Final = 2
+SOFT_PIN: Final = 4
+ON_DISK: Final = 8
+SEVERAL: Final = 16
+"""Has further replicas, in `others`."""
+
+MEMORY: Final = 0
+DISK: Final = 1
+FIRST_CAPACITY: Final = 1024
+
+_COLUMNS: Final[dict[str, Any]] = {
+    "ids": np.uint64,
+    "sizes": np.int64,
+    "checksums": np.uint64,
+    "key_hashes": np.uint64,
+    "segments": np.int32,
+    "offsets": np.int64,
+    "lease_until": np.int64,
+    "last_used": np.int64,
+    "flags": np.uint8,
+}
+
+
+class ReplicaAt(NamedTuple):
+    segment: SegmentHandle
+    offset: int
+    kind: int = MEMORY
+
+
+def extents_of(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """`ids.extent_of`, for a column."""
+    align = np.where(sizes >= LARGE_FROM, LARGE_ALIGN, SMALL_ALIGN)
+    rounded: npt.NDArray[np.int64] = ((sizes.astype(np.int64) + align - 1) // align) * align
+    return rounded
+
+
+class Catalogue:
+    """Columns, the keys that name their rows, and the rows not in use."""
+
+    ids: Words
+    sizes: npt.NDArray[np.int64]
+    checksums: Words
+    key_hashes: Words
+    segments: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    lease_until: npt.NDArray[np.int64]
+    last_used: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+
+    def __init__(self) -> None:
+        self.by_key = KeyIndex()
+        self.by_id = IdIndex()
+        self.keys: list[str | None] = []
+        self.others: dict[int, tuple[ReplicaAt, ...]] = {}
+        self.soft_pin_until: dict[int, Instant] = {}
+        self.count = 0
+        self._free: list[int] = []
+        for name, dtype in _COLUMNS.items():
+            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
+        self._remake_views()
+
+    @property
+    def top(self) -> int:
+        """Slots from here on were never used."""
+        return len(self.keys)
+
+    def _remake_views(self) -> None:
+        self.id_at = self.ids.data
+        self.size_at = self.sizes.data
+        self.checksum_at = self.checksums.data
+        self.key_hash_at = self.key_hashes.data
+        self.segment_at = self.segments.data
+        self.offset_at = self.offsets.data
+        self.lease_at = self.lease_until.data
+        self.used_at = self.last_used.data
+        self.flags_at = self.flags.data
+
+    def _take_slots(self, count: int) -> list[int]:
+        reused = self._free[len(self._free) - count :] if count <= len(self._free) else self._free[:]
+        del self._free[len(self._free) - len(reused) :]
+        fresh = count - len(reused)
+        if not fresh:
+            return reused
+        first = self.top
+        self.keys.extend([None] * fresh)
+        if self.top > len(self.ids):
+            self._grow(self.top)
+        return reused + list(range(first, first + fresh))
+
+    def _grow(self, needed: int) -> None:
+        capacity = len(self.ids)
+        while capacity < needed:
+            capacity *= 2
+        for name, dtype in _COLUMNS.items():
+            old = getattr(self, name)
+            new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
+            new[: len(old)] = old
+            setattr(self, name, new)
+        self._remake_views()
+
+    def insert(
+        self, key: str, oid: ObjectId, size: int, checksum: int, place: ReplicaAt, flags: int, now: Instant
+    ) -> int:
+        """One new object; its key must be unbound."""
+        if self._free:
+            slot = self._free.pop()
+            self.keys[slot] = key
+        else:
+            slot = self.top
+            self.keys.append(key)
+            if slot == len(self.ids):
+                self._grow(slot + 1)
+        self.id_at[slot] = oid
+        self.size_at[slot] = size
+        self.checksum_at[slot] = checksum
+        self.key_hash_at[slot] = xxh3_64_intdigest(key.encode())
+        self.segment_at[slot] = place.segment
+        self.offset_at[slot] = place.offset
+        self.lease_at[slot] = 0
+        self.used_at[slot] = now
+        self.flags_at[slot] = flags | LIVE
+        self.by_key.bind(key, slot)
+        self.by_id.bind(oid, (slot,))
+        self.count += 1
+        return slot
+
+    def insert_many(
+        self,
+        keys: list[str],
+        first_id: ObjectId,
+        sizes: Words,
+        checksums: Words,
+        segment: SegmentHandle,
+        offsets: npt.NDArray[Any],
+        flags: int,
+        now: Instant,
+    ) -> list[int]:
+        """Many new objects in one segment; the same as `insert` for each."""
+        slots = self._take_slots(len(keys))
+        at = np.array(slots, np.intp)
+        self.ids[at] = np.arange(first_id, first_id + len(keys), dtype=np.uint64)
+        self.sizes[at] = sizes
+        self.checksums[at] = checksums
+        self.key_hashes[at] = [xxh3_64_intdigest(key.encode()) for key in keys]
+        self.segments[at] = segment
+        self.offsets[at] = offsets
+        self.lease_until[at] = 0
+        self.last_used[at] = now
+        self.flags[at] = flags | LIVE
+        named = self.keys
+        for slot, key in zip(slots, keys, strict=True):
+            named[slot] = key
+        self.by_key.bind_many(keys, slots)
+        self.by_id.bind(first_id, slots)
+        self.count += len(keys)
+        return slots
+
+    def drop(self, slots: list[int]) -> list[str]:
+        """These objects are gone; the keys they had. Their ranges are the caller's business, before this."""
+        named = self.keys
+        gone: list[str] = []
+        for slot in slots:
+            key = named[slot]
+            assert key is not None, "an object is dropped once"
+            gone.append(key)
+            named[slot] = None
+        self.by_key.unbind(gone)
+        if len(slots) == 1:
+            self.by_id.unbind((self.id_at[slots[0]],))
+            self.flags_at[slots[0]] = 0
+        else:
+            at = np.array(slots, np.intp)
+            self.by_id.unbind(self.ids[at].tolist())
+            self.flags[at] = 0
+        if self.others or self.soft_pin_until:
+            for slot in slots:
+                self.others.pop(slot, None)
+                self.soft_pin_until.pop(slot, None)
+        self._free.extend(slots)
+        self.count -= len(slots)
+        return gone
+
+    def replicas(self, slot: int) -> tuple[ReplicaAt, ...]:
+        kind = DISK if self.flags_at[slot] & ON_DISK else MEMORY
+        first = ReplicaAt(self.segment_at[slot], self.offset_at[slot], kind)
+        return (first, *self.others.get(slot, ()))
+
+    def set_replicas(self, slot: int, replicas: tuple[ReplicaAt, ...]) -> None:
+        first = replicas[0]
+        flags = self.flags_at[slot] & ~(ON_DISK | SEVERAL)
+        self.segment_at[slot] = first.segment
+        self.offset_at[slot] = first.offset
+        if len(replicas) > 1:
+            self.others[slot] = replicas[1:]
+            flags |= SEVERAL
+        else:
+            self.others.pop(slot, None)
+        self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
+
+    def live(self) -> Slots:
+        return np.flatnonzero(self.flags[: self.top] & LIVE)
+
+    def on_segment(self, handle: SegmentHandle) -> list[int]:
+        """Slots with a replica on this segment."""
+        top = self.top
+        first = np.flatnonzero((self.segments[:top] == handle) & ((self.flags[:top] & LIVE) != 0)).tolist()
+        further = [slot for slot, places in self.others.items() if any(p.segment == handle for p in places)]
+        return sorted({*first, *further})

@@ -1,0 +1,44 @@
+"""decide(primary, request, client, now) -> (reply, records): every verb, by the type of its request.
+
+Nothing in the state changes here but soft columns (leases, last use) and the primary's own free space; the
+records say what is to change, and applying them changes it. A refusal is raised, with nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import membership, puts, reads, removals
+from holdfast.core.primary import Decision, Primary
+from holdfast.errors import BadRequest
+from holdfast.instant import Instant
+from holdfast.messages import of_nodes, requests
+from holdfast.messages.shapes import Message
+
+_DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] = {
+    requests.Exists: reads.exists,
+    requests.Locate: reads.locate,
+    requests.RenewLeases: reads.renew_leases,
+    requests.GrantRanges: puts.grant_ranges,
+    requests.ExtendGrants: puts.extend_grants,
+    requests.CommitPuts: puts.commit_puts,
+    requests.ReturnGrants: puts.return_grants,
+    requests.Remove: removals.remove,
+    requests.RemoveMatching: removals.remove_matching,
+    requests.ListKeys: reads.list_keys,
+    requests.Stat: reads.stat,
+    requests.Explain: reads.explain,
+    requests.ListSegments: reads.list_segments,
+    of_nodes.RegisterNode: membership.register_node,
+    of_nodes.Beat: membership.beat,
+    of_nodes.Leave: membership.leave,
+}
+
+
+def decide(primary: Primary, request: Message, client: int, now: Instant) -> Decision:
+    """`client` is the number that the caller gave itself; for a node's requests, that of its connection."""
+    verb = _DECIDE.get(type(request))
+    if verb is None:
+        raise BadRequest(f"{type(request).__name__} is not a request; nothing was changed")
+    return verb(primary, request, client, now)

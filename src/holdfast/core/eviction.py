@@ -1,0 +1,87 @@
+"""Which objects give way: those without a live lease or hard pin, the longest unused first (I8).
+
+Soft-pinned ones are taken in a second pass, and only if the rules allow it. A choice is array operations over
+the columns and bounded in number, so that a full cache never stops for long.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.catalogue import HARD_PIN, LIVE, SEVERAL, SOFT_PIN, Slots, extents_of
+from holdfast.core.primary import Primary
+from holdfast.core.rules import EVICT_STEP
+from holdfast.core.state import State
+from holdfast.instant import Instant
+from holdfast.messages.records import ObjectsEvicted
+
+
+def victims(state: State, need_bytes: int, now: Instant, soft_too: bool, most: int = EVICT_STEP) -> Slots:
+    """Slots to evict, oldest use first, until they free `need_bytes` or there are `most` of them."""
+    catalogue = state.catalogue
+    top = catalogue.top
+    _let_soft_pins_end(state, now)
+    # One comparison tells live and unpinned apart from everything else.
+    pins = HARD_PIN | SOFT_PIN
+    unleased = catalogue.lease_until[:top] <= now
+    plain = np.flatnonzero(((catalogue.flags[:top] & (LIVE | pins)) == LIVE) & unleased)
+    chosen = _oldest(state, plain, need_bytes, most)
+    if soft_too and len(chosen) == len(plain) < most:
+        missing = need_bytes - _bytes_of(state, chosen)
+        if missing > 0:
+            soft = np.flatnonzero(((catalogue.flags[:top] & (LIVE | pins)) == (LIVE | SOFT_PIN)) & unleased)
+            chosen = np.concatenate([chosen, _oldest(state, soft, missing, most - len(chosen))])
+    return chosen
+
+
+def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
+    used = state.catalogue.last_used[slots]
+    if len(slots) > most:
+        kept = np.argpartition(used, most - 1)[:most]
+        slots, used = slots[kept], used[kept]
+    slots = slots[np.lexsort((state.catalogue.ids[slots], used))]
+    freed = np.cumsum(_sizes_of(state, slots))
+    return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
+
+
+def _sizes_of(state: State, slots: Slots) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    sizes = extents_of(state.catalogue.sizes[slots])
+    for i in np.flatnonzero(state.catalogue.flags[slots] & SEVERAL):
+        sizes[i] *= 1 + len(state.catalogue.others[int(slots[i])])
+    return sizes
+
+
+def _bytes_of(state: State, slots: Slots) -> int:
+    return int(_sizes_of(state, slots).sum())
+
+
+def _let_soft_pins_end(state: State, now: Instant) -> None:
+    """A soft pin lasts for its time from the put or the last use, whichever is later; then it is none."""
+    catalogue = state.catalogue
+    used = now - state.soft_pin_ttl_ms
+    over = [
+        slot for slot, until in catalogue.soft_pin_until.items() if until <= now and catalogue.used_at[slot] <= used
+    ]
+    for slot in over:
+        del catalogue.soft_pin_until[slot]
+        catalogue.flags_at[slot] &= ~SOFT_PIN
+
+
+def evicted(state: State, slots: Slots) -> ObjectsEvicted:
+    return ObjectsEvicted(state.catalogue.ids[slots].astype("<u8").tobytes())
+
+
+def over_watermark(primary: Primary) -> int:
+    """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
+    capacity = primary.capacity_bytes
+    used = capacity - primary.free_bytes
+    if used <= primary.rules.high_watermark * capacity:
+        return 0
+    return used - int((primary.rules.high_watermark - primary.rules.eviction_margin) * capacity)
+
+
+def make_room(primary: Primary, need_bytes: int, now: Instant) -> list[ObjectsEvicted]:
+    """What to evict for an allocation that failed: at least the margin, so that the next ones find room too."""
+    margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
+    slots = victims(primary.state, max(need_bytes, margin), now, primary.rules.evict_soft_pinned)
+    return [evicted(primary.state, slots)] if len(slots) else []

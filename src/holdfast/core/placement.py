@@ -1,0 +1,81 @@
+"""Where new memory is taken from: preferred places first, then the emptiest, each replica on another node."""
+
+from __future__ import annotations
+
+from holdfast.core.primary import Primary
+from holdfast.core.state import Segment
+from holdfast.errors import BadValue, NoRoom, TooLarge
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, SegmentHandle
+from holdfast.instant import Instant
+
+
+def place(
+    primary: Primary, length: int, replicas: int, prefer: list[str], now: Instant
+) -> list[tuple[SegmentHandle, int]] | None:
+    """(segment, offset) for each replica, allocated; None if there is no room now, with nothing allocated."""
+    align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
+    placed: list[tuple[SegmentHandle, int]] = []
+    nodes: set[str] = set()
+    for segment in _in_order(primary, prefer, now):
+        if segment.name.node in nodes:
+            continue
+        offset = primary.allocators[segment.handle].alloc(length, align)
+        if offset is not None:
+            placed.append((segment.handle, offset))
+            nodes.add(segment.name.node)
+            if len(placed) == replicas:
+                return placed
+    for handle, offset in placed:
+        primary.allocators[handle].free(offset, length)
+    return None
+
+
+def _in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]:
+    rank = {name: i for i, name in reversed(list(enumerate(prefer)))}
+    last = len(prefer)
+
+    def order(segment: Segment) -> tuple[int, float, int]:
+        wanted = min(rank.get(segment.name.node, last), rank.get(str(segment.name), last)) if rank else 0
+        return wanted, -primary.allocators[segment.handle].free_bytes / segment.size_bytes, segment.handle
+
+    return sorted((s for s in primary.state.segments.values() if primary.available(s, now)), key=order)
+
+
+def check_possible(primary: Primary, length: int, largest: int, replicas: int, now: Instant) -> None:
+    """Raise at once for what no eviction could ever make room for."""
+    nodes: dict[str, int] = {}
+    for segment in primary.state.segments.values():
+        nodes[segment.name.node] = max(nodes.get(segment.name.node, 0), segment.size_bytes)
+    if not nodes:
+        raise NoRoom("no node lends memory yet; nothing was stored. Start a node, or wait for it to register")
+    if len(nodes) < replicas:
+        raise BadValue(
+            f"{replicas} replicas need as many nodes, and only {len(nodes)} lend memory; nothing was stored. "
+            "Ask for fewer replicas or start more nodes"
+        )
+    limit = sorted(nodes.values(), reverse=True)[replicas - 1]
+    if largest > limit:
+        raise TooLarge(
+            f"an object of {largest:,} bytes can never be held {replicas} time(s): the largest segment that could has "
+            f"{limit:,} bytes; nothing was stored"
+        )
+    if length > limit:
+        raise TooLarge(
+            f"a grant of {length:,} bytes does not fit into any segment (the largest usable has {limit:,}), though "
+            "each object would; nothing was stored. Split the batch"
+        )
+
+
+def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> NoRoom:
+    """For a put that waited in vain: what the memory is taken by."""
+    ready = {s.name.node for s in primary.state.segments.values() if primary.available(s, now)}
+    if len(ready) < replicas:
+        return NoRoom(
+            f"{replicas} replica(s) were asked for and {len(ready)} node(s) answer; nothing was stored. "
+            "Try again when the nodes are back"
+        )
+    return NoRoom(
+        f"no room for {length:,} bytes on {replicas} node(s) before the deadline: {primary.free_bytes:,} of "
+        f"{primary.capacity_bytes:,} bytes are free, and nothing more may be evicted (leases, pins, unfinished puts); "
+        "nothing was stored. Try again, or add a node"
+    )

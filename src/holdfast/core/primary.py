@@ -1,0 +1,140 @@
+"""What only the primary keeps, beside the state: free space, deadlines, and how its nodes stand.
+
+All of it can be made anew from the state and a clock. `absorb` applies a record and keeps these in step;
+`reclaim` lends freed ranges again, and is called once the record that freed them is durable (I9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.core.allocator import Allocator
+from holdfast.core.apply import Freed, apply, unpack_ids
+from holdfast.core.grants import Grant
+from holdfast.core.rules import Rules
+from holdfast.core.state import Segment, State
+from holdfast.ids import GrantId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages.records import (
+    GrantEnded,
+    ObjectsCommitted,
+    ObjectsRemoved,
+    RangesGranted,
+    SegmentMounted,
+    SegmentUnmounted,
+)
+from holdfast.messages.shapes import Message, Record
+
+
+class Parked:
+    """The answer is not ready: there is no room yet. Ask again when something was freed, until the deadline."""
+
+
+PARKED = Parked()
+Decision = tuple[Message | Parked, list[Record]]
+
+
+@dataclass(slots=True)
+class Member:
+    """A node as the primary sees it."""
+
+    name: str
+    boot: int
+    last_heard: Instant
+    connection: int = 0
+    """The connection that it registered on; 0 when that is closed."""
+    handles: list[SegmentHandle] = field(default_factory=list)
+    clean: dict[GrantId, None] = field(default_factory=dict)
+    """Grants that this node must close writers of, in the order they were asked for."""
+
+
+class Primary:
+    def __init__(self, state: State, rules: Rules) -> None:
+        self.state = state
+        self.rules = rules
+        self.allocators: dict[SegmentHandle, Allocator] = {}
+        self.grant_deadline: dict[GrantId, Instant] = {}
+        self.grants_of: dict[int, set[GrantId]] = {}
+        self.release_at: dict[int, Instant] = {}
+        """When the leases on the objects behind a quarantine entry have ended."""
+        self.members: dict[str, Member] = {}
+
+    def absorb(self, record: Record, now: Instant) -> Freed:
+        """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
+        state = self.state
+        first_entry = state.next_quarantine
+        held_until = self._longest_lease(record)
+        freed = apply(state, record, now)
+        if isinstance(record, RangesGranted):
+            self.grant_deadline[record.grant] = now + self.rules.grant_timeout_ms
+            self.grants_of.setdefault(record.grant.client, set()).add(record.grant)
+        elif isinstance(record, GrantEnded):
+            self._forget_grant(record.grant)
+        elif isinstance(record, SegmentMounted):
+            self.allocators[record.handle] = Allocator(record.size_bytes)
+        elif isinstance(record, SegmentUnmounted):
+            self._forget_segment(record.handle)
+        for entry in range(first_entry, state.next_quarantine):
+            held = state.quarantine.get(entry)
+            if held is None:  # It was on the segment that this record unmounts.
+                continue
+            if held.grant is None:
+                self.release_at[entry] = held_until
+            elif not held.writer:
+                self._ask_to_clean(state.segments[held.segment], held.grant)
+        return freed
+
+    def reclaim(self, freed: Freed) -> None:
+        for handle, offsets, lengths in freed:
+            allocator = self.allocators.get(handle)
+            if allocator is None:  # Unmounted since: the range is gone with its segment.
+                continue
+            if len(offsets) == 1:
+                allocator.free(int(offsets[0]), int(lengths[0]))
+            else:
+                allocator.free_many(offsets, lengths)
+
+    def _longest_lease(self, record: Record) -> Instant:
+        if not isinstance(record, ObjectsRemoved | ObjectsCommitted) or not record.held:
+            return 0
+        catalogue = self.state.catalogue
+        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(unpack_ids(record.held)))
+
+    def _forget_grant(self, grant: GrantId) -> None:
+        self.grant_deadline.pop(grant, None)
+        mine = self.grants_of.get(grant.client)
+        if mine is not None:
+            mine.discard(grant)
+            if not mine:
+                del self.grants_of[grant.client]
+
+    def _forget_segment(self, handle: SegmentHandle) -> None:
+        del self.allocators[handle]
+        for grant in [g for g in self.grant_deadline if g not in self.state.grants]:
+            self._forget_grant(grant)
+        for entry in [e for e in self.release_at if e not in self.state.quarantine]:
+            del self.release_at[entry]
+
+    def _ask_to_clean(self, segment: Segment, grant: GrantId) -> None:
+        member = self.members.get(segment.name.node)
+        if member is not None and member.boot == segment.name.boot:
+            member.clean[grant] = None
+
+    def live_grants(self, client: int) -> list[Grant]:
+        return [self.state.grants[grant] for grant in self.grants_of.get(client, ())]
+
+    @property
+    def capacity_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.state.segments.values())
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(allocator.free_bytes for allocator in self.allocators.values())
+
+    def available(self, segment: Segment, now: Instant) -> bool:
+        """May something be placed there? Not while its node is silent."""
+        member = self.members.get(segment.name.node)
+        return member is not None and member.boot == segment.name.boot and self.is_live(member, now)
+
+    def is_live(self, member: Member, now: Instant) -> bool:
+        return member.connection != 0 and now - member.last_heard < max(5 * self.rules.beat_ms, 10_000)

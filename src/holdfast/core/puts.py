@@ -1,0 +1,243 @@
+"""Putting: memory is granted, filled by the client, and committed under a key; the first commit of a key wins.
+
+A grant holds no key. It is named by its client, so asking again gives the same one, and a commit is idempotent
+by (grant, offset). What commits leave comes back by the writer's word (I11).
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from holdfast.core.apply import pack_ids, runs_of
+from holdfast.core.catalogue import extents_of
+from holdfast.core.checks import check_keys, check_sizes, unpack_words
+from holdfast.core.eviction import make_room
+from holdfast.core.grants import Grant
+from holdfast.core.placement import check_possible, place
+from holdfast.core.primary import PARKED, Decision, Primary
+from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, SCALAR_BELOW
+from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, MAX_REPLICAS, SMALL_ALIGN, GrantId, extent_of, object_id
+from holdfast.instant import Instant
+from holdfast.messages import requests as q
+from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
+from holdfast.messages.shapes import Range, Record
+from holdfast.wire.mac import range_mac
+
+DURABILITIES = ("", "durable", "memory")
+
+
+def _own(grant: GrantId, client: int) -> GrantId:
+    if grant.client != client:
+        raise GrantRefused("the grant belongs to another client; nothing was changed")
+    return grant
+
+
+def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Instant) -> Decision:
+    state = primary.state
+    _own(request.grant, client)
+    if not 1 <= request.replicas <= MAX_REPLICAS:
+        raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
+    sizes, taken = _wanted(primary, request)
+    records = _finish(primary, request.finished, client, settled=True)
+    if not sizes:
+        return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
+    length = sum(map(extent_of, sizes))
+    known = state.grants.get(request.grant)
+    if known is not None:
+        if known.length < length:
+            raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
+        return _granted(primary, known.id, known.length, list(known.ranges), taken), records
+    check_possible(primary, length, extent_of(max(sizes)), request.replicas, now)
+    _check_window(primary, client, length * request.replicas)
+    places = place(primary, length, request.replicas, request.prefer, now)
+    if places is None:
+        return PARKED, [*records, *make_room(primary, length * request.replicas, now)]
+    writers = {attached.segment: attached.writer for attached in request.attached}
+    ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
+    records.append(RangesGranted(request.grant, length, ranges))
+    return _granted(primary, request.grant, length, ranges, taken), records
+
+
+def _wanted(primary: Primary, request: q.GrantRanges) -> tuple[tuple[int, ...], bytes]:
+    """(sizes to find room for, one byte a key: 1 where the key needs no put)"""
+    if not request.keys:
+        sizes = unpack_words(request.sizes, 1, 1)
+        check_sizes(sizes)
+        return sizes, b""
+    check_keys(request.keys)
+    sizes = unpack_words(request.sizes, 1, len(request.keys))
+    check_sizes(sizes)
+    if request.upsert:
+        return sizes, bytes(len(sizes))
+    taken = primary.state.catalogue.by_key.presence(request.keys)
+    return tuple(size for size, there in zip(sizes, taken, strict=True) if not there), taken
+
+
+def wanted_bytes(request: q.GrantRanges) -> int:
+    """What the request asks for on each node, as far as one can tell without looking its keys up."""
+    return sum(map(extent_of, unpack_words(request.sizes, 1)))
+
+
+def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes) -> q.Granted:
+    """The answer carries a MAC for each range that is written over TCP; the log need not hold it."""
+    state = primary.state
+    vouched = [
+        one
+        if one.writer
+        else Range(
+            one.segment,
+            one.offset,
+            0,
+            range_mac(state.secret, state.segments[one.segment].name, grant, one.offset, length),
+        )
+        for one in ranges
+    ]
+    return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
+
+
+def _check_window(primary: Primary, client: int, length: int) -> None:
+    held = primary.live_grants(client)
+    left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
+    if left and left + length > primary.rules.write_window_bytes:
+        raise WindowFull(
+            f"this client holds {left:,} granted bytes that it has not committed, and may hold "
+            f"{primary.rules.write_window_bytes:,}; nothing was granted. Finish or return some first"
+        )
+    if len(held) >= MAX_GRANTS_PER_CLIENT:
+        raise WindowFull(f"this client holds {len(held):,} grants, the most there may be; return some first")
+
+
+def extend_grants(primary: Primary, request: q.ExtendGrants, client: int, now: Instant) -> Decision:
+    extended = 0
+    for grant in request.grants:
+        if _own(grant, client) in primary.grant_deadline:
+            primary.grant_deadline[grant] = now + primary.rules.grant_timeout_ms
+            extended += 1
+    return q.Done(extended), []
+
+
+def return_grants(primary: Primary, request: q.ReturnGrants, client: int, now: Instant) -> Decision:
+    return q.Done(len(request.grants)), _finish(primary, request.grants, client, request.settled)
+
+
+def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool) -> list[Record]:
+    """The writer's word. It also ends the quarantine of a grant that had timed out."""
+    records: list[Record] = []
+    for grant in dict.fromkeys(grants):
+        if (live := primary.state.grants.get(_own(grant, client))) is not None:
+            records.append(GrantEnded(grant, [place.segment for place in live.ranges] if settled else []))
+        elif settled and (entries := [e for e, held in primary.state.quarantine.items() if held.grant == grant]):
+            records.append(RangesFreed(entries))
+    return records
+
+
+def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> Decision:
+    state = primary.state
+    grant = state.grants.get(_own(request.grant, client))
+    check_keys(request.keys)
+    words = unpack_words(request.rows, 3, len(request.keys))
+    if request.durability not in DURABILITIES:
+        raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
+    if grant is None:
+        raise GrantTimedOut("the grant has ended; nothing was stored. Put again with a new grant")
+    check_sizes(words[1::3])
+    if not request.keys:
+        return q.Committed(b""), _finish(primary, request.finished, client, settled=True)
+    if len(request.keys) > 1 and len(set(request.keys)) != len(request.keys):
+        raise BadRequest("a key is named twice in one commit; nothing was stored")
+    fresh, stored = _sort_out(primary, grant, request, words)
+    records: list[Record] = []
+    if fresh:
+        whole = len(fresh) == len(request.keys)
+        rows = request.rows if whole else _rows_of(words, fresh)
+        _check_places(grant, rows)
+        keys = request.keys if whole else [request.keys[i] for i in fresh]
+        replaced, held = _giving_way(primary, keys, now) if request.upsert else (b"", b"")
+        records.append(
+            ObjectsCommitted(
+                grant=grant.id,
+                first_id=object_id(state.epoch, state.next_counter),
+                keys=keys,
+                rows=rows,
+                soft_pin=request.soft_pin,
+                hard_pin=request.hard_pin,
+                replaced=replaced,
+                held=held,
+            )
+        )
+    if request.finished:
+        records += _finish(primary, request.finished, client, settled=True)
+    return q.Committed(bytes(stored)), records
+
+
+def _sort_out(
+    primary: Primary, grant: Grant, request: q.CommitPuts, words: tuple[int, ...]
+) -> tuple[list[int], bytearray]:
+    """(indices to commit now, one byte a key for the answer)"""
+    keys = request.keys
+    stored = bytearray(b"\1") * len(keys)
+    commits = grant.commits
+    if request.upsert or not any(there := primary.state.catalogue.by_key.presence(keys)):
+        there = b""
+    if not there and (not commits or commits.keys().isdisjoint(words[0::3])):
+        return list(range(len(keys))), stored
+    fresh: list[int] = []
+    for i, key in enumerate(keys):
+        offset = words[3 * i]
+        if offset in commits:
+            # Asked again: it was stored then, whatever became of it since. Another object's offset is an error.
+            slot = primary.state.catalogue.by_id.slot_of(commits[offset])
+            if slot >= 0 and primary.state.catalogue.keys[slot] != key:
+                raise BadRequest(f"offset {offset} of the grant holds another object; nothing was stored")
+        elif there and there[i]:
+            stored[i] = 0
+        else:
+            fresh.append(i)
+    return fresh, stored
+
+
+def _rows_of(words: tuple[int, ...], chosen: list[int]) -> bytes:
+    flat = array("Q")
+    for i in chosen:
+        flat.extend(words[3 * i : 3 * i + 3])
+    return flat.tobytes()
+
+
+def _check_places(grant: Grant, rows: bytes) -> None:
+    """Every object lies inside the grant, aligned, and over no other."""
+    if len(rows) < 24 * SCALAR_BELOW:
+        flat = array("Q", rows).tolist()
+        spans = sorted(
+            (offset, offset + extent_of(size), size) for offset, size in zip(flat[::3], flat[1::3], strict=True)
+        )
+        for start, _, size in spans:
+            if start % (LARGE_ALIGN if size >= LARGE_FROM else SMALL_ALIGN):
+                raise BadRequest(f"offset {start} of the grant is not aligned for {size:,} bytes; nothing was stored")
+        runs = [(start, end) for start, end, _ in spans]
+    else:
+        table = np.frombuffer(rows, "<u8").reshape(-1, 3)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        starts = table[:, 0].astype(np.int64)
+        if (starts % np.where(table[:, 1] >= LARGE_FROM, LARGE_ALIGN, SMALL_ALIGN)).any():
+            raise BadRequest("an offset in the grant is not aligned for its object; nothing was stored")
+        runs = runs_of(starts, starts + extents_of(table[:, 1]))
+    before = 0
+    for start, end in runs:
+        if start < before or end > grant.length or end <= start or grant.taken.overlaps(start, end):
+            raise BadRequest(
+                f"[{start}, {end}) of the grant lies outside it (it has {grant.length} bytes) or over another object; "
+                "nothing was stored"
+            )
+        before = end
+
+
+def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:
+    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, those under a lease."""
+    catalogue = primary.state.catalogue
+    slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
+    free = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] <= now)
+    held = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
+    return free, held

@@ -1,0 +1,215 @@
+"""Looking: which keys are there, where their bytes are, and what is known of them.
+
+A read grants a lease, `max(lease_until, now + ttl)`, and notes the use; both are soft state, so that no read
+writes a record. Probing (`exists`) leaves them alone unless asked, or probing would make everything unevictable.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from holdfast.core.catalogue import DISK, HARD_PIN, SEVERAL, Slots
+from holdfast.core.checks import check_keys, unpack_words
+from holdfast.core.primary import Decision, Primary
+from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
+from holdfast.ids import extent_of
+from holdfast.instant import Instant
+from holdfast.messages import requests as q
+from holdfast.messages.shapes import SegmentPlace
+
+_pack_row = struct.Struct("<5Q").pack
+_NO_ROW = bytes(40)
+
+
+def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
+    by_key = primary.state.catalogue.by_key
+    if not request.touch:
+        return q.Presence(by_key.presence(request.keys)), []
+    slots = by_key.slots_of(request.keys)
+    _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), now)
+    return q.Presence(bytes([slot >= 0 for slot in slots])), []
+
+
+def _lease(primary: Primary, slots: Slots, now: Instant) -> None:
+    catalogue = primary.state.catalogue
+    until = now + primary.rules.lease_ttl_ms
+    catalogue.lease_until[slots] = np.maximum(catalogue.lease_until[slots], until)
+    catalogue.last_used[slots] = now
+
+
+def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
+    check_keys(request.keys)
+    slots = primary.state.catalogue.by_key.slots_of(request.keys)
+    rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, now)
+    catalogue = primary.state.catalogue
+    others: list[tuple[int, int, int]] = []
+    if catalogue.others:
+        for i, slot in enumerate(slots):
+            if slot >= 0 and catalogue.flags_at[slot] & SEVERAL:
+                others.extend((i, place.segment, place.offset) for place in catalogue.others[slot])
+    return q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others), []
+
+
+def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
+    catalogue = primary.state.catalogue
+    until = now + primary.rules.lease_ttl_ms
+    rows = b""
+    for slot in slots:
+        if slot < 0:
+            rows += _NO_ROW
+            continue
+        if catalogue.lease_at[slot] < until:
+            catalogue.lease_at[slot] = until
+        catalogue.used_at[slot] = now
+        rows += _pack_row(
+            catalogue.id_at[slot],
+            catalogue.segment_at[slot],
+            catalogue.offset_at[slot],
+            catalogue.size_at[slot],
+            catalogue.checksum_at[slot],
+        )
+    return rows
+
+
+def _many_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
+    catalogue = primary.state.catalogue
+    at = np.array(slots, np.intp)
+    there = np.flatnonzero(at >= 0)
+    at = at[there]
+    _lease(primary, at, now)
+    rows = np.zeros((len(slots), 5), "<u8")
+    rows[there, 0] = catalogue.ids[at]
+    rows[there, 1] = catalogue.segments[at]
+    rows[there, 2] = catalogue.offsets[at]
+    rows[there, 3] = catalogue.sizes[at]
+    rows[there, 4] = catalogue.checksums[at]
+    return rows.tobytes()
+
+
+def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
+    """Still the same id at the same place means that every byte read there was right: ids never return."""
+    words = unpack_words(request.rows, 3)
+    catalogue = primary.state.catalogue
+    until = now + primary.rules.lease_ttl_ms
+    found = bytearray()
+    for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
+        slot = catalogue.by_id.slot_of(oid)
+        there = slot >= 0 and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
+        if there:
+            catalogue.lease_at[slot] = max(catalogue.lease_at[slot], until)
+            catalogue.used_at[slot] = now
+        found.append(there)
+    return q.Presence(bytes(found)), []
+
+
+def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
+    named = primary.state.catalogue.keys
+    stop = request.cursor + LIST_SLOTS
+    slice_ = named[request.cursor : stop] if request.cursor >= 0 else []
+    if request.prefix:
+        keys = [key for key in slice_ if key is not None and key.startswith(request.prefix)]
+    else:
+        keys = [key for key in slice_ if key is not None]
+    return q.KeyList(keys, stop if stop < len(named) else 0), []
+
+
+def stat(primary: Primary, request: q.Stat, client: int, now: Instant) -> Decision:
+    check_keys(request.keys)
+    return q.Stats([stat_of(primary, key, now) for key in request.keys]), []
+
+
+def stat_of(primary: Primary, key: str, now: Instant) -> q.ObjectStat | None:
+    state = primary.state
+    catalogue = state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    if slot < 0:
+        return None
+    size = catalogue.size_at[slot]
+    replicas = [
+        q.Replica(
+            "DISK" if place.kind == DISK else "MEMORY",
+            state.segments[place.segment].name.node,
+            place.segment,
+            place.offset,
+            extent_of(size),
+        )
+        for place in catalogue.replicas(slot)
+    ]
+    soft_until = catalogue.soft_pin_until.get(slot)
+    if soft_until is not None:
+        soft_until = max(soft_until, catalogue.used_at[slot] + state.soft_pin_ttl_ms)
+    return q.ObjectStat(
+        key=key,
+        id=catalogue.id_at[slot],
+        size_bytes=size,
+        checksum=catalogue.checksum_at[slot],
+        lease_left_ms=max(0, catalogue.lease_at[slot] - now),
+        unused_ms=max(0, now - catalogue.used_at[slot]),
+        soft_pin_left_ms=max(0, soft_until - now) if soft_until is not None else 0,
+        hard_pin=bool(catalogue.flags_at[slot] & HARD_PIN),
+        replicas=replicas,
+    )
+
+
+def explain(primary: Primary, request: q.Explain, client: int, now: Instant) -> Decision:
+    check_keys(request.keys)
+    stats = [stat_of(primary, key, now) for key in request.keys]
+    reasons = [
+        _why_kept(primary, known) if known is not None else [_why_gone(primary, key, now)]
+        for key, known in zip(request.keys, stats, strict=True)
+    ]
+    return q.Explanations(stats, reasons), []
+
+
+def _why_kept(primary: Primary, known: q.ObjectStat) -> list[str]:
+    reasons = [f"last used {known.unused_ms:,} ms ago; eviction takes the longest unused first"]
+    if known.hard_pin:
+        reasons.append("hard-pinned: never evicted, removed only with force")
+    if known.lease_left_ms:
+        reasons.append(f"leased to a reader for {known.lease_left_ms:,} ms more: not evicted or removed until then")
+    if known.soft_pin_left_ms:
+        allowed = "is evicted after all others" if primary.rules.evict_soft_pinned else "is not evicted"
+        reasons.append(f"soft-pinned for {known.soft_pin_left_ms:,} ms more: {allowed}")
+    if not (known.hard_pin or known.lease_left_ms or known.soft_pin_left_ms):
+        watermark = primary.rules.high_watermark
+        reasons.append(f"may be evicted when memory is over {watermark:.0%} full or a put finds no room")
+    nodes = ", ".join(replica.node for replica in known.replicas)
+    reasons.append(f"{len(known.replicas)} replica(s), on {nodes}")
+    return reasons
+
+
+_GONE = {
+    "REMOVE": "it was removed by its key",
+    "REMOVE_BY_REGEX": "it was removed by a pattern",
+    "REMOVE_ALL": "it was removed with all others",
+    "UPSERT": "it was replaced by an upsert",
+    "UNMOUNT_SEGMENT": "the node with its last replica went away",
+    "EVICTED": "it was evicted to make room",
+}
+
+
+def _why_gone(primary: Primary, key: str, now: Instant) -> str:
+    last = primary.state.departed.last(key)
+    if last is None:
+        return "no object is stored under this key, and none that went recently had it"
+    cause, when = last
+    return f"{_GONE.get(cause, cause)}, {max(0, now - when):,} ms ago"
+
+
+def list_segments(primary: Primary, request: q.ListSegments, client: int, now: Instant) -> Decision:
+    segments = [
+        SegmentPlace(
+            handle=segment.handle,
+            name=segment.name,
+            size_bytes=segment.size_bytes,
+            data_address=segment.data_address,
+            socket_path=segment.socket_path,
+            host=segment.host,
+            used_bytes=primary.allocators[segment.handle].used_bytes,
+            available=primary.available(segment, now),
+        )
+        for segment in primary.state.segments.values()
+    ]
+    return q.SegmentList(primary.state.topology, segments), []

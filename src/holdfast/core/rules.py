@@ -1,0 +1,33 @@
+"""The numbers that decisions depend on. Everything else that may be set belongs to a shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    lease_ttl_ms: int = 10_000
+    soft_pin_ttl_ms: int = 1_800_000
+    grant_timeout_ms: int = 30_000
+    shared_grant_bytes: int = 8 << 20
+    write_window_bytes: int = 256 << 20
+    high_watermark: float = 0.90
+    eviction_margin: float = 0.05
+    evict_soft_pinned: bool = True
+    node_timeout_ms: int = 42_000
+    beat_ms: int = 1_000
+
+
+MAX_GRANTS_PER_CLIENT = 1_024
+"""Bounds what one client can make a master remember, beside the bytes that `write_window_bytes` bounds."""
+EVICT_STEP = 8_192
+"""Victims of one step: a step must not hold up the requests behind it."""
+VISIT_SLOTS = 32_768
+"""Slots that one removal by pattern visits."""
+LIST_SLOTS = 4_096
+"""Slots that one listing visits: with the longest keys, the answer still fits into a frame."""
+REMEMBERED_ANSWERS = 65_536
+REMEMBERED_DEPARTED = 65_536
+SCALAR_BELOW = 12
+"""Batches smaller than this are cheaper one by one than as array operations."""

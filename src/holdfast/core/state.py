@@ -1,0 +1,51 @@
+"""Everything that the log determines: apply the same records and you hold the same state (I5).
+
+Masters of every role, restarts and the simulator share this and `apply`. What only the primary needs (free
+space, deadlines, who is silent) is in `primary`, and what is soft (leases, last use) are columns beside the rest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from holdfast.core.catalogue import Catalogue
+from holdfast.core.departed import Departed
+from holdfast.core.grants import Grant, Quarantined
+from holdfast.ids import GrantId, SegmentHandle, SegmentName
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    handle: SegmentHandle
+    name: SegmentName
+    size_bytes: int
+    data_address: str
+    socket_path: str
+    host: str
+
+
+@dataclass(slots=True)
+class State:
+    log_id: int = 0
+    cluster: str = ""
+    secret: bytes = b""
+    epoch: int = 0
+    index: int = 0
+    """How many records were applied."""
+    lease_ttl_ms: int = 0
+    soft_pin_ttl_ms: int = 0
+    grant_timeout_ms: int = 0
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    segments: dict[SegmentHandle, Segment] = field(default_factory=dict)
+    topology: int = 0
+    """Changes whenever a segment comes or goes."""
+    next_segment: SegmentHandle = 1
+    next_counter: int = 1
+    """Of the next object id in this epoch."""
+    grants: dict[GrantId, Grant] = field(default_factory=dict)
+    quarantine: dict[int, Quarantined] = field(default_factory=dict)
+    next_quarantine: int = 1
+    answers: OrderedDict[tuple[int, int], bytes] = field(default_factory=OrderedDict)
+    """(client, serial) of a removal -> what it was answered."""
+    departed: Departed = field(default_factory=Departed)

@@ -1,0 +1,212 @@
+"""Every error, sorted by what the caller does next.
+
+`Refused`: nothing changed and asking again will not help. `TryAgain`: nothing changed, the same request may
+succeed later or elsewhere. `Uncertain`: it may have happened. The `code` travels on the wire, so that an error
+raised in a master is raised again, with its type, in the client.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Anything that holdfast reports. Its text says what happened, what was not changed and what to do."""
+
+    code: ClassVar[str] = "error"
+
+
+class Refused(HoldfastError):
+    """Nothing changed, and asking again will not help."""
+
+    code = "refused"
+
+
+class TryAgain(HoldfastError):
+    """Nothing changed; the same request may succeed later or elsewhere."""
+
+    code = "try_again"
+
+
+class Uncertain(HoldfastError):
+    """It may have happened. Only an idempotent request may be sent again."""
+
+    code = "uncertain"
+
+
+class ObjectNotFound(Refused, KeyError):
+    """No object is stored under this key."""
+
+    code = "object_not_found"
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of the text.
+        return Exception.__str__(self)
+
+
+class ObjectLeased(Refused):
+    """The object is being read under a lease; it can be removed when the lease has ended, or with force."""
+
+    code = "object_leased"
+
+
+class BadKey(Refused, ValueError):
+    """A key is a non-empty UTF-8 string of at most 1,024 bytes."""
+
+    code = "bad_key"
+
+
+class BadValue(Refused, ValueError):
+    """The value, a size or another argument cannot be used."""
+
+    code = "bad_value"
+
+
+class TooLarge(Refused, ValueError):
+    """No segment of the cluster could ever hold an object of this size."""
+
+    code = "too_large"
+
+
+class BadPattern(Refused, ValueError):
+    """The regular expression is not valid RE2 syntax."""
+
+    code = "bad_pattern"
+
+
+class BufferTooSmall(Refused, ValueError):
+    """The object does not fit into the caller's buffer; nothing was copied."""
+
+    code = "buffer_too_small"
+
+
+class BadRequest(Refused):
+    """The frame or message is malformed, unknown, or breaks a limit."""
+
+    code = "bad_request"
+
+
+class WrongVersion(Refused):
+    """The two sides speak different protocol versions."""
+
+    code = "wrong_version"
+
+
+class NotAuthorized(Refused):
+    """The token is missing or wrong."""
+
+    code = "not_authorized"
+
+
+class NameTaken(Refused):
+    """A live node already uses this name."""
+
+    code = "name_taken"
+
+
+class MemoryVoid(Refused):
+    """The master does not know this memory: mount new memory under a new boot id."""
+
+    code = "memory_void"
+
+
+class UnknownSegment(Refused):
+    """The node does not lend this segment (any more)."""
+
+    code = "unknown_segment"
+
+
+class UnknownNode(Refused):
+    """The node is not registered with this master: register again."""
+
+    code = "unknown_node"
+
+
+class GrantRefused(Refused):
+    """The grant is unknown, forged, or was ended: take another one."""
+
+    code = "grant_refused"
+
+
+class GrantTimedOut(TryAgain):
+    """The grant had ended before the commit arrived; nothing was stored. Put again with a new grant."""
+
+    code = "grant_timed_out"
+
+
+class NoRoom(TryAgain):
+    """No memory could be freed before the deadline: everything is leased or pinned, or no node is there."""
+
+    code = "no_room"
+
+
+class WindowFull(TryAgain):
+    """This client already holds as much granted memory as one client may."""
+
+    code = "window_full"
+
+
+class NotLeader(TryAgain):
+    """This master is not the primary."""
+
+    code = "not_leader"
+
+
+class Unreachable(TryAgain):
+    """Nobody answers at the address."""
+
+    code = "unreachable"
+
+
+class Stopping(TryAgain):
+    """The process is shutting down."""
+
+    code = "stopping"
+
+
+class NodeLost(TryAgain):
+    """No node that holds the object answers."""
+
+    code = "node_lost"
+
+
+class LeaseLost(TryAgain):
+    """The object left its place while it was being read: the bytes seen may be wrong. Read again."""
+
+    code = "lease_lost"
+
+
+class ChecksumMismatch(TryAgain):
+    """The bytes read are not the bytes that were put."""
+
+    code = "checksum_mismatch"
+
+
+class DeadlineExceeded(Uncertain, TimeoutError):
+    """The call did not finish within its timeout."""
+
+    code = "deadline_exceeded"
+
+
+class ReplyLost(Uncertain):
+    """The connection broke after the request was sent."""
+
+    code = "reply_lost"
+
+
+class ClientClosed(Refused):
+    """The client was closed."""
+
+    code = "client_closed"
+
+
+def _walk(kind: type[HoldfastError]) -> list[type[HoldfastError]]:
+    return [kind] + [deeper for child in kind.__subclasses__() for deeper in _walk(child)]
+
+
+BY_CODE: dict[str, type[HoldfastError]] = {kind.code: kind for kind in _walk(HoldfastError)}
+
+
+def from_code(code: str, text: str) -> HoldfastError:
+    """The error that a peer reported; an unknown code of a newer peer stays a HoldfastError."""
+    return BY_CODE.get(code, HoldfastError)(text)

@@ -1,0 +1,54 @@
+"""Names for numbers, and the limits that both sides of the wire check.
+
+An object id packs (epoch, counter) into 64 bits and is never given out twice in a log. A segment is named
+`(node, boot id, number)` towards its node, and by a small handle, unique in a log, towards the master.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+ObjectId: TypeAlias = int
+SegmentHandle: TypeAlias = int
+Epoch: TypeAlias = int
+
+COUNTER_BITS = 40
+COUNTER_MASK = (1 << COUNTER_BITS) - 1
+
+MAX_KEY_BYTES = 1024
+MAX_BATCH = 32_768
+"""Keys in one request, ids in one record."""
+MAX_REPLICAS = 16
+MAX_OBJECT_BYTES = 1 << 46
+
+SMALL_ALIGN = 64
+LARGE_ALIGN = 4096
+LARGE_FROM = 64 << 10
+
+
+class SegmentName(NamedTuple):
+    """What a data request names; a node refuses any segment but its own."""
+
+    node: str
+    boot: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.boot:016x}/{self.number}"
+
+
+class GrantId(NamedTuple):
+    """The client names its grants itself, so asking for one again is harmless."""
+
+    client: int
+    serial: int
+
+
+def object_id(epoch: Epoch, counter: int) -> ObjectId:
+    return epoch << COUNTER_BITS | counter
+
+
+def extent_of(size_bytes: int) -> int:
+    """The memory that an object of this size takes: whole pages when large, whole cache lines when small."""
+    align = LARGE_ALIGN if size_bytes >= LARGE_FROM else SMALL_ALIGN
+    return -(-size_bytes // align) * align

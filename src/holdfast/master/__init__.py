@@ -1,0 +1,1 @@
+"""The master process: the engine that runs decisions, the RPC server in front of it, and what it shows."""

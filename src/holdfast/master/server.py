@@ -1,0 +1,229 @@
+"""The RPC server: frames in, requests to the engine, replies out.
+
+One connection is one protocol object. Replies of one read leave in one write. A peer that does not read its
+replies is not read from (I17); one that does not greet in time, or breaks the protocol, is told why and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, Stopping, TryAgain
+from holdfast.instant import Instant, now_ms
+from holdfast.master.engine import Engine
+from holdfast.messages.requests import Failed, Hello, Welcome
+from holdfast.messages.shapes import Message
+from holdfast.wire.codec import decode_request, encode, failed
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+
+GREETING_SECONDS = 10.0
+MAX_CONNECTIONS = 10_000
+DEFAULT_TIMEOUT_MS = 30_000
+log = structlog.get_logger("holdfast.master")
+
+
+class RpcServer:
+    """What the connections share: the engine, who is connected, and how often each verb was asked."""
+
+    def __init__(self, engine: Engine, name: str, token: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.token = token
+        self.requests: Counter[type[Message]] = Counter()
+        self.views: dict[type[Message], Callable[[], Message]] = {}
+        """Verbs that look at the process rather than at the catalogue."""
+        self.connections: dict[int, Connection] = {}
+        self.controls: dict[int, Connection] = {}
+        self.stopping = False
+        self._next = 1
+        self._listener: asyncio.Server | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        self._ticking = asyncio.create_task(self._tick())
+        address = self._listener.sockets[0].getsockname()
+        return address[0], address[1]
+
+    async def _tick(self) -> None:
+        while True:
+            again = False
+            try:
+                again = self.engine.tick(now_ms())
+            except Exception:
+                log.exception("upkeep failed; it is tried again")
+            # Between two steps of an eviction, requests get their turn.
+            await asyncio.sleep(0.001 if again else 0.05)
+
+    async def stop(self) -> None:
+        """Refuse what waits, let the last replies leave, and close."""
+        self.stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self.engine.refuse_parked(Stopping("the master is stopping; nothing was stored. Try again"))
+        for connection in list(self.connections.values()):
+            connection.transport.close()
+        for _ in range(100):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections.values()):
+            connection.transport.abort()
+
+    def admit(self, connection: Connection) -> int:
+        number = self._next
+        self._next += 1
+        self.connections[number] = connection
+        return number
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.pop(connection.number, None)
+        if self.controls.get(connection.client) is connection:
+            del self.controls[connection.client]
+        self.engine.connection_lost(connection.number)
+
+    def greet(self, connection: Connection, hello: Hello) -> Welcome:
+        if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+            raise NotAuthorized("the token is missing or wrong; the connection is closed. Give the cluster's token")
+        if hello.control:
+            # Nothing that an older connection still carries may be handled after what this one carries.
+            older = self.controls.pop(hello.client, None)
+            if older is not None:
+                older.transport.abort()
+            self.controls[hello.client] = connection
+        state, rules = self.engine.state, self.engine.primary.rules
+        return Welcome(
+            log_id=state.log_id,
+            epoch=state.epoch,
+            name=self.name,
+            lease_ttl_ms=rules.lease_ttl_ms,
+            grant_timeout_ms=rules.grant_timeout_ms,
+            write_window_bytes=rules.write_window_bytes,
+            shared_grant_bytes=rules.shared_grant_bytes,
+            topology=state.topology,
+        )
+
+
+class Connection(asyncio.BufferedProtocol):
+    transport: asyncio.Transport
+
+    def __init__(self, server: RpcServer) -> None:
+        self._server = server
+        self._frames = FrameBuffer()
+        self._out: list[bytes] = []
+        self._reading = False
+        self._opened = False
+        self._greeted = False
+        self.number = 0
+        self.client = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        if len(self._server.connections) >= MAX_CONNECTIONS:
+            self._refuse(TryAgain(f"{MAX_CONNECTIONS:,} connections are open, the most there may be; try again later"))
+            return
+        self.number = self._server.admit(self)
+        self._patience = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._lose_patience)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.number:
+            self._patience.cancel()
+            self._server.forget(self)
+
+    def _lose_patience(self) -> None:
+        if not self._greeted:
+            self._refuse(BadRequest("no greeting came in time; the connection is closed"))
+
+    def pause_writing(self) -> None:
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        frames = self._frames
+        frames.filled(nbytes)
+        if self.transport.is_closing():
+            return
+        self._reading = True
+        try:
+            if not self._opened:
+                given = frames.take(len(PREAMBLE))
+                if given is None:
+                    return
+                check_preamble(given)
+                self._opened = True
+            now = now_ms()
+            while (received := frames.next_frame()) is not None:
+                self._receive(*received, now)
+        except HoldfastError as error:  # The stream is broken: nothing after this point can be trusted.
+            self._refuse(error)
+        finally:
+            self._reading = False
+            out = self._out
+            if out:
+                self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+                out.clear()
+
+    def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, now: Instant) -> None:
+        try:
+            request = decode_request(payload)
+        except BadRequest as error:
+            self._send(request_id, failed(error))
+            return
+        server = self._server
+        server.requests[type(request)] += 1
+        if not self._greeted:
+            self._greet(request_id, request)
+        elif type(request) in server.views:
+            self._send(request_id, server.views[type(request)]())
+        elif server.stopping:
+            self._send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
+        else:
+            deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
+            try:
+                server.engine.handle(
+                    request, self.client, self.number, deadline, now, lambda reply: self._send(request_id, reply)
+                )
+            except Exception as error:  # A defect must not take the master down; it is reported to both sides.
+                log.exception("a request failed unexpectedly", verb=type(request).__name__)
+                self._send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
+
+    def _greet(self, request_id: int, request: Message) -> None:
+        if not isinstance(request, Hello):
+            raise BadRequest("the first request must be Hello; the connection is closed")
+        welcome = self._server.greet(self, request)
+        self.client = request.client
+        self._greeted = True
+        self._send(request_id, welcome)
+
+    def _send(self, request_id: int, reply: Message) -> None:
+        data = frame(request_id, 0, encode(reply))
+        if self._reading:
+            self._out.append(data)
+        elif not self.transport.is_closing():
+            self.transport.write(data)
+
+    def _refuse(self, error: HoldfastError) -> None:
+        """Say why, and close. Request id 0 is no request's: the peer takes it as the connection's own error."""
+        self.transport.write(frame(0, 0, encode(failed(error))))
+        self.transport.close()

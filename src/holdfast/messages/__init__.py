@@ -1,0 +1,1 @@
+"""Typed messages and records: the protocol's documentation is their docstrings. Nothing else lives here."""

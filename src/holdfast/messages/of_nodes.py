@@ -1,0 +1,107 @@
+"""What nodes tell a master (over the master's RPC port), and what clients ask of a node (over its own ports)."""
+
+from __future__ import annotations
+
+from holdfast.ids import GrantId, SegmentName
+from holdfast.messages.shapes import Message
+
+
+class RegisterNode(Message, tag=64):
+    """A node offers its memory. `log_id` is the history that the memory was last mounted under, 0 for new memory.
+
+    Answered by `Registered`; `MemoryVoid` if the master does not know the memory; `NameTaken` if a live node has
+    the name.
+    """
+
+    name: str
+    boot: int
+    log_id: int
+    host: str
+    data_address: str
+    socket_path: str
+    sizes: list[int]
+    """The length of segment 0, 1, ..."""
+    live_writers: list[int] = []
+
+
+class Beat(Message, tag=65):
+    """The node is alive. `gone_writers` can write no more; `cleaned` grants are refused from now on.
+
+    Both are repeated until an answer has come; doing them twice is harmless.
+    """
+
+    name: str
+    boot: int
+    gone_writers: list[int] = []
+    cleaned: list[GrantId] = []
+
+
+class Leave(Message, tag=66):
+    """The node stops: unmount its segments at once."""
+
+    name: str
+    boot: int
+
+
+class Registered(Message, tag=67):
+    """`secret` is the key of the MACs that TCP writes carry."""
+
+    log_id: int
+    epoch: int
+    secret: bytes
+    beat_ms: int
+
+
+class Beaten(Message, tag=68):
+    """`clean`: close whatever still writes to these grants, refuse them from now on, and say so in a beat."""
+
+    epoch: int
+    clean: list[GrantId] = []
+
+
+class AttachSegment(Message, tag=80):
+    """Over the Unix socket: pass me this segment's file descriptor. The answer, `Attached`, carries it (SCM_RIGHTS).
+
+    Without `write` the descriptor is read-only. The connection stays open while the memory is mapped for writing:
+    its end tells the node that this writer can write no more.
+    """
+
+    segment: SegmentName
+    write: bool = False
+
+
+class Attached(Message, tag=81):
+    writer: int
+    """This connection's number, at least 1, never given out twice in a boot."""
+    size_bytes: int
+
+
+class ReadRange(Message, tag=82):
+    """Over TCP: send me these bytes. The answer is `Sending`, then `length` raw bytes."""
+
+    segment: SegmentName
+    offset: int
+    length: int
+
+
+class Sending(Message, tag=83):
+    length: int
+
+
+class WriteRange(Message, tag=84):
+    """Over TCP: `length` raw bytes follow; write them at `offset` in the grant's range. Answered by `Written`.
+
+    The range (of `range_length`, at `range_offset` in the segment) and its grant are vouched for by `mac`.
+    """
+
+    segment: SegmentName
+    grant: GrantId
+    range_offset: int
+    range_length: int
+    mac: bytes
+    offset: int
+    length: int
+
+
+class Written(Message, tag=85):
+    length: int

@@ -1,0 +1,112 @@
+"""What happened, in the past tense: the only way that the catalogue changes.
+
+A record holds what was decided (ids, places), never a rule to be evaluated again. Times are not in here (I16).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName
+from holdfast.messages.shapes import Range, Record
+
+
+class Cause(enum.IntEnum):
+    REMOVE = 1
+    REMOVE_BY_REGEX = 2
+    REMOVE_ALL = 3
+    PUT_REVOKE = 4
+    UNMOUNT_SEGMENT = 5
+    UPSERT = 6
+
+
+class LogStarted(Record, tag=1):
+    """The first record of a log: its identity, and the secret of the MACs in its grants."""
+
+    log_id: int
+    cluster: str
+    secret: bytes
+
+
+class EpochStarted(Record, tag=2):
+    epoch: int
+
+
+class SettingsChanged(Record, tag=3):
+    """The durations that leases and grants are given with, logged before the first such lease or grant."""
+
+    lease_ttl_ms: int
+    soft_pin_ttl_ms: int
+    grant_timeout_ms: int
+
+
+class SegmentMounted(Record, tag=4):
+    handle: SegmentHandle
+    name: SegmentName
+    size_bytes: int
+    data_address: str
+    socket_path: str
+    host: str
+
+
+class SegmentUnmounted(Record, tag=5):
+    """All replicas on it are gone, and objects that had no other (cause UNMOUNT_SEGMENT)."""
+
+    handle: SegmentHandle
+
+
+class RangesGranted(Record, tag=6):
+    grant: GrantId
+    length: int
+    ranges: list[Range]
+
+
+class GrantEnded(Record, tag=7):
+    """What the grant's commits left is free at once on the `settled` segments, where nothing can still be written
+    (by the writer's word or its death), and goes to quarantine on the others."""
+
+    grant: GrantId
+    settled: list[SegmentHandle]
+
+
+class RangesFreed(Record, tag=8):
+    """These quarantine entries have ended."""
+
+    entries: list[int]
+
+
+class ObjectsCommitted(Record, tag=9):
+    """Ids are `first_id`, `first_id + 1`, ... `rows`: (offset in the grant, size, checksum) per key.
+
+    In an upsert, an object already under one of the keys gives way: its id is in `replaced`, or in `held` if a
+    lease on it is live, so that its range must be kept from reuse.
+    """
+
+    grant: GrantId
+    first_id: ObjectId
+    keys: list[str]
+    rows: bytes
+    soft_pin: bool
+    hard_pin: bool
+    replaced: bytes = b""
+    held: bytes = b""
+
+
+class ObjectsRemoved(Record, tag=10):
+    """Packed ids. Those in `held` were leased: their ranges go to quarantine instead of being free."""
+
+    ids: bytes
+    held: bytes
+    cause: Cause
+
+
+class ObjectsEvicted(Record, tag=11):
+    ids: bytes
+
+
+class RemovalAnswered(Record, tag=12):
+    """The answer to a removal request, kept so that resending it changes nothing."""
+
+    client: int
+    serial: int
+    answer: bytes

@@ -1,0 +1,299 @@
+"""What clients ask of a master, and what it answers. Every verb takes many keys; one key is a batch of one.
+
+Tags 1..63 are a client's, 64..95 a node's, 96..127 replies. A tag is never given another meaning.
+"""
+
+from __future__ import annotations
+
+from holdfast.ids import GrantId
+from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace
+
+
+class Hello(Message, tag=1):
+    """The first request of a connection. `client` is a random 64-bit number that the caller keeps for its life."""
+
+    client: int
+    token: str = ""
+    control: bool = False
+    """True: this is the client's one control connection; an older one of the same client is closed first."""
+
+
+class Exists(Message, tag=2):
+    """Which keys are stored? With `touch`, those found are leased and used, as by a read."""
+
+    keys: list[str]
+    touch: bool = False
+
+
+class Locate(Message, tag=3):
+    """Where are the bytes of these keys? Grants a lease on each that is found."""
+
+    keys: list[str]
+
+
+class RenewLeases(Message, tag=4):
+    """Extend the leases of these objects, named by id and by the place where the reader sees them.
+
+    `rows`: (id, segment, offset) per object. Answered by `Presence`: 1 where that object is still at that place.
+    """
+
+    rows: bytes
+
+
+class GrantRanges(Message, tag=5):
+    """Ask for memory to write to. With `keys`, those that exist already (unless `upsert`) get none of it.
+
+    `sizes`, packed, is per key; without keys it is the one length wanted. Asking again with the same grant id
+    gives the same grant.
+    """
+
+    grant: GrantId
+    sizes: bytes
+    keys: list[str] = []
+    replicas: int = 1
+    prefer: list[str] = []
+    """Names of nodes, or of segments as `node/boot/number`, to be tried first, in this order."""
+    attached: list[Attachment] = []
+    upsert: bool = False
+    finished: list[GrantId] = []
+    """Grants that this client is done with: no byte is still being written to them."""
+
+
+class ExtendGrants(Message, tag=6):
+    """The writer is alive and still needs these grants."""
+
+    grants: list[GrantId]
+
+
+class CommitPuts(Message, tag=7):
+    """Every replica of these puts is written: make the objects visible.
+
+    `rows`: (offset in the grant, size, checksum) per key. Idempotent by (grant, offset).
+    """
+
+    grant: GrantId
+    keys: list[str]
+    rows: bytes
+    upsert: bool = False
+    soft_pin: bool = False
+    hard_pin: bool = False
+    durability: str = ""
+    """`durable`, `memory`, or empty for the cluster's own."""
+    finished: list[GrantId] = []
+
+
+class ReturnGrants(Message, tag=8):
+    """The writer is done with these grants. `settled`: no byte can still be written to them, so that what is left
+    is free at once; otherwise it is quarantined until the nodes have closed the connections that may carry some."""
+
+    grants: list[GrantId]
+    settled: bool = True
+
+
+class Remove(Message, tag=9):
+    """Remove these keys. `serial` makes resending harmless: the answer to (client, serial) is remembered."""
+
+    keys: list[str]
+    serial: int
+    force: bool = False
+
+
+class RemoveMatching(Message, tag=10):
+    """Remove, among the slots from `cursor` on, what matches the RE2 `pattern` (empty: everything).
+
+    One call visits a bounded number of slots; the answer's cursor says where to go on, 0 that all were visited.
+    """
+
+    pattern: str
+    serial: int
+    cursor: int = 0
+    force: bool = False
+
+
+class ListKeys(Message, tag=11):
+    """Keys that begin with `prefix`, a bounded number of slots at a time, in no order."""
+
+    prefix: str = ""
+    cursor: int = 0
+
+
+class Stat(Message, tag=12):
+    keys: list[str]
+
+
+class Explain(Message, tag=13):
+    """Why is this object kept, or why is it gone?"""
+
+    keys: list[str]
+
+
+class ListSegments(Message, tag=14):
+    """Every mounted segment and how to reach it."""
+
+
+class GetStatus(Message, tag=15):
+    """The master's own view of the cluster; the same as `/api/v1/status`."""
+
+
+class ListNodes(Message, tag=16):
+    """The nodes and how they stand; the same as `/api/v1/nodes`."""
+
+
+class Welcome(Message, tag=96):
+    """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is true."""
+
+    log_id: int
+    epoch: int
+    name: str
+    lease_ttl_ms: int
+    grant_timeout_ms: int
+    write_window_bytes: int
+    shared_grant_bytes: int
+    topology: int
+
+
+class Failed(Message, tag=97):
+    """The request failed. `code` names the error's class (errors.BY_CODE)."""
+
+    code: str
+    text: str
+
+
+class Presence(Message, tag=98):
+    """One byte a key: 1 found, 0 not."""
+
+    found: bytes
+
+
+class Located(Message, tag=99):
+    """`rows`: (id, segment, offset, size, checksum) per key; id 0 where the key is not stored.
+
+    `others`: further replicas, as (index of the key, segment, offset).
+    """
+
+    rows: bytes
+    lease_ttl_ms: int
+    topology: int
+    others: list[tuple[int, int, int]] = []
+
+
+class Granted(Message, tag=100):
+    """`taken`, where keys were named: 1 for a key that exists and needs no put. No ranges: nothing is left to write.
+
+    The ranges are each `length` long. Large objects go first, so that every object is aligned.
+    """
+
+    length: int
+    ranges: list[Range]
+    topology: int
+    timeout_ms: int
+    taken: bytes = b""
+
+
+class Committed(Message, tag=101):
+    """One byte a key: 1 stored, 0 the key was there already and keeps its object."""
+
+    stored: bytes
+
+
+class Done(Message, tag=102):
+    """It is so now. `count` is how many it touched."""
+
+    count: int = 0
+
+
+class Removed(Message, tag=103):
+    """`leased`: how many were refused because of a live lease, and the longest that is left of one.
+
+    `missing` is the number of keys that were not there.
+    """
+
+    removed: int
+    leased: int = 0
+    lease_left_ms: int = 0
+    cursor: int = 0
+    missing: int = 0
+    pinned: int = 0
+
+
+class KeyList(Message, tag=104):
+    keys: list[str]
+    cursor: int
+
+
+class Replica(Message, tag=105):
+    kind: str
+    node: str
+    segment: int
+    offset: int
+    size_bytes: int
+
+
+class ObjectStat(Message, tag=106):
+    key: str
+    id: int
+    size_bytes: int
+    checksum: int
+    lease_left_ms: int
+    unused_ms: int
+    soft_pin_left_ms: int
+    hard_pin: bool
+    replicas: list[Replica]
+
+
+class Stats(Message, tag=107):
+    """None for a key that is not stored."""
+
+    stats: list[ObjectStat | None]
+
+
+class Explanations(Message, tag=108):
+    """Per key: the stat if it is stored, and sentences that say why it is kept or what removed it."""
+
+    stats: list[ObjectStat | None]
+    reasons: list[list[str]]
+
+
+class SegmentList(Message, tag=109):
+    topology: int
+    segments: list[SegmentPlace]
+
+
+class Status(Message, tag=110):
+    cluster: str
+    name: str
+    role: str
+    epoch: int
+    log_index: int
+    applied_index: int
+    durable_index: int
+    promotable: bool
+    promotable_reason: str
+    objects: int
+    used_bytes: int
+    capacity_bytes: int
+    digest: str
+    leader: str
+    granted_bytes: int
+    quarantined_bytes: int
+    free_bytes: int
+    nodes: int
+    clients: int
+    uptime_ms: int
+    version: str
+
+
+class NodeInfo(Message, tag=111):
+    name: str
+    boot: str
+    available: bool
+    silent_ms: int
+    data_address: str
+    host: str
+    segments: int
+    capacity_bytes: int
+    used_bytes: int
+
+
+class NodeList(Message, tag=112):
+    nodes: list[NodeInfo]

@@ -1,0 +1,1 @@
+"""Frames and codec: bytes to messages and back, never trusting a length."""

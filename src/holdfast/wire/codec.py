@@ -1,0 +1,105 @@
+"""Messages to msgpack and back. Decoding validates every type; whatever does not fit raises BadRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import BadRequest, HoldfastError, from_code
+from holdfast.messages import of_nodes, requests
+from holdfast.messages.requests import Failed
+from holdfast.messages.shapes import Message
+
+T = TypeVar("T", bound=Message)
+Decode = Callable[[bytes | memoryview], Message]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+REQUESTS: tuple[type[Message], ...] = (
+    requests.Hello,
+    requests.Exists,
+    requests.Locate,
+    requests.RenewLeases,
+    requests.GrantRanges,
+    requests.ExtendGrants,
+    requests.CommitPuts,
+    requests.ReturnGrants,
+    requests.Remove,
+    requests.RemoveMatching,
+    requests.ListKeys,
+    requests.Stat,
+    requests.Explain,
+    requests.ListSegments,
+    requests.GetStatus,
+    requests.ListNodes,
+    of_nodes.RegisterNode,
+    of_nodes.Beat,
+    of_nodes.Leave,
+)
+REPLIES: tuple[type[Message], ...] = (
+    requests.Welcome,
+    requests.Failed,
+    requests.Presence,
+    requests.Located,
+    requests.Granted,
+    requests.Committed,
+    requests.Done,
+    requests.Removed,
+    requests.KeyList,
+    requests.Stats,
+    requests.Explanations,
+    requests.SegmentList,
+    requests.Status,
+    requests.NodeList,
+    of_nodes.Registered,
+    of_nodes.Beaten,
+)
+DATA_REQUESTS: tuple[type[Message], ...] = (of_nodes.AttachSegment, of_nodes.ReadRange, of_nodes.WriteRange)
+DATA_REPLIES: tuple[type[Message], ...] = (
+    of_nodes.Attached,
+    of_nodes.Sending,
+    of_nodes.Written,
+    requests.Failed,
+)
+
+
+def encode(message: Message) -> bytes:
+    return _encode(message)
+
+
+def decoder(kinds: tuple[type[Message], ...]) -> Decode:
+    """A function from a payload to one of these kinds of message."""
+    union: object = kinds[0]
+    for kind in kinds[1:]:
+        union = union | kind
+    decode = msgspec.msgpack.Decoder(union).decode
+
+    def decode_payload(payload: bytes | memoryview) -> Message:
+        try:
+            return decode(payload)  # type: ignore[no-any-return]
+        # ValueError: strings that are no UTF-8; RecursionError: nesting made to hurt.
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise BadRequest(f"the message cannot be understood ({error}); nothing was changed") from None
+
+    return decode_payload
+
+
+decode_request = decoder(REQUESTS)
+decode_reply = decoder(REPLIES)
+decode_data_request = decoder(DATA_REQUESTS)
+decode_data_reply = decoder(DATA_REPLIES)
+
+
+def failed(error: HoldfastError) -> Failed:
+    return Failed(error.code, str(error))
+
+
+def expect(reply: Message, kind: type[T]) -> T:
+    """The reply as the kind that was asked for, or the error that the peer reported, raised."""
+    if type(reply) is kind:
+        return reply
+    if isinstance(reply, Failed):
+        raise from_code(reply.code, reply.text)
+    raise BadRequest(f"the peer answered {type(reply).__name__} where {kind.__name__} was expected")

@@ -1,0 +1,137 @@
+"""Any sequence of requests, against a model that is too simple to be wrong.
+
+Checked after every step: the keys and sizes (I7), that leased and pinned objects stay (I8), that a standby which
+applies the same records holds the same catalogue (I5), that every byte of every segment is in one place (I9),
+and that no two live objects, nor an object and memory somebody may still write or read, overlap (I2, I11).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from holdfast.errors import HoldfastError
+from holdfast.ids import GrantId, extent_of
+from holdfast.messages import requests as q
+from holdfast.messages.shapes import Attachment
+from tests.core.world import World
+
+KEYS = st.sampled_from([f"key-{i}" for i in range(24)])
+SIZES = st.sampled_from([1, 64, 65, 1_000, 4_096, 65_536, 70_000])
+CLIENTS = st.sampled_from([7, 8])
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize(nodes=st.integers(1, 3), watermark=st.sampled_from([0.5, 0.9, 1.0]))
+    def begin(self, nodes: int, watermark: float) -> None:
+        self.world = World(high_watermark=watermark, lease_ttl_ms=1_000, grant_timeout_ms=5_000)
+        self.nodes = nodes
+        for i in range(nodes):
+            self.world.node(f"n{i}", size=512 << 10, boot=10 + i, connection=100 + i)
+        self.model: dict[str, int] = {}
+        """key -> size"""
+        self.leased: dict[str, int] = {}
+        """key -> until, and what must not go before"""
+        self.pinned: set[str] = set()
+        self.open: list[tuple[GrantId, int]] = []
+        """Grants and how far each is filled."""
+
+    def sync(self) -> None:
+        """Evictions are the engine's choice; check that the choice was allowed, then follow it."""
+        there = dict(zip(self.model, self.world.has(*self.model), strict=True)) if self.model else {}
+        for key, found in there.items():
+            if not found:
+                assert key not in self.pinned, "I8: a hard pin was evicted"
+                assert self.leased.get(key, 0) <= self.world.now, "I8: a leased object was evicted"
+                del self.model[key]
+                self.leased.pop(key, None)
+
+    @rule(size=st.integers(1, 40), client=CLIENTS, writer=st.sampled_from([0, 1, 2]), replicas=st.integers(1, 2))
+    def grant(self, size: int, client: int, writer: int, replicas: int) -> None:
+        replicas = min(replicas, self.nodes)
+        self.world.serial += 1
+        grant = GrantId(client, self.world.serial)
+        request = q.GrantRanges(grant, struct.pack("<Q", size * 4_096), replicas=replicas)
+        if writer:
+            request.attached = [Attachment(handle, writer) for handle in self.world.state.segments]
+        reply = self.world.send(request, client)
+        if isinstance(reply, q.Granted):
+            self.open.append((grant, 0))
+        self.sync()
+
+    @rule(pick=st.integers(0, 50), keys=st.lists(KEYS, min_size=1, max_size=20, unique=True), size=SIZES,
+          upsert=st.booleans(), hard=st.booleans(), soft=st.booleans())  # fmt: skip
+    def commit(self, pick: int, keys: list[str], size: int, upsert: bool, hard: bool, soft: bool) -> None:
+        if not self.open:
+            return
+        at = pick % len(self.open)
+        grant, filled = self.open[at]
+        if size >= 65_536:
+            filled = -(-filled // 4_096) * 4_096
+        rows = [(key, filled + i * extent_of(size), size) for i, key in enumerate(keys)]
+        alive = grant in self.world.state.grants
+        fits = alive and rows[-1][1] + extent_of(size) <= self.world.state.grants[grant].length
+        try:
+            stored = self.world.commit(grant, rows, upsert=upsert, hard_pin=hard, soft_pin=soft)
+        except HoldfastError:
+            assert not fits
+            return
+        assert fits
+        self.open[at] = (grant, rows[-1][1] + extent_of(size))
+        for key, done in zip(keys, stored, strict=True):
+            assert done == (upsert or key not in self.model), "the first commit of a key wins"
+            if done:
+                self.model[key] = size
+                self.leased.pop(key, None)
+                (self.pinned.add if hard else self.pinned.discard)(key)
+
+    @rule(pick=st.integers(0, 50), settled=st.booleans())
+    def give_back(self, pick: int, settled: bool) -> None:
+        if self.open:
+            grant, _ = self.open.pop(pick % len(self.open))
+            self.world.ask(q.Done, q.ReturnGrants([grant], settled), grant.client)
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=20, unique=True))
+    def locate(self, keys: list[str]) -> None:
+        for key, (oid, _, _, size, _) in zip(keys, self.world.locate(*keys), strict=True):
+            assert bool(oid) == (key in self.model)
+            if oid:
+                assert size == self.model[key]
+                self.leased[key] = self.world.now + 1_000
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=4, unique=True), force=st.booleans())
+    def remove(self, keys: list[str], force: bool) -> None:
+        self.world.remove(*keys, force=force)
+        for key in keys:
+            kept = not force and (key in self.pinned or self.leased.get(key, 0) > self.world.now)
+            if not kept:
+                self.model.pop(key, None)
+                self.leased.pop(key, None)
+                self.pinned.discard(key)
+
+    @rule(ms=st.sampled_from([1, 500, 1_001, 6_000]))
+    def pass_time(self, ms: int) -> None:
+        self.world.pass_time(ms)
+        self.sync()
+
+    @rule(node=st.integers(0, 2), gone=st.sampled_from([(), (1,), (2,)]))
+    def beat(self, node: int, gone: tuple[int, ...]) -> None:
+        node %= self.nodes
+        told = self.world.beat(f"n{node}", 10 + node, 100 + node, gone)
+        self.world.beat(f"n{node}", 10 + node, 100 + node, cleaned=tuple(told.clean))
+
+    @invariant()
+    def everything_holds(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        state = self.world.state
+        held = {state.catalogue.keys[slot] for slot in state.catalogue.live().tolist()}
+        assert held == set(self.model)
+        self.world.check()
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,173 @@
+"""Frames: whatever way the bytes arrive, the same frames come out, and no length is trusted."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import BadRequest, WrongVersion
+from holdfast.wire.frames import (
+    FIRST_BYTES,
+    HEAD_BYTES,
+    MAX_FRAME_BYTES,
+    PREAMBLE,
+    VERSION,
+    FrameBuffer,
+    check_preamble,
+    frame,
+)
+
+Frame = tuple[int, int, bytes]
+
+words = st.integers(0, 0xFFFF_FFFF)
+frames = st.lists(st.tuples(words, words, st.binary(max_size=300)), max_size=8)
+
+
+def stream_of(sent: list[Frame]) -> bytes:
+    return b"".join(frame(*one) for one in sent)
+
+
+def receive(buffer: FrameBuffer, chunk: bytes) -> list[Frame]:
+    """Fill in what arrived, however little space there is at a time, and take the frames that are whole."""
+    got: list[Frame] = []
+    while True:
+        space = buffer.space()
+        assert len(space) > 0, "there is always room for the next byte"
+        count = min(len(space), len(chunk))
+        space[:count] = chunk[:count]
+        buffer.filled(count)
+        chunk = chunk[count:]
+        while (one := buffer.next_frame()) is not None:
+            got.append((one[0], one[1], bytes(one[2])))
+        if not chunk:
+            return got
+
+
+def capacity_of(buffer: FrameBuffer) -> int:
+    return len(buffer._bytes)
+
+
+@given(frames, st.data())
+def test_any_split_of_the_stream_gives_the_same_frames(sent: list[Frame], data: st.DataObject) -> None:
+    stream = stream_of(sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    buffer, got = FrameBuffer(), list[Frame]()
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += receive(buffer, stream[start:end])
+    assert got == sent
+    assert len(buffer) == 0
+
+
+@given(frames)
+def test_one_byte_at_a_time_gives_the_same_frames(sent: list[Frame]) -> None:
+    buffer, got = FrameBuffer(), list[Frame]()
+    for at, byte in enumerate(stream := stream_of(sent)):
+        got += receive(buffer, bytes([byte]))
+        assert stream_of(got) == stream[: len(stream_of(got))]
+        assert len(buffer) == at + 1 - len(stream_of(got))
+    assert got == sent
+
+
+def test_a_stream_cut_at_any_byte_gives_the_whole_frames_before_the_cut() -> None:
+    sent: list[Frame] = [(1, 30_000, b""), (2, 0, b"a" * 70), (0xFFFF_FFFF, 0xFFFF_FFFF, b"\0" * 3), (4, 1, b"end")]
+    stream = stream_of(sent)
+    ends = [len(stream_of(sent[: count + 1])) for count in range(len(sent))]
+    for cut in range(len(stream) + 1):
+        buffer = FrameBuffer()
+        assert receive(buffer, stream[:cut]) == sent[: sum(end <= cut for end in ends)]
+
+
+def test_frames_larger_than_the_first_buffer_come_whole() -> None:
+    payload = bytes(range(256)) * 2048
+    sent: list[Frame] = [(1, 0, payload), (2, 0, b"x"), (3, 0, payload[:-1]), (4, 0, b"")]
+    stream = stream_of(sent)
+    buffer, got = FrameBuffer(), list[Frame]()
+    for at in range(0, len(stream), 10_007):
+        got += receive(buffer, stream[at : at + 10_007])
+    assert got == sent
+
+
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 0x7FFF_FFFF, 0xFFFF_FFFF])
+def test_a_giant_length_is_refused_before_memory_is_taken_i17(length: int) -> None:
+    buffer = FrameBuffer()
+    with pytest.raises(BadRequest, match="over the limit"):
+        receive(buffer, struct.pack("<III", length, 1, 0))
+    assert capacity_of(buffer) == FIRST_BYTES
+
+
+def test_a_promised_length_takes_no_memory_until_the_bytes_arrive_i17() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, struct.pack("<III", MAX_FRAME_BYTES, 1, 0))
+    assert capacity_of(buffer) == FIRST_BYTES
+    arrived = HEAD_BYTES
+    chunk = bytes(48_000)
+    while arrived < 2_000_000:
+        receive(buffer, chunk)
+        arrived += len(chunk)
+        assert capacity_of(buffer) <= max(FIRST_BYTES, 4 * arrived)
+
+
+def test_a_frame_of_exactly_the_limit_is_taken_and_its_memory_given_back_i17() -> None:
+    payload = bytes(MAX_FRAME_BYTES)
+    buffer = FrameBuffer()
+    assert receive(buffer, frame(1, 2, payload)) == [(1, 2, payload)]
+    assert capacity_of(buffer) <= 4 * MAX_FRAME_BYTES
+    receive(buffer, b"")
+    assert capacity_of(buffer) == FIRST_BYTES
+
+
+def test_a_message_over_the_limit_is_not_sent() -> None:
+    with pytest.raises(BadRequest, match="nothing was sent"):
+        frame(1, 0, bytes(MAX_FRAME_BYTES + 1))
+
+
+def test_a_buffer_with_its_own_limit_keeps_it() -> None:
+    buffer = FrameBuffer(limit=100)
+    assert receive(buffer, frame(1, 0, bytes(100))) == [(1, 0, bytes(100))]
+    with pytest.raises(BadRequest, match="limit of 100"):
+        receive(buffer, frame(1, 0, bytes(101)))
+
+
+def test_a_payload_is_good_until_space_is_asked_for_again() -> None:
+    buffer = FrameBuffer()
+    stream = frame(1, 0, b"first") + frame(2, 0, b"second")
+    buffer.space()[: len(stream)] = stream
+    buffer.filled(len(stream))
+    first, second = buffer.next_frame(), buffer.next_frame()
+    assert first is not None
+    assert second is not None
+    assert (bytes(first[2]), bytes(second[2])) == (b"first", b"second")
+
+
+def test_the_preamble_is_taken_before_the_first_frame() -> None:
+    buffer = FrameBuffer()
+    stream = PREAMBLE + frame(1, 0, b"hello")
+    for at in range(len(PREAMBLE)):
+        assert buffer.take(len(PREAMBLE)) is None
+        buffer.space()[:1] = stream[at : at + 1]
+        buffer.filled(1)
+    taken = buffer.take(len(PREAMBLE))
+    assert taken == PREAMBLE
+    check_preamble(taken)
+    assert receive(buffer, stream[len(PREAMBLE) :]) == [(1, 0, b"hello")]
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
+def test_another_version_is_told_so(version: int) -> None:
+    with pytest.raises(WrongVersion, match=f"version {version}, this side {VERSION}"):
+        check_preamble(PREAMBLE[:4] + struct.pack("<HH", version, 0))
+
+
+@pytest.mark.parametrize(
+    "stranger", [b"GET / HT", b"\x16\x03\x01\x02\x00\x01\x00\x01", bytes(8), b"HLDG\1\0\0\0", b"SSH-2.0-"]
+)
+def test_a_stranger_is_told_so(stranger: bytes) -> None:
+    with pytest.raises(BadRequest, match="does not speak"):
+        check_preamble(stranger)
+
+
+def test_flags_of_a_later_preamble_are_no_reason_to_refuse() -> None:
+    check_preamble(PREAMBLE[:6] + b"\xff\xff")
