@@ -41,7 +41,7 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
 
 fmt: $(STAMP) ## format, and fix what can be fixed

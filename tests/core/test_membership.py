@@ -83,7 +83,9 @@ def test_several_segments_of_one_node_hold_one_replica_of_an_object(world: World
     assert segments.topology == world.state.topology
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("", [64]), ("a/b", [64]), ("x", []), ("x", [0]), ("x", [65]), ("x", [1 << 50])])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("", [64]), ("a/b", [64]), ("x", []), ("x", [0]), ("x", [65]), ("x", [1 << 50])]
+)
 def test_a_senseless_offer_is_refused(world: World, name: str, sizes: list[int]) -> None:
     with pytest.raises(errors.BadRequest):
         world.ask(n.Registered, n.RegisterNode(name, 9, 0, "h", "b:1", "/b", sizes), connection=102)

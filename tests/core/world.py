@@ -9,12 +9,12 @@ import numpy as np
 
 from holdfast.core.apply import Freed, apply, ranges_of
 from holdfast.core.digest import digest
-from holdfast.core.primary import Primary
+from holdfast.core.primary import Parked, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine import Engine, Waiting
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message, Record
@@ -61,24 +61,26 @@ class World:
         while self.engine.tick(self.now):
             pass
 
-    def send(self, request: Message, client: int = CLIENT, connection: int = 1, timeout_ms: int = 1_000) -> Message | None:
+    def send(
+        self, request: Message, client: int = CLIENT, connection: int = 1, timeout_ms: int = 1_000
+    ) -> Message | None:
         """The reply, or None while it waits; it is in `late` when it comes."""
-        got: list[Message] = []
-
-        def answer(reply: Message) -> None:
-            (self.late if parked else got).append(reply)
-
-        parked = False
-        self.engine.handle(request, client, connection, self.now + timeout_ms, self.now, answer)
-        parked = True
-        return got[0] if got else None
+        reply = self.engine.handle(request, client, connection, self.now)
+        if not isinstance(reply, Parked):
+            return reply
+        assert isinstance(request, q.GrantRanges)
+        before = len(self.late)
+        self.engine.park(Waiting(request, client, connection, self.now + timeout_ms, self.late.append), self.now)
+        return self.late.pop() if len(self.late) > before else None
 
     def ask(self, kind: type[T], request: Message, client: int = CLIENT, connection: int = 1) -> T:
         reply = self.send(request, client, connection)
         assert reply is not None, "the request was parked"
         return expect(reply, kind)
 
-    def node(self, name: str = "a", size: int = 1 << 20, boot: int = 5, connection: int = 100, segments: int = 1) -> None:
+    def node(
+        self, name: str = "a", size: int = 1 << 20, boot: int = 5, connection: int = 100, segments: int = 1
+    ) -> None:
         request = n.RegisterNode(name, boot, 0, "host", f"{name}:1", f"/{name}", [size] * segments)
         self.ask(n.Registered, request, connection=connection)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.catalogue import HARD_PIN, SEVERAL, SOFT_PIN, ReplicaAt, extents_of
+from holdfast.core.catalogue import HARD_PIN, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.rules import REMEMBERED_ANSWERS, SCALAR_BELOW
 from holdfast.core.state import Segment, State
@@ -42,16 +42,16 @@ def pack_ids(ids: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(ids)}Q", *ids)
 
 
-def ranges_of(state: State, slots: list[int]) -> Freed:
+def ranges_of(state: State, slots: list[int] | Slots) -> Freed:
     """Every range that these objects occupy, by segment."""
     catalogue = state.catalogue
-    at = np.array(slots, np.intp)
+    at = np.asarray(slots, np.intp)
     lengths = extents_of(catalogue.sizes[at])
     segments = catalogue.segments[at]
     offsets = catalogue.offsets[at]
     several = np.flatnonzero(catalogue.flags[at] & SEVERAL)
     if len(several):
-        further = [(place.segment, place.offset, lengths[i]) for i in several for place in catalogue.others[slots[i]]]
+        further = [(place.segment, place.offset, lengths[i]) for i in several for place in catalogue.others[int(at[i])]]
         segments = np.concatenate([segments, np.array([f[0] for f in further], np.int32)])
         offsets = np.concatenate([offsets, np.array([f[1] for f in further], np.int64)])
         lengths = np.concatenate([lengths, np.array([f[2] for f in further], np.int64)])
@@ -174,8 +174,7 @@ def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: i
     rows = struct.iter_unpack("<3Q", record.rows)
     slots: list[int] = []
     for oid, (key, (offset, size, checksum)) in enumerate(zip(record.keys, rows, strict=True), record.first_id):
-        place = ReplicaAt(first.segment, first.offset + offset)
-        slots.append(state.catalogue.insert(key, oid, size, checksum, place, flags, now))
+        slots.append(state.catalogue.insert(key, oid, size, checksum, first.segment, first.offset + offset, flags, now))
         grant.taken.add(offset, offset + extent_of(size))
         grant.commits[offset] = oid
     return slots

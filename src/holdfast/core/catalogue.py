@@ -7,6 +7,7 @@ array operation over the columns; single values go through memoryviews, which ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -123,7 +124,15 @@ class Catalogue:
         self._remake_views()
 
     def insert(
-        self, key: str, oid: ObjectId, size: int, checksum: int, place: ReplicaAt, flags: int, now: Instant
+        self,
+        key: str,
+        oid: ObjectId,
+        size: int,
+        checksum: int,
+        segment: SegmentHandle,
+        offset: int,
+        flags: int,
+        now: Instant,
     ) -> int:
         """One new object; its key must be unbound."""
         if self._free:
@@ -138,13 +147,13 @@ class Catalogue:
         self.size_at[slot] = size
         self.checksum_at[slot] = checksum
         self.key_hash_at[slot] = xxh3_64_intdigest(key.encode())
-        self.segment_at[slot] = place.segment
-        self.offset_at[slot] = place.offset
+        self.segment_at[slot] = segment
+        self.offset_at[slot] = offset
         self.lease_at[slot] = 0
         self.used_at[slot] = now
         self.flags_at[slot] = flags | LIVE
         self.by_key.bind(key, slot)
-        self.by_id.bind(oid, (slot,))
+        self.by_id.bind_one(oid, slot)
         self.count += 1
         return slot
 
@@ -160,22 +169,37 @@ class Catalogue:
         now: Instant,
     ) -> list[int]:
         """Many new objects in one segment; the same as `insert` for each."""
+        columns: dict[str, npt.NDArray[Any] | int] = {
+            "ids": np.arange(first_id, first_id + len(keys), dtype=np.uint64),
+            "sizes": sizes,
+            "checksums": checksums,
+            "segments": segment,
+            "offsets": offsets,
+            "flags": flags | LIVE,
+            "lease_until": 0,
+            "last_used": now,
+        }
+        slots = self._fill_rows(keys, columns)
+        self.by_id.bind(first_id, slots)
+        return slots
+
+    def insert_rows(self, keys: list[str], columns: dict[str, npt.NDArray[Any]]) -> list[int]:
+        """New objects of any ids, as a snapshot holds them. Keys and ids must be unbound."""
+        slots = self._fill_rows(keys, columns)
+        for oid, slot in zip(columns["ids"].tolist(), slots, strict=True):
+            self.by_id.bind_one(oid, slot)
+        return slots
+
+    def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:
         slots = self._take_slots(len(keys))
         at = np.array(slots, np.intp)
-        self.ids[at] = np.arange(first_id, first_id + len(keys), dtype=np.uint64)
-        self.sizes[at] = sizes
-        self.checksums[at] = checksums
+        for name, values in columns.items():
+            getattr(self, name)[at] = values
         self.key_hashes[at] = [xxh3_64_intdigest(key.encode()) for key in keys]
-        self.segments[at] = segment
-        self.offsets[at] = offsets
-        self.lease_until[at] = 0
-        self.last_used[at] = now
-        self.flags[at] = flags | LIVE
         named = self.keys
         for slot, key in zip(slots, keys, strict=True):
             named[slot] = key
         self.by_key.bind_many(keys, slots)
-        self.by_id.bind(first_id, slots)
         self.count += len(keys)
         return slots
 

@@ -32,6 +32,15 @@ class IdIndex:
         pages = self._pages
         return [-1 if (page := pages.get(oid >> PAGE_BITS)) is None else page[oid & _MASK] for oid in ids]
 
+    def bind_one(self, oid: ObjectId, slot: int) -> None:
+        number = oid >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = _EMPTY[:]
+            self._live[number] = 0
+        page[oid & _MASK] = slot
+        self._live[number] += 1
+
     def bind(self, first_id: ObjectId, slots: Sequence[int]) -> None:
         """Ids first_id, first_id + 1, ... now live in these slots."""
         done = 0

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 SHARDS = 64
 _MASK = SHARDS - 1
 ABSENT = -1
+_THERE, _GONE = b"\1", b"\0"
 
 
 class KeyIndex:
@@ -32,6 +33,9 @@ class KeyIndex:
     def presence(self, keys: list[str]) -> bytes:
         """One byte a key: 1 if it is bound."""
         shards = self._shards
+        if len(keys) == 1:
+            key = keys[0]
+            return _THERE if key in shards[hash(key) & _MASK] else _GONE
         return bytes([key in shards[hash(key) & _MASK] for key in keys])
 
     def bind(self, key: str, slot: int) -> None:

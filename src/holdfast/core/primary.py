@@ -6,6 +6,7 @@ All of it can be made anew from the state and a clock. `absorb` applies a record
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.core.allocator import Allocator
@@ -65,24 +66,32 @@ class Primary:
         first_entry = state.next_quarantine
         held_until = self._longest_lease(record)
         freed = apply(state, record, now)
-        if isinstance(record, RangesGranted):
-            self.grant_deadline[record.grant] = now + self.rules.grant_timeout_ms
-            self.grants_of.setdefault(record.grant.client, set()).add(record.grant)
-        elif isinstance(record, GrantEnded):
-            self._forget_grant(record.grant)
-        elif isinstance(record, SegmentMounted):
-            self.allocators[record.handle] = Allocator(record.size_bytes)
-        elif isinstance(record, SegmentUnmounted):
-            self._forget_segment(record.handle)
-        for entry in range(first_entry, state.next_quarantine):
-            held = state.quarantine.get(entry)
+        match record:
+            case RangesGranted():
+                self.note_grant(record.grant, now)
+            case GrantEnded():
+                self._forget_grant(record.grant)
+            case SegmentMounted():
+                self.allocators[record.handle] = Allocator(record.size_bytes)
+            case SegmentUnmounted():
+                self._forget_segment(record.handle)
+        if state.next_quarantine != first_entry:
+            self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
+        return freed
+
+    def note_grant(self, grant: GrantId, now: Instant) -> None:
+        self.grant_deadline[grant] = now + self.rules.grant_timeout_ms
+        self.grants_of.setdefault(grant.client, set()).add(grant)
+
+    def note_quarantine(self, entries: Iterable[int], held_until: Instant) -> None:
+        for entry in entries:
+            held = self.state.quarantine.get(entry)
             if held is None:  # It was on the segment that this record unmounts.
                 continue
             if held.grant is None:
                 self.release_at[entry] = held_until
             elif not held.writer:
-                self._ask_to_clean(state.segments[held.segment], held.grant)
-        return freed
+                self._ask_to_clean(self.state.segments[held.segment], held.grant)
 
     def reclaim(self, freed: Freed) -> None:
         for handle, offsets, lengths in freed:

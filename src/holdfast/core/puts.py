@@ -15,6 +15,7 @@ from holdfast.core.catalogue import extents_of
 from holdfast.core.checks import check_keys, check_sizes, unpack_words
 from holdfast.core.eviction import make_room
 from holdfast.core.grants import Grant
+from holdfast.core.keys import ABSENT
 from holdfast.core.placement import check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, SCALAR_BELOW
@@ -146,14 +147,14 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
     check_sizes(words[1::3])
     if not request.keys:
         return q.Committed(b""), _finish(primary, request.finished, client, settled=True)
-    if len(request.keys) > 1 and len(set(request.keys)) != len(request.keys):
-        raise BadRequest("a key is named twice in one commit; nothing was stored")
-    fresh, stored = _sort_out(primary, grant, request, words)
+    if len(request.keys) == 1 and _plainly_free(primary, grant, request, words):
+        fresh, stored = [0], bytearray(b"\1")
+    else:
+        fresh, stored = _sort_out(primary, grant, request, words)
     records: list[Record] = []
     if fresh:
         whole = len(fresh) == len(request.keys)
         rows = request.rows if whole else _rows_of(words, fresh)
-        _check_places(grant, rows)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         replaced, held = _giving_way(primary, keys, now) if request.upsert else (b"", b"")
         records.append(
@@ -173,16 +174,33 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
     return q.Committed(bytes(stored)), records
 
 
+def _plainly_free(primary: Primary, grant: Grant, request: q.CommitPuts, words: tuple[int, ...]) -> bool:
+    """The common case of a small put, told quickly: a new key on an aligned, unused piece of the grant."""
+    offset, size, _ = words
+    end = offset + extent_of(size)
+    return (
+        not request.upsert
+        and size < LARGE_FROM
+        and not offset % SMALL_ALIGN
+        and end <= grant.length
+        and not grant.taken.overlaps(offset, end)
+        and primary.state.catalogue.by_key.slot_of(request.keys[0]) == ABSENT
+    )
+
+
 def _sort_out(
     primary: Primary, grant: Grant, request: q.CommitPuts, words: tuple[int, ...]
 ) -> tuple[list[int], bytearray]:
     """(indices to commit now, one byte a key for the answer)"""
     keys = request.keys
+    if len(set(keys)) != len(keys):
+        raise BadRequest("a key is named twice in one commit; nothing was stored")
     stored = bytearray(b"\1") * len(keys)
     commits = grant.commits
     if request.upsert or not any(there := primary.state.catalogue.by_key.presence(keys)):
         there = b""
     if not there and (not commits or commits.keys().isdisjoint(words[0::3])):
+        _check_places(grant, request.rows)
         return list(range(len(keys))), stored
     fresh: list[int] = []
     for i, key in enumerate(keys):
@@ -196,6 +214,7 @@ def _sort_out(
             stored[i] = 0
         else:
             fresh.append(i)
+    _check_places(grant, _rows_of(words, fresh))
     return fresh, stored
 
 

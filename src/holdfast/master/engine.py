@@ -30,7 +30,8 @@ MAX_PARKED = 10_000
 ROUNDS = 2
 """How often waiting puts are decided again in one step; a tick goes on from there."""
 Answer = Callable[[Message], None]
-_OF_NODES = (RegisterNode, Beat, Leave)
+_OF_NODES = frozenset({RegisterNode, Beat, Leave})
+"""Whose caller is known by its connection."""
 
 
 @dataclass(slots=True)
@@ -65,24 +66,21 @@ class Engine:
         ttls = SettingsChanged(rules.lease_ttl_ms, rules.soft_pin_ttl_ms, rules.grant_timeout_ms)
         self._log([LogStarted(log_id, cluster, secret), EpochStarted(1), ttls], now)
 
-    def handle(
-        self, request: Message, client: int, connection: int, deadline: Instant, now: Instant, answer: Answer
-    ) -> None:
-        """Decide the request and give its reply to `answer`: now, or later for a put that must wait for room."""
-        reply = self._decide(request, connection if isinstance(request, _OF_NODES) else client, now)
-        if not isinstance(reply, Parked):
-            answer(reply)
-        else:
-            self._park(request, client, connection, deadline, answer)
-        if self._parked and self._freed:
+    def handle(self, request: Message, client: int, connection: int, now: Instant) -> Message | Parked:
+        """Decide the request. Parked: it is a grant that must wait for room, so hand it to `park`."""
+        reply = self._decide(request, connection if type(request) in _OF_NODES else client, now)
+        if self._freed and self._parked:
             self._retry_parked(now)
+        return reply
 
-    def _park(self, request: Message, client: int, connection: int, deadline: Instant, answer: Answer) -> None:
-        assert isinstance(request, GrantRanges), "only a grant waits for room"
-        if len(self._parked) < MAX_PARKED:
-            self._parked.append(Waiting(request, client, connection, deadline, answer))
-        else:
-            answer(failed(TryAgain("too many puts are waiting for room; nothing was stored. Try again later")))
+    def park(self, waiting: Waiting, now: Instant) -> None:
+        """Keep the request until there is room for it, or its deadline."""
+        if len(self._parked) >= MAX_PARKED:
+            waiting.answer(failed(TryAgain("too many puts wait for room; nothing was stored. Try again later")))
+            return
+        self._parked.append(waiting)
+        if self._freed:
+            self._retry_parked(now)
 
     def _decide(self, request: Message, caller: int, now: Instant) -> Message | Parked:
         try:

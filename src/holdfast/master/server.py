@@ -15,10 +15,11 @@ from typing import cast
 
 import structlog
 
+from holdfast.core.primary import Parked
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
-from holdfast.master.engine import Engine
-from holdfast.messages.requests import Failed, Hello, Welcome
+from holdfast.master.engine import Engine, Waiting
+from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
@@ -191,22 +192,30 @@ class Connection(asyncio.BufferedProtocol):
             self._send(request_id, failed(error))
             return
         server = self._server
-        server.requests[type(request)] += 1
+        kind = type(request)
+        server.requests[kind] += 1
         if not self._greeted:
             self._greet(request_id, request)
-        elif type(request) in server.views:
-            self._send(request_id, server.views[type(request)]())
+        elif kind in server.views:
+            self._send(request_id, server.views[kind]())
         elif server.stopping:
             self._send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
-            deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
             try:
-                server.engine.handle(
-                    request, self.client, self.number, deadline, now, lambda reply: self._send(request_id, reply)
-                )
+                reply = server.engine.handle(request, self.client, self.number, now)
+                if isinstance(reply, Parked):
+                    self._park(request_id, timeout_ms, request, now)
+                else:
+                    self._send(request_id, reply)
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.
-                log.exception("a request failed unexpectedly", verb=type(request).__name__)
+                log.exception("a request failed unexpectedly", verb=kind.__name__)
                 self._send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
+
+    def _park(self, request_id: int, timeout_ms: int, request: Message, now: Instant) -> None:
+        assert isinstance(request, GrantRanges), "only a grant waits for room"
+        deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
+        waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self._send(request_id, reply))
+        self._server.engine.park(waiting, now)
 
     def _greet(self, request_id: int, request: Message) -> None:
         if not isinstance(request, Hello):

@@ -1,0 +1,64 @@
+"""holdfast: a shared memory cache for large immutable objects whose master can die without the cache going cold.
+
+import holdfast
+with holdfast.connect("127.0.0.1:7070") as cache:
+    cache.put("greeting", b"hello")
+    cache.get("greeting")
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from holdfast import errors
+
+if TYPE_CHECKING:
+    from holdfast.client.asynchronous import AsyncCache, Connecting
+    from holdfast.client.blocking import Cache
+
+__version__ = "0.1.0"
+
+
+def connect(
+    address: str = "127.0.0.1:7070",
+    *,
+    timeout: float = 30.0,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    verify: bool = True,
+) -> Cache:
+    """A cache to be used from any thread, until it is closed. `timeout` is for a whole call, in seconds."""
+    # Imported here, so that masters and nodes, which share this package, do not load the client.
+    from holdfast.client.blocking import open_cache
+
+    return open_cache(address, timeout=timeout, token=token, tls=tls, verify=verify)
+
+
+def connect_async(
+    address: str = "127.0.0.1:7070",
+    *,
+    timeout: float = 30.0,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    verify: bool = True,
+) -> Connecting:
+    """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`."""
+    from holdfast.client.asynchronous import Connecting
+
+    return Connecting(address, timeout=timeout, token=token, tls=tls, verify=verify)
+
+
+__all__ = ["AsyncCache", "Cache", "__version__", "connect", "connect_async", "errors"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Cache":
+        from holdfast.client.blocking import Cache
+
+        return Cache
+    if name == "AsyncCache":
+        from holdfast.client.asynchronous import AsyncCache
+
+        return AsyncCache
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

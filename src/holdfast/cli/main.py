@@ -1,0 +1,95 @@
+"""Where the command line begins and every failure ends.
+
+Whatever goes wrong becomes one line on stderr and an exit code that a script can act on; with `--json` also an
+object on stdout. Nobody is shown a traceback unless HOLDFAST_DEBUG is set. This module imports nothing of the
+server extra, so that it can say that the extra is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, NOT_FOUND, OK, USAGE
+from holdfast.errors import HoldfastError, ObjectNotFound, TryAgain, Uncertain
+
+COMPLETING = "_HOLDFAST_COMPLETE"
+NEEDED = ("typer", "rich", "pydantic_settings")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)
+        return LATER
+    as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
+    return run(given, as_json)
+
+
+def run(arguments: list[str], as_json: bool) -> int:
+    import typer
+
+    from holdfast.cli.app import app
+
+    command = typer.main.get_command(app)
+    if COMPLETING in os.environ:
+        # The shell asks what could be typed here; this prints it and exits.
+        command.main(args=arguments, prog_name="holdfast")
+    try:
+        # Not `command.main`, which would turn Ctrl-C and a closed pipe into exits of its own.
+        with command.make_context("holdfast", arguments) as context:
+            code = command.invoke(context)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return report("interrupted", "interrupted; what was not acknowledged may be undone", INTERRUPTED, as_json)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except typer.TyperException as error:
+        if not error.format_message():
+            # No verb was given: the help has been printed, which says it all.
+            return USAGE
+        return report("usage", f"{error.format_message()} (see: holdfast {verb_of(arguments)}--help)", USAGE, as_json)
+    except HoldfastError as error:
+        return report(error.code, str(error) or type(error).__doc__ or error.code, exit_code_of(error), as_json, error)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return report("os_error", f"{where}{error.strerror or error}", FAILED, as_json, error)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is reported, not shown as a traceback.
+        text = f"unexpected {type(error).__name__}: {error}. Set HOLDFAST_DEBUG=1 to see where"
+        return report("unexpected", text, FAILED, as_json, error)
+
+
+def exit_code_of(error: HoldfastError) -> int:
+    from holdfast.settings import BadSetting
+
+    if isinstance(error, ObjectNotFound):
+        return NOT_FOUND
+    if isinstance(error, BadSetting):
+        return USAGE
+    return LATER if isinstance(error, TryAgain | Uncertain) else FAILED
+
+
+def verb_of(arguments: list[str]) -> str:
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    from holdfast.cli.app import VERBS
+
+    return f"{first} " if first in VERBS else ""
+
+
+def report(code: str, text: str, exit_code: int, as_json: bool, error: BaseException | None = None) -> int:
+    if error is not None and os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}:
+        raise error
+    one_line = " ".join(text.split())
+    if as_json:
+        print(json.dumps({"error": {"code": code, "text": one_line}}), flush=True)
+    print(f"holdfast: {one_line}", file=sys.stderr, flush=True)
+    return exit_code

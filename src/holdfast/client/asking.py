@@ -1,0 +1,113 @@
+"""Verbs that only talk to the master: exists, remove, list, stat, explain, status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.client.core import KEYS_A_REQUEST, Core, ask, ask_timed
+from holdfast.client.effects import Operation
+from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
+from holdfast.messages.requests import (
+    Exists,
+    Explain,
+    Explanations,
+    GetStatus,
+    KeyList,
+    ListKeys,
+    ListNodes,
+    NodeList,
+    ObjectStat,
+    Presence,
+    Remove,
+    Removed,
+    RemoveMatching,
+    Stat,
+    Stats,
+    Status,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an object is kept, or why it is gone."""
+
+    key: str
+    stat: ObjectStat | None
+    """None if it is not stored."""
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = f"{self.key}: {self.stat.size_bytes:,} bytes" if self.stat else f"{self.key}: not stored"
+        return "\n".join([head, *(f"  {reason}" for reason in self.reasons)])
+
+
+def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool]:
+    presence, _ = yield from ask_timed(core, Exists([key], touch), Presence, deadline)
+    return presence.found == b"\1"
+
+
+def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Operation[list[bool]]:
+    found: list[bool] = []
+    for start in range(0, len(keys), KEYS_A_REQUEST):
+        some = keys[start : start + KEYS_A_REQUEST]
+        presence = yield from ask(core, Exists(some, touch), Presence, deadline)
+        if len(presence.found) != len(some):
+            raise BadRequest(f"the master answered for {len(presence.found)} keys, not for {len(some)}")
+        found += map(bool, presence.found)
+    return found
+
+
+def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]:
+    core.leases.drop(key)
+    removed = yield from ask(core, Remove([key], core.next_serial(), force), Removed, deadline)
+    core.leases.drop(key)
+    if removed.leased:
+        raise ObjectLeased(
+            f"{key!r} is being read: its lease goes on for {removed.lease_left_ms:,} ms. Nothing was removed; "
+            "try again then, or use force=True"
+        )
+    if removed.pinned:
+        raise Refused(f"{key!r} is pinned and was not removed; use force=True")
+    return removed.removed
+
+
+def remove_matching(core: Core, pattern: str, force: bool, deadline: float) -> Operation[int]:
+    """An empty pattern is everything. What is leased or pinned is passed over unless forced."""
+    total = cursor = 0
+    try:
+        while True:
+            message = RemoveMatching(pattern, core.next_serial(), cursor, force)
+            removed = yield from ask(core, message, Removed, deadline)
+            total += removed.removed
+            cursor = removed.cursor
+            if cursor == 0:
+                return total
+    finally:
+        core.leases.clear()
+
+
+def some_keys(core: Core, prefix: str, cursor: int, deadline: float) -> Operation[KeyList]:
+    return (yield from ask(core, ListKeys(prefix, cursor), KeyList, deadline))
+
+
+def stat(core: Core, key: str, deadline: float) -> Operation[ObjectStat]:
+    stats = yield from ask(core, Stat([key]), Stats, deadline)
+    found = stats.stats[0] if stats.stats else None
+    if found is None:
+        raise ObjectNotFound(f"no object is stored under {key!r}")
+    return found
+
+
+def explain(core: Core, key: str, deadline: float) -> Operation[Explanation]:
+    told = yield from ask(core, Explain([key]), Explanations, deadline)
+    if not (told.stats and told.reasons):
+        raise BadRequest("the master explained nothing")
+    return Explanation(key, told.stats[0], tuple(told.reasons[0]))
+
+
+def status(core: Core, deadline: float) -> Operation[Status]:
+    return (yield from ask(core, GetStatus(), Status, deadline))
+
+
+def nodes(core: Core, deadline: float) -> Operation[NodeList]:
+    return (yield from ask(core, ListNodes(), NodeList, deadline))

@@ -1,0 +1,204 @@
+"""Runs operations in an event loop: messages go over an asyncio channel, long copies and transfers to threads.
+
+A cancelled operation is ended only when the thread that worked for it has stopped, because ending it gives its grant
+back (I11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MASTER_SECONDS
+from holdfast.client.core import Core
+from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
+from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
+from holdfast.messages.shapes import Message
+from holdfast.transport.async_channel import AsyncChannel
+
+T = TypeVar("T")
+
+THREADS = 8
+
+
+class AsyncRunner:
+    """The connection of one client, and the task that keeps what it holds."""
+
+    def __init__(self, core: Core, addresses: list[str]) -> None:
+        self._core = core
+        self._addresses = addresses
+        self._turn = 0
+        self._channel: AsyncChannel | None = None
+        self._dialing = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, "holdfast")
+        self._working: set[asyncio.Future[Any]] = set()
+        self._roused = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._wakes_at = math.inf
+        core.keep = self._rouse
+        _runners.add(self)
+
+    async def run(self, operation: Operation[T], deadline: float) -> T:
+        working: asyncio.Future[Any] | None = None
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    if isinstance(effect, Message):
+                        result: object = await (await self._connected(deadline)).call(effect, deadline)
+                    elif isinstance(effect, Work) and effect.bulk:
+                        working = self._start(effect)
+                        result = await self._finish(working, effect.into_caller)
+                    else:
+                        result = await self._do(effect)
+                except HoldfastError as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except BaseException:
+            if working is None or working.done():
+                operation.close()
+            else:
+                working.add_done_callback(lambda _: operation.close())
+            raise
+
+    def _start(self, work: Work) -> asyncio.Future[Any]:
+        working = self._loop.run_in_executor(self._threads, work.run)
+        self._working.add(working)
+        working.add_done_callback(self._stopped_working)
+        return working
+
+    def _stopped_working(self, working: asyncio.Future[Any]) -> None:
+        self._working.discard(working)
+        # Looked at here, because whoever waited for it may have been cancelled.
+        if not working.cancelled():
+            working.exception()
+
+    async def _finish(self, working: asyncio.Future[Any], into_caller: bool) -> object:
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while into_caller and not working.done():
+                # The buffer is the caller's again when this raises, so the thread must have let go of it.
+                try:
+                    await asyncio.wait([working])
+                except asyncio.CancelledError:
+                    continue
+            raise
+
+    async def _do(self, effect: Effect) -> object:
+        if isinstance(effect, Work):
+            return effect.run()
+        if isinstance(effect, Sleep):
+            await asyncio.sleep(effect.seconds)
+        elif isinstance(effect, LeaveMaster):
+            self._turn += 1
+            if self._channel is not None:
+                self._channel.close()
+        return None
+
+    async def _connected(self, deadline: float) -> AsyncChannel:
+        if self._channel is not None and not self._channel.closed:
+            return self._channel
+        async with self._dialing:
+            self._core.check_open()
+            channel = self._channel
+            if channel is not None and not channel.closed:
+                return channel
+            last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
+            for _ in self._addresses:
+                address = self._addresses[self._turn % len(self._addresses)]
+                try:
+                    until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
+                    self._channel = await AsyncChannel.open(address, self._core.hello(), until)
+                except TryAgain as error:
+                    last = Unreachable(str(error))
+                    self._turn += 1
+                    continue
+                self._core.welcomed(self._channel.welcome)
+                return self._channel
+            raise last
+
+    async def close(self) -> None:
+        core = self._core
+        if core.closed:
+            return
+        await self._stop_keeper()
+        if self._working:
+            await asyncio.wait(self._working, timeout=CLOSING_SECONDS)
+        now = core.clock()
+        core.grants.retire_all(now)
+        try:
+            if self._channel is not None and not self._channel.closed:
+                deadline = now + CLOSING_SECONDS
+                await self.run(return_grants(core, deadline), deadline)
+        except HoldfastError:
+            # The master is away or refuses. It learns from the nodes that this writer is gone.
+            pass
+        finally:
+            core.closed = CLOSED_TEXT
+            core.leases.clear()
+            if self._channel is not None:
+                self._channel.close()
+            # Unmapping waits for the threads that fill in page tables, which the loop should not.
+            unmapping = self._loop.run_in_executor(self._threads, core.bytes.close)
+            self._threads.shutdown(wait=False)
+            await asyncio.shield(unmapping)
+
+    def _rouse(self, due: float) -> None:
+        if self._core.closed:
+            return
+        if due < self._wakes_at:
+            self._roused.set()
+        if self._keeper is None or self._keeper.done():
+            self._keeper = self._loop.create_task(self._keep())
+
+    async def _stop_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    async def _keep(self) -> None:
+        core = self._core
+        while not core.closed:
+            self._wakes_at = math.inf
+            now = core.clock()
+            due = next_due(core, now)
+            if due is not None and due <= now:
+                try:
+                    await self.run(keep_once(core), now + ROUND_SECONDS)
+                except ClientClosed:
+                    return
+                pause = SHORTEST_PAUSE
+            else:
+                pause = LINGER_SECONDS if due is None else max(SHORTEST_PAUSE, min(due - now, ROUND_SECONDS))
+            self._roused.clear()
+            self._wakes_at = now + pause
+            try:
+                async with asyncio.timeout(pause):
+                    await self._roused.wait()
+            except TimeoutError:
+                if due is None:
+                    return
+
+    def leave_to_parent(self) -> None:
+        self._core.leave_to_parent()
+
+
+_runners: weakref.WeakSet[AsyncRunner] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for runner in list(_runners):
+        runner.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

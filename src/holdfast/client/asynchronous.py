@@ -1,0 +1,272 @@
+"""The client for asyncio: `AsyncCache` has the verbs of `Cache`, awaited. It belongs to one event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ssl
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+from holdfast.client import asking, reading, viewing, writing
+from holdfast.client.arguments import (
+    BytesLike,
+    checked_key,
+    checked_keys,
+    checked_target,
+    checked_text,
+    checked_timeout,
+    checked_value,
+    checked_values,
+    put_options,
+)
+from holdfast.client.asking import Explanation
+from holdfast.client.async_runner import AsyncRunner
+from holdfast.client.core import Core
+from holdfast.client.places import refresh
+from holdfast.client.targets import CallersBuffer
+from holdfast.errors import BadPattern, BadValue, ObjectNotFound
+from holdfast.instant import now_seconds
+from holdfast.messages.requests import NodeList, ObjectStat, Status
+from holdfast.transport.addresses import master_addresses
+
+T = TypeVar("T")
+CONNECT_SECONDS = 5.0
+_RAISE: Any = object()
+
+
+async def open_async_cache(
+    address: str, call_seconds: float, token: str, tls: ssl.SSLContext | None, verify: bool
+) -> AsyncCache:
+    """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
+    addresses = master_addresses(address)
+    call_seconds = checked_timeout(call_seconds)
+    if tls is not None:
+        raise BadValue("tls is not supported yet; leave it out")
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify))
+    runner = AsyncRunner(core, addresses)
+    deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
+    try:
+        await runner.run(refresh(core, deadline), deadline)
+    except BaseException:
+        await runner.close()
+        raise
+    return AsyncCache(core, runner, call_seconds)
+
+
+class Connecting:
+    """What `connect_async` gives: await it for a cache, or use it in an `async with`, which closes the cache."""
+
+    def __init__(self, address: str, *, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool) -> None:
+        self._open = functools.partial(open_async_cache, address, timeout, token, tls, verify)
+        self._cache: AsyncCache | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncCache]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncCache:
+        self._cache = await self._open()
+        return self._cache
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._cache is not None:
+            await self._cache.close()
+
+
+class AsyncView:
+    """`async with cache.view(key) as view`: the object's bytes in place, read-only, under a lease kept alive."""
+
+    __slots__ = ("_cache", "_key", "_viewed")
+
+    def __init__(self, cache: AsyncCache, key: str) -> None:
+        self._cache = cache
+        self._key = key
+        self._viewed: viewing.Viewed | None = None
+
+    async def __aenter__(self) -> memoryview:
+        cache = self._cache
+        deadline = now_seconds() + cache.timeout
+        self._viewed = await cache._run(viewing.open_view(cache._core, self._key, deadline), deadline)
+        return self._viewed.view
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        viewed, self._viewed = self._viewed, None
+        if viewed is None:
+            return False
+        # The caller may have made arrays of it that live on; the memory stays mapped for them, without a lease.
+        with contextlib.suppress(BufferError):
+            viewed.view.release()
+        cache = self._cache
+        if kind is not None:
+            # What the block raised is what the caller should see.
+            viewing.drop_view(cache._core, viewed)
+            return False
+        deadline = now_seconds() + cache.timeout
+        await cache._run(viewing.close_view(cache._core, viewed, deadline), deadline)
+        return False
+
+
+class AsyncCache:
+    """A connected client. Close it, or use it in an `async with` block."""
+
+    def __init__(self, core: Core, runner: AsyncRunner, timeout: float) -> None:
+        self.timeout = timeout
+        self._core = core
+        self._runner = runner
+        self._run = runner.run
+        self._read_leased = core.read_leased
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
+        await self._runner.close()
+
+    async def put(
+        self,
+        key: str,
+        value: BytesLike,
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        durability: str | None = None,
+        upsert: bool = False,
+    ) -> bool:
+        """Store it. False: the key was there already, and keeps its object (unless `upsert`)."""
+        options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
+        deadline = now_seconds() + self.timeout
+        operation = writing.put(self._core, checked_key(key), checked_value(value), options, deadline)
+        return await self._run(operation, deadline)
+
+    async def put_many(
+        self,
+        items: Mapping[str, BytesLike],
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        durability: str | None = None,
+        upsert: bool = False,
+    ) -> int:
+        """Store all of them; the number stored. Keys that were there already keep their objects."""
+        options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
+        keys, values = checked_values(items)
+        if not keys:
+            return 0
+        deadline = now_seconds() + self.timeout
+        return await self._run(writing.put_many(self._core, keys, values, options, deadline), deadline)
+
+    @overload
+    async def get(self, key: str) -> bytes: ...
+    @overload
+    async def get(self, key: str, default: T) -> bytes | T: ...
+    async def get(self, key: str, default: Any = _RAISE) -> Any:
+        """The object's bytes. ObjectNotFound, a KeyError, if there is none, or `default` where that is given."""
+        data = self._read_leased(key)
+        if data is not None:
+            return data
+        deadline = now_seconds() + self.timeout
+        data = await self._run(reading.get(self._core, checked_key(key), deadline), deadline)
+        if data is not None:
+            return data
+        if default is _RAISE:
+            raise ObjectNotFound(f"no object is stored under {key!r}")
+        return default
+
+    async def get_into(self, key: str, buffer: BytesLike) -> int:
+        """Copy the object into the caller's buffer; how many bytes it has. BufferTooSmall: nothing was copied."""
+        target = CallersBuffer(checked_key(key), checked_target(buffer))
+        deadline = now_seconds() + self.timeout
+        lease = await self._run(reading.fetch(self._core, key, target, deadline, into_caller=True), deadline)
+        if lease is None:
+            raise ObjectNotFound(f"no object is stored under {key!r}; nothing was copied")
+        return lease.size_bytes
+
+    async def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The objects by key; keys that are not stored are left out."""
+        listed = checked_keys(keys)
+        deadline = now_seconds() + self.timeout
+        return await self._run(reading.get_many(self._core, listed, deadline), deadline)
+
+    def view(self, key: str) -> AsyncView:
+        """The object in place, without a copy: `async with cache.view(key) as view`. LeaseLost is raised at the end of
+        the block if the bytes seen may have been wrong."""
+        return AsyncView(self, checked_key(key))
+
+    async def exists(self, key: str, *, touch: bool = False) -> bool:
+        """Is it stored? `touch` also leases it and marks it as used, as a read does."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.exists(self._core, checked_key(key), bool(touch), deadline), deadline)
+
+    async def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
+        listed = checked_keys(keys)
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.exists_many(self._core, listed, bool(touch), deadline), deadline)
+
+    async def remove(self, key: str, *, force: bool = False) -> int:
+        """Remove it: 1, or 0 if it was not there. ObjectLeased if it is being read, unless `force`."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.remove(self._core, checked_key(key), bool(force), deadline), deadline)
+
+    async def remove_matching(self, regex: str, *, force: bool = False) -> int:
+        """Remove the keys in which this RE2 expression is found; how many. Leased and pinned ones are passed over."""
+        if not checked_text(regex, "the expression"):
+            raise BadPattern(
+                "the expression is empty, which would match every key; use remove_all. Nothing was removed"
+            )
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.remove_matching(self._core, regex, bool(force), deadline), deadline)
+
+    async def remove_all(self, *, force: bool = False) -> int:
+        """Remove everything but what is leased or pinned, or with `force` really everything; how many."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.remove_matching(self._core, "", bool(force), deadline), deadline)
+
+    def keys(self, prefix: str = "") -> AsyncIterator[str]:
+        """The keys that begin with `prefix`, in no order, fetched as they are asked for."""
+        return self._keys(checked_text(prefix, "the prefix"))
+
+    async def _keys(self, prefix: str) -> AsyncIterator[str]:
+        cursor = 0
+        while True:
+            deadline = now_seconds() + self.timeout
+            page = await self._run(asking.some_keys(self._core, prefix, cursor, deadline), deadline)
+            for key in page.keys:
+                yield key
+            cursor = page.cursor
+            if cursor == 0:
+                return
+
+    async def stat(self, key: str) -> ObjectStat:
+        """What is known about an object."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.stat(self._core, checked_key(key), deadline), deadline)
+
+    async def explain(self, key: str) -> Explanation:
+        """Why an object is kept, or what removed it."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.explain(self._core, checked_key(key), deadline), deadline)
+
+    async def status(self) -> Status:
+        """The master's own view of the cluster."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.status(self._core, deadline), deadline)
+
+    async def nodes(self) -> NodeList:
+        """The nodes and how they stand."""
+        deadline = now_seconds() + self.timeout
+        return await self._run(asking.nodes(self._core, deadline), deadline)

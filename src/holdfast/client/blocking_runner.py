@@ -1,0 +1,201 @@
+"""Runs operations on the calling thread: sends their messages over one channel, and dials again when it breaks."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import weakref
+from typing import TypeVar
+
+from holdfast.client.core import Core
+from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
+from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
+from holdfast.messages.shapes import Message
+from holdfast.transport.channel import Channel
+
+T = TypeVar("T")
+
+ONE_MASTER_SECONDS = 2.0
+CLOSING_SECONDS = 1.0
+CLOSED_TEXT = "the client was closed; connect again"
+
+
+class Runner:
+    """The connection of one client, and the thread that keeps what it holds."""
+
+    def __init__(self, core: Core, addresses: list[str]) -> None:
+        self._core = core
+        self._addresses = addresses
+        self._turn = 0
+        self._channel: Channel | None = None
+        self._dialing = threading.Lock()
+        self._closing = threading.Lock()
+        self._keeper = Keeper(core, self)
+        core.keep = self._keeper.rouse
+        _runners.add(self)
+
+    def run(self, operation: Operation[T], deadline: float) -> T:
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    if isinstance(effect, Message):
+                        channel = self._channel
+                        if channel is None or channel.closed:
+                            channel = self._dial(deadline)
+                        result: object = channel.call(effect, deadline)
+                    else:
+                        result = self._do(effect)
+                except HoldfastError as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except BaseException:
+            # An interrupt: the copying has stopped with this thread, so the operation may give back what it held.
+            operation.close()
+            raise
+
+    def _do(self, effect: Effect) -> object:
+        if isinstance(effect, Work):
+            return effect.run()
+        if isinstance(effect, Sleep):
+            time.sleep(effect.seconds)
+        elif isinstance(effect, LeaveMaster):
+            self._turn += 1
+            if self._channel is not None:
+                self._channel.close()
+        return None
+
+    def _dial(self, deadline: float) -> Channel:
+        left = deadline - self._core.clock()
+        if left <= 0 or not self._dialing.acquire(timeout=left):
+            raise Unreachable("no master could be reached before the deadline; nothing was sent")
+        try:
+            self._core.check_open()
+            if self._channel is not None:
+                if not self._channel.closed:
+                    return self._channel
+                self._channel.close()
+            last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
+            for _ in self._addresses:
+                address = self._addresses[self._turn % len(self._addresses)]
+                try:
+                    until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
+                    channel = Channel.open(address, self._core.hello(), until)
+                except TryAgain as error:
+                    last = Unreachable(str(error))
+                    self._turn += 1
+                    continue
+                self._core.welcomed(channel.welcome)
+                self._channel = channel
+                return channel
+            raise last
+        finally:
+            self._dialing.release()
+
+    def close(self) -> None:
+        core = self._core
+        with self._closing:
+            if core.closed:
+                return
+            self._keeper.stop()
+            now = core.clock()
+            core.grants.retire_all(now)
+            try:
+                if self._channel is not None and not self._channel.closed:
+                    deadline = now + CLOSING_SECONDS
+                    self.run(return_grants(core, deadline), deadline)
+            except HoldfastError:
+                # The master is away or refuses. It learns from the nodes that this writer is gone.
+                pass
+            finally:
+                core.closed = CLOSED_TEXT
+                core.leases.clear()
+                core.bytes.close()
+                if self._channel is not None:
+                    self._channel.close()
+
+    def leave_to_parent(self) -> None:
+        self._core.leave_to_parent()
+
+
+class Keeper:
+    """One daemon thread, there only while something is held that needs to be kept alive."""
+
+    def __init__(self, core: Core, runner: Runner) -> None:
+        self._core = core
+        self._runner = weakref.ref(runner)
+        self._lock = threading.Lock()
+        self._roused = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._wakes_at = math.inf
+
+    def rouse(self, due: float) -> None:
+        """Something is to be done by then."""
+        with self._lock:
+            if self._thread is not None:
+                if due < self._wakes_at:
+                    self._roused.set()
+            elif not self._stopped:
+                self._thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            thread = self._thread
+        self._roused.set()
+        if thread is not None:
+            thread.join(ROUND_SECONDS)
+
+    def _loop(self) -> None:
+        while not self._stopped:
+            # Until it is known when this wakes by itself, everybody rouses it.
+            self._wakes_at = math.inf
+            now = self._core.clock()
+            due = next_due(self._core, now)
+            if due is not None and due <= now:
+                if not self._keep(now):
+                    return
+                pause = SHORTEST_PAUSE
+            else:
+                pause = LINGER_SECONDS if due is None else max(SHORTEST_PAUSE, min(due - now, ROUND_SECONDS))
+            self._wakes_at = now + pause
+            roused = self._roused.wait(pause)
+            self._roused.clear()
+            if due is None and not roused and self._ended():
+                return
+
+    def _keep(self, now: float) -> bool:
+        runner = self._runner()
+        if runner is None:
+            return False
+        try:
+            runner.run(keep_once(self._core), now + ROUND_SECONDS)
+        except ClientClosed:
+            return False
+        return True
+
+    def _ended(self) -> bool:
+        with self._lock:
+            if next_due(self._core, self._core.clock()) is not None:
+                return False
+            self._thread = None
+            return True
+
+
+_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for runner in list(_runners):
+        runner.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,204 @@
+"""What a client knows, and how it asks: shared by both shells.
+
+`ask` is where every retry happens. It is safe because every request may be sent again: reads change nothing, grants
+and removals carry a number of the client's own, commits are known by (grant, offset).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import xxhash
+
+from holdfast.client.effects import LeaveMaster, Operation, Sleep
+from holdfast.client.grants import Grants
+from holdfast.client.leases import Leases
+from holdfast.client.node_bytes import NodeBytes
+from holdfast.client.segments import Segments
+from holdfast.errors import (
+    ClientClosed,
+    DeadlineExceeded,
+    NoRoom,
+    NotLeader,
+    ReplyLost,
+    Stopping,
+    TryAgain,
+    Unreachable,
+    WindowFull,
+    from_code,
+)
+from holdfast.messages.requests import (
+    CommitPuts,
+    Failed,
+    GrantRanges,
+    Hello,
+    Remove,
+    RemoveMatching,
+    Welcome,
+)
+from holdfast.messages.shapes import Message
+from holdfast.wire.codec import expect
+
+T = TypeVar("T", bound=Message)
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 0.5
+SMALL_READ = 256 << 10
+KEYS_A_REQUEST = 7_500
+"""So many keys of the greatest length still fit into one frame."""
+
+_CHANGES = (GrantRanges, CommitPuts, Remove, RemoveMatching)
+_digest = xxhash.xxh3_64_intdigest
+
+
+@dataclass(slots=True, eq=False)
+class OpenView:
+    """A reader that looks at an object in place, and needs its lease to go on."""
+
+    id: int
+    segment: int
+    offset: int
+    until: float
+    renew_at: float
+    lost: bool = False
+
+
+class Core:
+    """The state of one client. It reads the clock through `clock` only and opens nothing by itself."""
+
+    def __init__(self, clock: Callable[[], float], token: str, verify: bool) -> None:
+        self.clock = clock
+        self.token = token
+        self.verify = verify
+        self.client = secrets.randbits(63) | 1
+        self.leases = Leases()
+        self.segments = Segments()
+        self.grants = Grants(self.client)
+        self.bytes = NodeBytes()
+        self.views: set[OpenView] = set()
+        self.closed = ""
+        """Why no more requests are made; empty while they are."""
+        self.keep: Callable[[float], None] = lambda due: None
+        """Set by the shell: something is held now that needs to be kept alive, by that time."""
+        self.welcome: Welcome | None = None
+        self._serial = 0
+        self._lock = threading.Lock()
+
+    def hello(self) -> Hello:
+        return Hello(self.client, self.token, control=True)
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """A master took us in. If its history is another one, nothing that we remember is true."""
+        before, self.welcome = self.welcome, welcome
+        if before is not None and before.log_id != welcome.log_id:
+            self.forget_all()
+        self.segments.seen = welcome.topology
+
+    def forget_all(self) -> None:
+        self.leases.clear()
+        gone = set(self.segments.places)
+        self.segments.clear()
+        self.grants.clear()
+        for view in list(self.views):
+            view.lost = True
+        self.bytes.forget(gone, (), set())
+
+    @property
+    def limits(self) -> Welcome:
+        if self.welcome is None:
+            raise ClientClosed("the client is not connected; connect first")
+        return self.welcome
+
+    def next_serial(self) -> int:
+        with self._lock:
+            self._serial += 1
+            return self._serial
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed(self.closed)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child nothing of this may be used: the memory is not mapped here."""
+        self.closed = "this client belongs to the parent process; connect again in the child, after the fork"
+        self.leases.clear()
+        self.views = set()
+        self.bytes.leave_to_parent()
+
+    def read_leased(self, key: str) -> bytes | None:
+        """The bytes of a small object on this machine whose lease is live: no round trip. None: ask."""
+        lease = self.leases.by_key.get(key)
+        if lease is None:
+            return None
+        until, memory, start, stop, checksum, _, _, _ = lease
+        if memory is None or stop - start > SMALL_READ:
+            return None
+        try:
+            data = memory[start:stop]
+        except ValueError:
+            # Unmapped by another thread that closes this client or has learnt that the node is gone.
+            return None
+        # The clock is read after the last byte: inside the lease all of them were right (I2).
+        if self.clock() >= until:
+            return None
+        if checksum and self.verify and (_digest(data) or 1) != checksum:
+            return None
+        return data
+
+
+def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[T]:
+    """Send until there is an answer, within the deadline."""
+    reply, _ = yield from ask_timed(core, message, kind, deadline)
+    return reply
+
+
+def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[tuple[T, float]]:
+    """Also when the request that was answered may have arrived first: durations in the answer count from there."""
+    pause = FIRST_PAUSE
+    unsure = False
+    sent_at = core.clock()
+    last: TryAgain | ReplyLost
+    while True:
+        core.check_open()
+        try:
+            reply = yield message
+            if type(reply) is kind:
+                return reply, sent_at
+            last = _worth_another_try(reply, kind)
+            unsure = False
+            if isinstance(last, (Stopping, NotLeader)):
+                yield LeaveMaster()
+        except Unreachable as error:
+            last = error
+        except ReplyLost as error:
+            last = error
+            unsure = True
+        if core.clock() + pause >= deadline:
+            raise _final(message, last, unsure)
+        yield Sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        if not unsure:
+            sent_at = core.clock()
+
+
+def _worth_another_try(reply: Message, kind: type[Message]) -> TryAgain:
+    """The error that the master reported, if the same request may succeed soon; otherwise it is raised."""
+    if isinstance(reply, Failed):
+        error = from_code(reply.code, reply.text)
+        if isinstance(error, (Stopping, NotLeader, NoRoom, WindowFull)):
+            return error
+        raise error
+    expect(reply, kind)
+    raise AssertionError("a reply of the right kind is not a failure")
+
+
+def _final(message: Message, last: TryAgain | ReplyLost, unsure: bool) -> Exception:
+    if unsure and isinstance(message, _CHANGES):
+        return DeadlineExceeded(f"no answer before the deadline, and the change may have happened ({last})")
+    if isinstance(last, TryAgain):
+        return last
+    return Unreachable(f"no master answered before the deadline; nothing was changed ({last})")

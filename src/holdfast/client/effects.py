@@ -1,0 +1,43 @@
+"""What an operation asks of the shell that runs it.
+
+An operation is a generator. It yields a `Message` to have it sent to the master (and gets the reply, or has
+Unreachable, ReplyLost or DeadlineExceeded thrown in), or one of the effects below, and returns its result. So the
+logic exists once, for threads and for asyncio, and is tested without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from holdfast.messages.shapes import Message
+
+T = TypeVar("T")
+
+BULK_FROM = 256 << 10
+"""Copies of this size and over are worth a thread of their own in asyncio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Run this, which blocks or copies, and give its result. `bulk`: too long for an event loop to wait for."""
+
+    run: Callable[[], Any]
+    bulk: bool = True
+    into_caller: bool = False
+    """It writes to a buffer of the caller's, who must not get that back before it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveMaster:
+    """Close the connection to this master; the next message goes to the next address."""
+
+
+Effect: TypeAlias = Message | Sleep | Work | LeaveMaster
+Operation: TypeAlias = Generator[Effect, Any, T]

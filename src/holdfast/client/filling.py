@@ -1,0 +1,124 @@
+"""Writing the bytes of a put to every replica of its grant: through mapped memory, or over TCP in one attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.client.core import Core
+from holdfast.client.effects import BULK_FROM, Operation, Work
+from holdfast.client.grants import Grant
+from holdfast.client.places import refresh
+from holdfast.errors import (
+    DeadlineExceeded,
+    GrantRefused,
+    GrantTimedOut,
+    HoldfastError,
+    ReplyLost,
+    UnknownSegment,
+    Unreachable,
+)
+from holdfast.messages.shapes import Range, SegmentPlace
+from holdfast.transport.shared_memory import Mapping, copy_in
+
+
+class WriteFailed(Exception):
+    """A replica could not be written; nothing is stored. Another grant may lie elsewhere."""
+
+    def __init__(self, cause: HoldfastError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def fill(
+    core: Core, grant: Grant, values: Sequence[memoryview], offsets: Sequence[int], deadline: float
+) -> Operation[list[int]]:
+    """Write all replicas; the checksums of the values (0 where none is kept)."""
+    size = sum(map(len, values))
+    checksums: list[int] | None = None
+    for piece in grant.ranges:
+        # The first replica's writing computes them.
+        wanted = core.verify and checksums is None
+        if piece.writer:
+            mapping = core.bytes.writable(piece)
+            if mapping is None:
+                core.grants.retire(grant, core.clock())
+                raise WriteFailed(GrantTimedOut("the memory that was granted is mapped no more; nothing was stored"))
+            copy = _Copy(mapping, piece.offset, values, offsets, wanted)
+            written = copy() if size < BULK_FROM else (yield Work(copy))
+        else:
+            written = yield from _send(core, grant, piece, values, offsets, wanted, deadline)
+        checksums = checksums or written
+    assert checksums is not None
+    return checksums
+
+
+def _send(
+    core: Core,
+    grant: Grant,
+    piece: Range,
+    values: Sequence[memoryview],
+    offsets: Sequence[int],
+    checksum: bool,
+    deadline: float,
+) -> Operation[list[int]]:
+    place = core.segments.places.get(piece.segment)
+    if place is None:
+        yield from refresh(core, deadline)
+        place = core.segments.places.get(piece.segment)
+    if place is None:
+        raise WriteFailed(GrantTimedOut("the segment that was granted is mounted no more; nothing was stored"))
+    try:
+        return (yield Work(_Sending(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
+    except (Unreachable, ReplyLost, DeadlineExceeded, GrantRefused, GrantTimedOut, UnknownSegment) as error:
+        raise WriteFailed(_as_nothing_stored(error)) from None
+
+
+def _as_nothing_stored(error: HoldfastError) -> HoldfastError:
+    if isinstance(error, DeadlineExceeded):
+        # The bytes did not get there, so nothing was committed: that is certain.
+        return Unreachable(f"the node did not take the bytes in time; nothing was stored ({error})")
+    return error
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Values into a mapped range."""
+
+    mapping: Mapping
+    base: int
+    values: Sequence[memoryview]
+    offsets: Sequence[int]
+    checksum: bool
+
+    def __call__(self) -> list[int]:
+        mapping, base, checksum = self.mapping, self.base, self.checksum
+        return [
+            copy_in(mapping, base + offset, value, checksum)
+            for offset, value in zip(self.offsets, self.values, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class _Sending:
+    """Values into a range of another machine's. Broken off, bytes may still be under way: the grant is torn."""
+
+    core: Core
+    grant: Grant
+    place: SegmentPlace
+    piece: Range
+    values: Sequence[memoryview]
+    offsets: Sequence[int]
+    checksum: bool
+    deadline: float
+
+    def __call__(self) -> list[int]:
+        placed = zip(self.offsets, self.values, strict=True)
+        grant = self.grant
+        try:
+            return self.core.bytes.write(
+                self.place, grant.id, self.piece, grant.length, placed, self.checksum, self.deadline
+            )
+        except BaseException:
+            grant.torn = True
+            raise

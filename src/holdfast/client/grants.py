@@ -1,0 +1,235 @@
+"""The memory that this client may write to.
+
+A large put or a batch has a grant of its own; small puts share one, filled from the front, so that each needs only
+its commit. A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry
+it, or in `torn` if bytes of it may still be under way on a broken connection. Nothing here is given back while a
+copy may run, and nothing is forgotten: what is not given back is lost to everybody (I11).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, extent_of
+from holdfast.messages.shapes import Range
+
+KEPT_SHARE = 0.98
+IDLE_SECONDS = 5.0
+EXTEND_AFTER = 1 / 3
+CARRIED_WITHIN_SECONDS = 1.0
+"""Finished grants wait this long for a request that carries them."""
+
+Kind: TypeAlias = tuple[int, tuple[str, ...]]
+"""Small puts share a grant if they want the same (replicas, preferred places)."""
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    id: GrantId
+    length: int
+    ranges: tuple[Range, ...]
+    timeout: float
+    until: float
+    extend_at: float
+    last_used: float
+    kind: Kind | None = None
+    used: int = 0
+    users: int = 0
+    retired: bool = False
+    torn: bool = False
+
+    def extended(self, sent_at: float) -> None:
+        self.until = sent_at + self.timeout * KEPT_SHARE
+        self.extend_at = sent_at + self.timeout * EXTEND_AFTER
+
+
+def lay_out(sizes: Sequence[int], start: int = 0) -> tuple[list[int], int]:
+    """Offsets for objects of these sizes, large ones first so that all are aligned; and where the last one ends."""
+    offsets = [0] * len(sizes)
+    at = start
+    large = [index for index, size in enumerate(sizes) if size >= LARGE_FROM]
+    if large:
+        at = -(-at // LARGE_ALIGN) * LARGE_ALIGN
+        for index in large:
+            offsets[index] = at
+            at += extent_of(sizes[index])
+    for index, size in enumerate(sizes):
+        if size < LARGE_FROM:
+            offsets[index] = at
+            at += -(-size // SMALL_ALIGN) * SMALL_ALIGN
+    return offsets, at
+
+
+class Grants:
+    """All grants that this client holds. `now` is given; the lock only makes each step whole for threads."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self.held: dict[GrantId, Grant] = {}
+        self.finished: list[GrantId] = []
+        self.torn: list[GrantId] = []
+        self.finished_at = 0.0
+        self._shared: dict[Kind, Grant] = {}
+        self._asking: set[Kind] = set()
+        self._serial = 0
+        self._lock = threading.Lock()
+
+    def next_id(self) -> GrantId:
+        with self._lock:
+            self._serial += 1
+            return GrantId(self.client, self._serial)
+
+    def may_ask(self, kind: Kind) -> bool:
+        """True for one caller at a time: the others take a grant of their own meanwhile."""
+        with self._lock:
+            if kind in self._asking:
+                return False
+            self._asking.add(kind)
+            return True
+
+    def asked(self, kind: Kind) -> None:
+        with self._lock:
+            self._asking.discard(kind)
+
+    def add(self, grant: Grant, now: float) -> None:
+        """A new grant; one that is to be shared takes the place of the one before."""
+        with self._lock:
+            self.held[grant.id] = grant
+            if grant.kind is None:
+                grant.users = 1
+                return
+            before = self._shared.get(grant.kind)
+            self._shared[grant.kind] = grant
+            if before is not None:
+                self._retire(before, now)
+
+    def reserve(self, kind: Kind, sizes: Sequence[int], now: float) -> tuple[Grant, list[int]] | None:
+        """Room in the shared grant, and the caller counted as one of its users; None if a new grant is needed."""
+        with self._lock:
+            grant = self._usable(kind, now)
+            if grant is None:
+                return None
+            offsets, end = lay_out(sizes, grant.used)
+            return (grant, offsets) if self._fill_to(grant, end, now) else None
+
+    def reserve_one(self, kind: Kind, size: int, now: float) -> tuple[Grant, int] | None:
+        """The same for one object."""
+        with self._lock:
+            grant = self._usable(kind, now)
+            if grant is None:
+                return None
+            align = LARGE_ALIGN if size >= LARGE_FROM else SMALL_ALIGN
+            offset = -(-grant.used // align) * align
+            return (grant, offset) if self._fill_to(grant, offset - (-size // align) * align, now) else None
+
+    def _usable(self, kind: Kind, now: float) -> Grant | None:
+        grant = self._shared.get(kind)
+        if grant is not None and now >= grant.until:
+            self._retire(grant, now)
+            return None
+        return grant
+
+    def _fill_to(self, grant: Grant, end: int, now: float) -> bool:
+        if end > grant.length:
+            return False
+        grant.used = end
+        grant.users += 1
+        grant.last_used = now
+        return True
+
+    def unreserve(self, grant: Grant, offset: int, size: int) -> None:
+        """Nothing was stored there: the room can be used again, if it is the last that was reserved."""
+        with self._lock:
+            if grant.used == offset + extent_of(size):
+                grant.used = offset
+
+    def retire(self, grant: Grant, now: float) -> None:
+        """No new user; it is given back when the last one has left."""
+        with self._lock:
+            self._retire(grant, now)
+
+    def release(self, grant: Grant, now: float) -> None:
+        """One user has left; a grant of one's own is done with then."""
+        with self._lock:
+            grant.users -= 1
+            if grant.kind is None or grant.torn:
+                self._retire(grant, now)
+            elif grant.retired:
+                self._give_back(grant, now)
+
+    def done_with(self, grant_id: GrantId, now: float) -> None:
+        """The put that asked for this grant has ended, however it did."""
+        grant = self.held.get(grant_id)
+        if grant is not None and grant.kind is None:
+            self.release(grant, now)
+
+    def _retire(self, grant: Grant, now: float) -> None:
+        grant.retired = True
+        if grant.kind is not None and self._shared.get(grant.kind) is grant:
+            del self._shared[grant.kind]
+        self._give_back(grant, now)
+
+    def _give_back(self, grant: Grant, now: float) -> None:
+        if grant.users <= 0 and self.held.pop(grant.id, None) is not None:
+            if not (self.finished or self.torn):
+                self.finished_at = now
+            (self.torn if grant.torn else self.finished).append(grant.id)
+
+    def take_finished(self) -> list[GrantId]:
+        if not self.finished:
+            return []
+        with self._lock:
+            finished, self.finished = self.finished, []
+            return finished
+
+    def take_torn(self) -> list[GrantId]:
+        with self._lock:
+            torn, self.torn = self.torn, []
+            return torn
+
+    def put_back(self, now: float, finished: Sequence[GrantId], torn: Sequence[GrantId] = ()) -> None:
+        """The request that carried them may not have arrived. Giving back twice is harmless."""
+        if finished or torn:
+            with self._lock:
+                self.finished_at = now
+                self.finished.extend(finished)
+                self.torn.extend(torn)
+
+    def retire_idle(self, now: float) -> None:
+        with self._lock:
+            for grant in list(self._shared.values()):
+                if grant.users == 0 and (now - grant.last_used >= IDLE_SECONDS or now >= grant.until):
+                    self._retire(grant, now)
+
+    def to_extend(self, now: float) -> list[Grant]:
+        with self._lock:
+            return [grant for grant in self.held.values() if grant.extend_at <= now < grant.until]
+
+    def next_due(self, now: float) -> float | None:
+        """When something is to be done for a grant; past its end, a user finds out by itself."""
+        with self._lock:
+            dues = [grant.extend_at for grant in self.held.values() if now < grant.until]
+            dues += [grant.last_used + IDLE_SECONDS for grant in self.held.values() if grant.users == 0]
+            if self.finished or self.torn:
+                dues.append(self.finished_at + CARRIED_WITHIN_SECONDS)
+            return min(dues, default=None)
+
+    def busy_segments(self) -> set[int]:
+        with self._lock:
+            return {piece.segment for grant in self.held.values() for piece in grant.ranges}
+
+    def retire_all(self, now: float) -> None:
+        with self._lock:
+            for grant in list(self.held.values()):
+                self._retire(grant, now)
+
+    def clear(self) -> None:
+        """The master has another history: none of this is known there."""
+        with self._lock:
+            self._shared.clear()
+            self.held.clear()
+            self.finished.clear()
+            self.torn.clear()

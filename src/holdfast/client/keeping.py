@@ -1,0 +1,98 @@
+"""What a client does in the background: renew the leases of open views, extend grants in use, return idle ones.
+
+Nothing runs while there is nothing to keep. What fails here is tried again at the next round; its consequence, a
+lease or a grant that ran out, is found and handled by the call that needs it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from holdfast.client.core import Core, OpenView, ask, ask_timed
+from holdfast.client.effects import Operation, Work
+from holdfast.client.leases import KEPT_SHARE, lease_until
+from holdfast.client.viewing import RENEW_AT_LEFT
+from holdfast.errors import ClientClosed, HoldfastError
+from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
+
+ROUND_SECONDS = 5.0
+SHORTEST_PAUSE = 0.02
+LINGER_SECONDS = 5.0
+"""How long the shell's keeper waits for something new to keep before it ends."""
+_SEEN = struct.Struct("<3Q")
+
+
+def next_due(core: Core, now: float) -> float | None:
+    """When something is to be done; None while there is nothing to keep."""
+    due = core.grants.next_due(now)
+    for view in list(core.views):
+        if not view.lost and (due is None or view.renew_at < due):
+            due = view.renew_at
+    return due
+
+
+def keep_once(core: Core) -> Operation[None]:
+    """One round of what is due."""
+    now = core.clock()
+    deadline = now + ROUND_SECONDS
+    yield from _try(_renew_views(core, now, deadline))
+    yield from _try(_extend(core, now, deadline))
+    core.grants.retire_idle(core.clock())
+    yield from _try(return_grants(core, deadline))
+    busy = core.grants.busy_segments()
+    yield Work(lambda: core.bytes.sweep(busy))
+
+
+def _try(operation: Operation[None]) -> Operation[None]:
+    try:
+        yield from operation
+    except ClientClosed:
+        raise
+    except HoldfastError:
+        # The next round tries again; whoever needs what was not kept finds out and says so.
+        return
+
+
+def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
+    due: list[OpenView] = [view for view in list(core.views) if view.renew_at <= now and not view.lost]
+    if not due:
+        return
+    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    for view in due:
+        view.renew_at = now + ttl / 10
+    rows = b"".join([_SEEN.pack(view.id, view.segment, view.offset) for view in due])
+    presence, sent_at = yield from ask_timed(core, RenewLeases(rows), Presence, deadline)
+    until = lease_until(sent_at, core.limits.lease_ttl_ms)
+    for view, there in zip(due, presence.found, strict=False):
+        if there:
+            view.until = until
+            view.renew_at = until - ttl * RENEW_AT_LEFT
+        else:
+            view.lost = True
+
+
+def _extend(core: Core, now: float, deadline: float) -> Operation[None]:
+    due = core.grants.to_extend(now)
+    if not due:
+        return
+    for grant in due:
+        grant.extend_at = now + grant.timeout / 10
+    done, sent_at = yield from ask_timed(core, ExtendGrants([grant.id for grant in due]), Done, deadline)
+    # Fewer than were named: one has ended. Which is not said, so each of them finds out at its commit.
+    if done.count == len(due):
+        for grant in due:
+            grant.extended(sent_at)
+
+
+def return_grants(core: Core, deadline: float) -> Operation[None]:
+    """Give back what is finished, in case no other request carries it soon."""
+    finished, torn = core.grants.take_finished(), core.grants.take_torn()
+    try:
+        if finished:
+            yield from ask(core, ReturnGrants(finished, settled=True), Done, deadline)
+            finished = []
+        if torn:
+            yield from ask(core, ReturnGrants(torn, settled=False), Done, deadline)
+            torn = []
+    finally:
+        core.grants.put_back(core.clock(), finished, torn)

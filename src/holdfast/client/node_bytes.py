@@ -1,0 +1,296 @@
+"""Moves bytes between callers and nodes: through mapped memory on the same machine, over TCP to others.
+
+Everything here blocks and may be called from any thread. Whether a segment is read through a map is never decided by
+the master's word alone: where mapping it fails, TCP is used. A node that does not answer is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import xxhash
+
+from holdfast.errors import HoldfastError, TryAgain, Uncertain, Unreachable
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.messages.shapes import Attachment, Range, SegmentPlace
+from holdfast.transport.attach import NodeLink
+from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.shared_memory import Mapping, copy_out
+
+T = TypeVar("T")
+_LinkKey: TypeAlias = tuple[str, int]
+"""Socket path and boot id: a node that was restarted is another one."""
+
+CONNECT_SECONDS = 1.0
+BAD_SECONDS = 5.0
+IDLE_CONNECTIONS = 4
+STALLED_SECONDS = 2.0
+SLOWEST_BYTES_PER_SECOND = 10e6
+PARALLEL_FROM = 32 << 20
+PARALLEL_WAYS = 4
+
+
+def _patience(size_bytes: int, deadline: float) -> float:
+    """A stopped node must not use up the whole deadline: another replica may answer."""
+    return min(deadline, now_seconds() + STALLED_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
+
+
+def _link_key(place: SegmentPlace) -> _LinkKey:
+    return place.socket_path, place.name.boot
+
+
+def this_host() -> str:
+    """Identity of this machine: its kernel's boot id, or nothing where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Not Linux, or a sandbox without /proc: then nothing is taken to be local.
+        return ""
+
+
+class NodeBytes:
+    """The maps of local segments and the connections to remote nodes."""
+
+    def __init__(self) -> None:
+        self.host = this_host()
+        self.maps: dict[int, mmap.mmap] = {}
+        """Mapped for reading, by segment handle."""
+        self.settled: set[int] = set()
+        """Segments for which it is decided whether they are read through a map."""
+        self._reading: dict[int, Mapping] = {}
+        self._writing: dict[int, tuple[Mapping, int]] = {}
+        self._links: dict[_LinkKey, NodeLink] = {}
+        self._doomed: dict[_LinkKey, tuple[NodeLink, set[int]]] = {}
+        self._bad_until: dict[str, float] = {}
+        self._idle: dict[str, list[DataConnection]] = {}
+        self._lock = threading.Lock()
+        self._attaching = threading.Lock()
+
+    def is_bad(self, place: SegmentPlace) -> bool:
+        """It did not answer a moment ago."""
+        return now_seconds() < self._bad_until.get(place.data_address, 0.0)
+
+    def attach_reading(self, places: Iterable[SegmentPlace], deadline: float) -> None:
+        """Map the local ones among these for reading, and note the others as remote."""
+        for place in places:
+            with self._attaching:
+                if place.handle not in self.settled:
+                    mapping = self._attach(place, False, deadline)
+                    if mapping is not None:
+                        self._reading[place.handle] = mapping
+                        self.maps[place.handle] = mapping.map
+                    self.settled.add(place.handle)
+
+    def attach_writing(self, places: Iterable[SegmentPlace], deadline: float) -> None:
+        for place in places:
+            with self._attaching:
+                if place.handle in self._writing:
+                    continue
+                mapping = self._attach(place, True, deadline)
+                if mapping is not None:
+                    self._writing[place.handle] = (mapping, self._links[_link_key(place)].writer)
+
+    def unattached(self, places: Iterable[SegmentPlace]) -> list[SegmentPlace]:
+        """Local segments that are not mapped for writing, though they may be."""
+        now = now_seconds()
+        return [
+            place
+            for place in places
+            if place.host == self.host
+            and place.socket_path
+            and place.handle not in self._writing
+            and now >= self._bad_until.get(place.socket_path, 0.0)
+        ]
+
+    def attachments(self) -> list[Attachment]:
+        return [Attachment(handle, writer) for handle, (_, writer) in list(self._writing.items())]
+
+    def writable(self, piece: Range) -> Mapping | None:
+        """The map through which this range is to be written, if we are the writer that it names."""
+        mapping, writer = self._writing.get(piece.segment, (None, 0))
+        return mapping if writer == piece.writer else None
+
+    def _attach(self, place: SegmentPlace, write: bool, deadline: float) -> Mapping | None:
+        now = now_seconds()
+        if place.host != self.host or not place.socket_path or now < self._bad_until.get(place.socket_path, 0.0):
+            return None
+        deadline = min(deadline, now + CONNECT_SECONDS)
+        key = _link_key(place)
+        link = self._links.get(key)
+        try:
+            if link is None:
+                link = self._links[key] = NodeLink.open(place.socket_path, deadline)
+            return link.attach(place.name, write, deadline)
+        except BaseException as error:
+            # One that we write through must stay open while the memory is mapped.
+            if link is not None and link.writer == 0:
+                self._links.pop(key, None)
+                link.close()
+            if not isinstance(error, (HoldfastError, OSError)):
+                raise
+            # The same kernel, but another container, user or a node that is gone: its bytes come over TCP.
+            self._bad_until[place.socket_path] = now_seconds() + BAD_SECONDS
+            return None
+
+    def forget(self, gone: set[int], kept: Iterable[SegmentPlace], busy: set[int]) -> None:
+        """These segments are mounted no more. Memory to which a copy may still run is let go of by `sweep`."""
+        keys = {_link_key(place) for place in kept}
+        with self._attaching:
+            for handle in gone:
+                self.maps.pop(handle, None)
+                # Not closed here: readers may be at it. Its last user unmaps it.
+                self._reading.pop(handle, None)
+                self.settled.discard(handle)
+            for key in [key for key in self._links if key not in keys]:
+                self._doomed[key] = (self._links.pop(key), gone & self._writing.keys())
+            for handle in gone:
+                self._writing.pop(handle, None)
+        self.sweep(busy)
+
+    def reconsider(self) -> None:
+        """The cluster has changed: what could not be mapped may be tried again."""
+        self.settled.intersection_update(list(self.maps))
+
+    def sweep(self, busy: set[int]) -> None:
+        """Close the links of nodes that are gone, once no grant is held in their memory."""
+        if not self._doomed:
+            return
+        with self._attaching:
+            for key, (link, handles) in list(self._doomed.items()):
+                if not handles & busy:
+                    del self._doomed[key]
+                    link.close()
+
+    def read(self, place: SegmentPlace, offset: int, target: memoryview, checksum: bool, deadline: float) -> int:
+        """Fill `target`; its checksum, or 0 where none is wanted."""
+        mapping = self._reading.get(place.handle)
+        if mapping is not None:
+            return copy_out(mapping, offset, target, checksum)
+        deadline = _patience(target.nbytes, deadline)
+        try:
+            if target.nbytes >= PARALLEL_FROM:
+                self._read_parallel(place, offset, target, deadline)
+                return (xxhash.xxh3_64_intdigest(target) or 1) if checksum else 0
+            digest = xxhash.xxh3_64() if checksum else None
+            self._with_connection(
+                place, deadline, lambda link: link.read_into(place.name, offset, target, deadline, digest), digest
+            )
+            return (digest.intdigest() or 1) if digest is not None else 0
+        except (TryAgain, Uncertain):
+            self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
+            raise
+
+    def _read_parallel(self, place: SegmentPlace, offset: int, target: memoryview, deadline: float) -> None:
+        step = -(-target.nbytes // (PARALLEL_WAYS * 4096)) * 4096
+
+        def piece(start: int) -> None:
+            part = target[start : start + step]
+            self._with_connection(
+                place, deadline, lambda link: link.read_into(place.name, offset + start, part, deadline)
+            )
+
+        with ThreadPoolExecutor(PARALLEL_WAYS, "holdfast-read") as threads:
+            for done in [threads.submit(piece, start) for start in range(0, target.nbytes, step)]:
+                done.result()
+
+    def read_many(
+        self, place: SegmentPlace, wanted: Sequence[tuple[SegmentPlace, int, memoryview]], deadline: float
+    ) -> None:
+        """Ranges of one node, over one connection."""
+        ranges = [(each.name, offset, target) for each, offset, target in wanted]
+        deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
+        try:
+            self._with_connection(place, deadline, lambda link: link.read_many(ranges, deadline))
+        except (TryAgain, Uncertain):
+            self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
+            raise
+
+    def write(
+        self,
+        place: SegmentPlace,
+        grant: GrantId,
+        piece: Range,
+        length: int,
+        values: Iterable[tuple[int, memoryview]],
+        checksum: bool,
+        deadline: float,
+    ) -> list[int]:
+        """Write these (offset in the grant, bytes) over TCP, in one attempt; their checksums, or zeros."""
+        checksums = []
+        values = list(values)
+        deadline = _patience(sum(len(source) for _, source in values), deadline)
+        connection = self._borrow(place.data_address, deadline)
+        try:
+            for offset, source in values:
+                digest = xxhash.xxh3_64() if checksum else None
+                connection.write(place.name, grant, piece.offset, length, piece.mac, offset, source, deadline, digest)
+                checksums.append((digest.intdigest() or 1) if digest is not None else 0)
+        finally:
+            self._give_back(place.data_address, connection)
+        return checksums
+
+    def _with_connection(
+        self,
+        place: SegmentPlace,
+        deadline: float,
+        use: Callable[[DataConnection], T],
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> T:
+        for fresh in (False, True):
+            connection = self._borrow(place.data_address, deadline, fresh)
+            try:
+                return use(connection)
+            except Unreachable:
+                # A connection that had lain idle may have ended long ago, which says nothing about the node.
+                if fresh:
+                    raise
+                if digest is not None:
+                    digest.reset()
+            finally:
+                self._give_back(place.data_address, connection)
+        raise AssertionError("the second attempt returns or raises")
+
+    def _borrow(self, address: str, deadline: float, fresh: bool = False) -> DataConnection:
+        with self._lock:
+            idle = self._idle.get(address)
+            if idle and not fresh:
+                return idle.pop()
+        return DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+
+    def _give_back(self, address: str, connection: DataConnection) -> None:
+        if connection.closed:
+            return
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_CONNECTIONS:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Unmap, then close what tells the nodes that this writer is gone."""
+        with self._attaching, self._lock:
+            links = [*self._links.values(), *(link for link, _ in self._doomed.values())]
+            readers = list(self._reading.values())
+            idle = [connection for each in self._idle.values() for connection in each]
+            self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
+            self.maps.clear()
+            self.settled.clear()
+        for mapping in readers:
+            mapping.close()
+        for link in links:
+            link.close()
+        for connection in idle:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the connections are the parent's. No lock is taken, whose holder may not exist here."""
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()

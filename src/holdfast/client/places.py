@@ -1,0 +1,41 @@
+"""Learning where segments are, and mapping the ones on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.client.core import Core, ask
+from holdfast.client.effects import Operation, Work
+from holdfast.messages.requests import ListSegments, SegmentList
+
+
+def refresh(core: Core, deadline: float) -> Operation[None]:
+    told = yield from ask(core, ListSegments(), SegmentList, deadline)
+    gone = core.segments.update(told)
+    core.bytes.reconsider()
+    if gone:
+        # Leases on other segments go with them: this is rare, and they cost one request to get back.
+        core.leases.clear()
+        busy = core.grants.busy_segments()
+        yield Work(lambda: core.bytes.forget(gone, told.segments, busy))
+
+
+def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operation[None]:
+    """Afterwards each of these segments that exists is known, and mapped if it is local."""
+    wanted = set(handles) - core.bytes.settled
+    if not wanted:
+        return
+    if not wanted <= core.segments.places.keys():
+        yield from refresh(core, deadline)
+    places = [core.segments.places[handle] for handle in wanted if handle in core.segments.places]
+    if places:
+        yield Work(lambda: core.bytes.attach_reading(places, deadline))
+
+
+def ready_to_write(core: Core, deadline: float) -> Operation[None]:
+    """Afterwards all local segments are mapped for writing, so that the master can grant memory in them."""
+    if core.segments.stale:
+        yield from refresh(core, deadline)
+    places = core.bytes.unattached(core.segments.places.values())
+    if places:
+        yield Work(lambda: core.bytes.attach_writing(places, deadline))

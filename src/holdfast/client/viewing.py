@@ -1,0 +1,68 @@
+"""view: looking at an object in place, without a copy, under a lease that is renewed while the view is open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.client.core import Core, OpenView
+from holdfast.client.effects import Operation
+from holdfast.client.leases import KEPT_SHARE, Lease
+from holdfast.client.reading import FreshBytes, fetch, locate_one, still_there
+from holdfast.errors import LeaseLost, ObjectNotFound
+
+RENEW_AT_LEFT = 2 / 3
+"""Renewed when a third of the lease has passed."""
+
+
+@dataclass(slots=True)
+class Viewed:
+    """What a view shows. `open` is None for a copy, which needs no lease."""
+
+    key: str
+    view: memoryview
+    open: OpenView | None
+
+
+def open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
+    core.check_open()
+    lease = core.leases.live(key, core.clock())
+    if lease is None:
+        lease = yield from locate_one(core, key, deadline)
+    if lease is not None and lease.memory is not None:
+        return _in_place(core, key, lease)
+    fresh = FreshBytes()
+    if lease is None or (yield from fetch(core, key, fresh, deadline)) is None:
+        raise ObjectNotFound(f"no object is stored under {key!r}")
+    return Viewed(key, memoryview(fresh.value), None)
+
+
+def _in_place(core: Core, key: str, lease: Lease) -> Viewed:
+    assert lease.memory is not None
+    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    held = OpenView(lease.id, lease.segment, lease.start, lease.until, lease.until - ttl * RENEW_AT_LEFT)
+    view = memoryview(lease.memory).toreadonly()[lease.start : lease.stop]
+    core.views.add(held)
+    core.keep(held.renew_at)
+    return Viewed(key, view, held)
+
+
+def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
+    """Raises LeaseLost if the object may have left its place while it was looked at."""
+    held = viewed.open
+    if held is None:
+        return
+    core.views.discard(held)
+    if not held.lost:
+        if core.clock() < held.until:
+            return
+        seen = Lease(held.until, None, held.offset, held.offset, 0, held.id, held.segment, ())
+        if (yield from still_there(core, [seen], deadline))[0]:
+            return
+    core.leases.drop(viewed.key)
+    raise LeaseLost(f"{viewed.key!r} left its place while it was viewed: the bytes seen may be wrong. Read it again")
+
+
+def drop_view(core: Core, viewed: Viewed) -> None:
+    """The block raised: nobody will use what was seen, so nothing is checked."""
+    if viewed.open is not None:
+        core.views.discard(viewed.open)

@@ -1,0 +1,292 @@
+"""put and put_many: write every replica, then commit.
+
+A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
+key first, and learns there that the key is taken before any byte moves. A grant that timed out or whose connection
+broke is left and another is taken, within the deadline: a range is written in one attempt (I2, I11).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.client.arguments import PutOptions
+from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
+from holdfast.client.effects import BULK_FROM, Operation, Sleep
+from holdfast.client.filling import WriteFailed, fill
+from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
+from holdfast.client.places import ready_to_write
+from holdfast.errors import (
+    BadRequest,
+    GrantRefused,
+    GrantTimedOut,
+    HoldfastError,
+    TooLarge,
+)
+from holdfast.ids import GrantId, extent_of
+from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
+from holdfast.transport.shared_memory import copy_in
+
+PIECE_BYTES = 32 << 20
+_ROW = struct.Struct("<3Q")
+_SIZE = struct.Struct("<Q")
+
+_ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
+
+
+@dataclass(slots=True)
+class Piece:
+    """Objects that are put together: one grant, one commit."""
+
+    keys: list[str]
+    values: list[memoryview]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(value) for value in self.values]
+
+
+def put(core: Core, key: str, value: memoryview, options: PutOptions, deadline: float) -> Operation[bool]:
+    try:
+        stored = yield from _put_at_once(core, key, value, options, deadline)
+        if stored is None:
+            return (yield from put_piece(core, Piece([key], [value]), options, deadline)) == 1
+        return stored
+    finally:
+        if options.upsert:
+            core.leases.drop(key)
+
+
+def _put_at_once(
+    core: Core, key: str, value: memoryview, options: PutOptions, deadline: float
+) -> Operation[bool | None]:
+    """One small object into a shared grant that is held already, in memory that is mapped here. None: it takes more
+    than that. This does nothing that `put_piece` does not do as well, in half the time."""
+    core.check_open()
+    size = len(value)
+    if size >= BULK_FROM or size > core.limits.shared_grant_bytes // 8:
+        return None
+    reserved = core.grants.reserve_one((options.replicas, options.prefer), size, core.clock())
+    if reserved is None:
+        return None
+    grant, offset = reserved
+    try:
+        piece = grant.ranges[0]
+        mapping = core.bytes.writable(piece) if piece.writer and len(grant.ranges) == 1 else None
+        if mapping is None:
+            core.grants.unreserve(grant, offset, size)
+            return None
+        checksum = copy_in(mapping, piece.offset + offset, value, core.verify)
+        stored = yield from _commit(core, grant, [key], _ROW.pack(offset, size, checksum), options, deadline)
+    except _ANOTHER_GRANT:
+        core.grants.retire(grant, core.clock())
+        return None
+    finally:
+        core.grants.release(grant, core.clock())
+    if stored == b"\1":
+        return True
+    core.grants.unreserve(grant, offset, size)
+    return False
+
+
+def put_many(
+    core: Core, keys: list[str], values: list[memoryview], options: PutOptions, deadline: float
+) -> Operation[int]:
+    """The number of objects that were stored; keys that existed already keep theirs."""
+    stored = 0
+    try:
+        for piece in _pieces(keys, values, min(PIECE_BYTES, core.limits.write_window_bytes // 2)):
+            stored += yield from _put_splitting(core, piece, options, deadline)
+    finally:
+        if options.upsert:
+            core.leases.drop_many(keys)
+    return stored
+
+
+def _put_splitting(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
+    try:
+        return (yield from put_piece(core, piece, options, deadline))
+    except TooLarge:
+        # Together they fit into no segment; each of them may.
+        if len(piece.keys) == 1:
+            raise
+    half = len(piece.keys) // 2
+    first = yield from _put_splitting(core, Piece(piece.keys[:half], piece.values[:half]), options, deadline)
+    rest = yield from _put_splitting(core, Piece(piece.keys[half:], piece.values[half:]), options, deadline)
+    return first + rest
+
+
+def _pieces(keys: list[str], values: list[memoryview], limit: int) -> Iterator[Piece]:
+    start = total = 0
+    for index, value in enumerate(values):
+        extent = extent_of(len(value))
+        if index > start and (total + extent > limit or index - start == KEYS_A_REQUEST):
+            yield Piece(keys[start:index], values[start:index])
+            start, total = index, 0
+        total += extent
+    if start < len(keys):
+        yield Piece(keys[start:], values[start:])
+
+
+def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
+    """How many of these were stored."""
+    pause = FIRST_PAUSE
+    while True:
+        core.check_open()
+        failure: HoldfastError
+        try:
+            return (yield from _attempt(core, piece, options, deadline))
+        except _ANOTHER_GRANT as error:
+            failure = error
+        except WriteFailed as failed:
+            failure = failed.cause
+            yield from _give_up_torn(core, deadline)
+        if core.clock() + pause >= deadline:
+            raise failure
+        yield Sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
+    sizes = piece.sizes
+    reserved = yield from _shared_room(core, sizes, options, deadline)
+    if reserved is None:
+        return (yield from _put_in_own_grant(core, piece, sizes, options, deadline))
+    grant, offsets = reserved
+    try:
+        stored = yield from _write_and_commit(core, grant, piece, offsets, options, deadline)
+    except (*_ANOTHER_GRANT, WriteFailed):
+        core.grants.retire(grant, core.clock())
+        raise
+    finally:
+        core.grants.release(grant, core.clock())
+    if stored == b"\0":
+        core.grants.unreserve(grant, offsets[0], sizes[0])
+    return stored.count(1)
+
+
+def _shared_room(
+    core: Core, sizes: list[int], options: PutOptions, deadline: float
+) -> Operation[tuple[Grant, list[int]] | None]:
+    """Room for small objects in a grant that is shared; None if a grant of their own is better."""
+    shared_bytes = core.limits.shared_grant_bytes
+    if max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4):
+        return None
+    kind: Kind = (options.replicas, options.prefer)
+    reserved = core.grants.reserve(kind, sizes, core.clock())
+    if reserved is not None or not core.grants.may_ask(kind):
+        return reserved
+    try:
+        wanted = _SIZE.pack(shared_bytes)
+        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, deadline)
+        # Reserved before anyone else can fill it up.
+        return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
+    except TooLarge:
+        # Segments smaller than a shared grant: then each put has its own.
+        return None
+    finally:
+        core.grants.asked(kind)
+
+
+def _put_in_own_grant(
+    core: Core, piece: Piece, sizes: list[int], options: PutOptions, deadline: float
+) -> Operation[int]:
+    packed = struct.pack(f"<{len(sizes)}Q", *sizes)
+    grant_id = core.grants.next_id()
+    # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
+    try:
+        taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline)
+        if grant is None:
+            return 0
+        if any(taken):
+            free = [index for index, is_taken in enumerate(taken) if not is_taken]
+            piece = Piece([piece.keys[index] for index in free], [piece.values[index] for index in free])
+        offsets, end = lay_out(piece.sizes)
+        if end > grant.length:
+            raise BadRequest(f"the master granted {grant.length:,} bytes where {end:,} are needed; nothing was stored")
+        stored = yield from _write_and_commit(core, grant, piece, offsets, options, deadline)
+        return stored.count(1)
+    finally:
+        core.grants.done_with(grant_id, core.clock())
+
+
+def take_grant(
+    core: Core,
+    grant_id: GrantId,
+    keys: list[str],
+    sizes: bytes,
+    options: PutOptions,
+    kind: Kind | None,
+    deadline: float,
+) -> Operation[tuple[bytes, Grant | None]]:
+    """(which keys are taken, the grant). No grant: every key is taken."""
+    yield from ready_to_write(core, deadline)
+    finished = core.grants.take_finished()
+    attached = core.bytes.attachments()
+    message = GrantRanges(
+        grant_id, sizes, keys, options.replicas, list(options.prefer), attached, options.upsert, finished
+    )
+    try:
+        granted, sent_at = yield from ask_timed(core, message, Granted, deadline)
+    except BaseException:
+        # It may have been granted: giving back what was not is harmless, keeping what was is not.
+        now = core.clock()
+        core.grants.put_back(now, [*finished, grant_id])
+        core.keep(now + CARRIED_WITHIN_SECONDS)
+        raise
+    core.segments.seen = granted.topology
+    if not granted.ranges:
+        return granted.taken, None
+    timeout = granted.timeout_ms / 1000
+    grant = Grant(
+        grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
+    )
+    grant.extended(sent_at)
+    core.grants.add(grant, core.clock())
+    core.keep(min(grant.extend_at, sent_at + CARRIED_WITHIN_SECONDS))
+    return granted.taken, grant
+
+
+def _write_and_commit(
+    core: Core, grant: Grant, piece: Piece, offsets: list[int], options: PutOptions, deadline: float
+) -> Operation[bytes]:
+    """Which of them were stored, a byte each."""
+    checksums = yield from fill(core, grant, piece.values, offsets, deadline)
+    rows = b"".join(map(_ROW.pack, offsets, map(len, piece.values), checksums))
+    return (yield from _commit(core, grant, piece.keys, rows, options, deadline))
+
+
+def _commit(
+    core: Core, grant: Grant, keys: list[str], rows: bytes, options: PutOptions, deadline: float
+) -> Operation[bytes]:
+    finished = core.grants.take_finished()
+    message = CommitPuts(
+        grant.id,
+        keys,
+        rows,
+        options.upsert,
+        options.soft_pin,
+        options.hard_pin,
+        options.durability,
+        finished,
+    )
+    try:
+        committed = yield from ask(core, message, Committed, deadline)
+    except BaseException:
+        core.grants.put_back(core.clock(), finished)
+        raise
+    if len(committed.stored) != len(keys):
+        raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
+    return committed.stored
+
+
+def _give_up_torn(core: Core, deadline: float) -> Operation[None]:
+    torn = core.grants.take_torn()
+    if not torn:
+        return
+    try:
+        yield from ask(core, ReturnGrants(torn, settled=False), Done, deadline)
+    except BaseException:
+        core.grants.put_back(core.clock(), (), torn)
+        raise

@@ -1,0 +1,68 @@
+"""From a state to a primary that serves it: all or nothing (I15).
+
+Nothing of a standby's life is in here but the state that the log gave it. Free space is rebuilt from the columns;
+every lease becomes at least the guard, because the old primary may have promised that much in its last second
+(I2, I8); nobody's silence is held against them yet. Only what is plainly dead is cleaned, never anything by lease.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.allocator import Allocator
+from holdfast.core.apply import ranges_of
+from holdfast.core.primary import Member, Primary
+from holdfast.core.rules import Rules
+from holdfast.core.state import State
+from holdfast.ids import SegmentHandle
+from holdfast.instant import Instant
+
+
+def guard_ms(state: State, leader_ttl_ms: int, proven: bool) -> int:
+    """The longest that a promise of an earlier primary may still live: a lease given in its last moment, and if its
+    end is not proven, given by it for as long as it may still have believed itself to lead."""
+    return state.lease_ttl_ms + (0 if proven else leader_ttl_ms)
+
+
+def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: Instant) -> Primary:
+    """Raises ValueError, with nothing served, if the ranges of the state overlap (I9)."""
+    primary = Primary(state, rules)
+    for handle, (offsets, lengths) in _occupied(state).items():
+        primary.allocators[handle] = Allocator.rebuild(state.segments[handle].size_bytes, offsets, lengths)
+    until = now + guard_ms(state, leader_ttl_ms, proven)
+    catalogue = state.catalogue
+    top = catalogue.top
+    np.maximum(catalogue.lease_until[:top], until, out=catalogue.lease_until[:top])
+    for grant in state.grants:
+        primary.note_grant(grant, now)
+    for segment in state.segments.values():
+        name = segment.name
+        member = primary.members.setdefault(name.node, Member(name.node, name.boot, now))
+        member.handles.append(segment.handle)
+    primary.note_quarantine(state.quarantine, until)
+    return primary
+
+
+def _occupied(state: State) -> dict[SegmentHandle, tuple[np.ndarray, np.ndarray]]:
+    """Per segment: the ranges of objects, grants and quarantine."""
+    starts: dict[SegmentHandle, list[np.ndarray]] = {handle: [] for handle in state.segments}
+    sizes: dict[SegmentHandle, list[np.ndarray]] = {handle: [] for handle in state.segments}
+
+    def occupy(handle: SegmentHandle, offsets: object, lengths: object) -> None:
+        starts[handle].append(np.asarray(offsets, np.int64))
+        sizes[handle].append(np.asarray(lengths, np.int64))
+
+    live = state.catalogue.live()
+    for handle, offsets, lengths in ranges_of(state, live) if len(live) else []:
+        occupy(handle, offsets, lengths)
+    for grant in state.grants.values():
+        gaps = grant.taken.gaps(grant.length)
+        for place in grant.ranges if gaps else ():
+            occupy(place.segment, [place.offset + start for start, _ in gaps], [end - start for start, end in gaps])
+    for held in state.quarantine.values():
+        occupy(held.segment, [offset for offset, _ in held.pieces], [length for _, length in held.pieces])
+    empty = np.zeros(0, np.int64)
+    return {
+        handle: (np.concatenate([empty, *starts[handle]]), np.concatenate([empty, *sizes[handle]]))
+        for handle in state.segments
+    }

@@ -1,0 +1,83 @@
+"""What the HTTP side needs to know of a master, and the shapes in which it is shown."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class MasterView(Protocol):
+    """A master as seen from outside. Every call is quick and changes nothing."""
+
+    registry: CollectorRegistry
+
+    def status(self) -> dict[str, Any]:
+        """At least the fields of `StatusShown`."""
+        ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """At least the fields of `NodeShown`, for each."""
+        ...
+
+    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
+        """`objects`: dicts with at least `key` and `size_bytes`; `cursor`: where to go on, 0 at the end."""
+        ...
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether requests are served, and if not, why."""
+        ...
+
+
+class Shown(BaseModel):
+    """A view may tell more than is declared here; it is passed on."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class StatusShown(Shown):
+    cluster: str
+    name: str
+    role: str = Field(description="primary or standby")
+    epoch: int
+    log_index: int
+    applied_index: int
+    durable_index: int
+    promotable: bool
+    promotable_reason: str
+    objects: int
+    used_bytes: int
+    capacity_bytes: int
+    digest: str
+    leader: str
+
+
+class NodeShown(Shown):
+    name: str
+    available: bool
+    capacity_bytes: int
+    used_bytes: int
+
+
+class ObjectShown(Shown):
+    key: str
+    size_bytes: int
+
+
+class NodesShown(BaseModel):
+    nodes: list[NodeShown]
+
+
+class ObjectsShown(BaseModel):
+    objects: list[ObjectShown]
+    cursor: int = Field(description="Ask again with this cursor; 0: that was all.")
+
+
+class HealthShown(BaseModel):
+    ok: bool
+
+
+class ReadinessShown(BaseModel):
+    ready: bool
+    reason: str

@@ -1,0 +1,1 @@
+"""The process that lends memory and serves its bytes."""

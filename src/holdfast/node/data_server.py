@@ -1,0 +1,172 @@
+"""The TCP port over which clients of other machines read and write the node's memory.
+
+A thread a connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
+without a copy of ours. A write needs a grant with the master's MAC, and may touch that grant's range only. `clean` ends
+what is still being written for a grant, and confirms only when the thread has left the receiving call: from then on not
+one more byte of that grant can arrive (I2, I11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import structlog
+
+from holdfast.errors import GrantRefused, Refused, TryAgain
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import WriteRange
+from holdfast.node.data_session import DataSession, refuse
+from holdfast.node.lent_memory import Lending
+from holdfast.node.refused_grants import RefusedGrants
+from holdfast.transport.addresses import host_and_port, joined
+from holdfast.wire.mac import range_mac, same_mac
+
+IDLE_SECONDS = 120.0
+STALL_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger("holdfast.node")
+
+
+class DataServer:
+    """Serves from `start` until `stop`. `secret`, once known, is what the MACs of grants are made with."""
+
+    def __init__(
+        self,
+        listen: str,
+        lending: Lending,
+        max_connections: int,
+        idle_seconds: float = IDLE_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
+        host, port = host_and_port(listen, default_port=None)
+        self._listener = listening_socket(host, port)
+        self.address = joined(*self._listener.getsockname()[:2])
+        self.secret = b""
+        self._lending = lending
+        self._max_connections = max_connections
+        self._idle_seconds = idle_seconds
+        self._stall_seconds = stall_seconds
+        self._changed = threading.Condition()
+        self._sessions: dict[DataSession, threading.Thread] = {}
+        self._refused = RefusedGrants()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._accept_all, name="data-server", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        # Wakes the thread in accept; not every kernel state allows it, and then the look interval does.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        deadline = now_seconds() + STOP_SECONDS
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
+        self._listener.close()
+        with self._changed:
+            running = dict(self._sessions)
+        for session in running:
+            session.end()
+        for thread in running.values():
+            thread.join(max(0.0, deadline - now_seconds()))
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def connections(self) -> int:
+        with self._changed:
+            return len(self._sessions)
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
+        """Refuse these grants for ever and end what writes to them; those to which nothing writes any more."""
+        wanted = set(grants)
+        with self._changed:
+            for grant in grants:
+                self._refused.add(grant)
+            for session in self._sessions:
+                if session.writing in wanted:
+                    session.end()
+            self._changed.wait_for(lambda: not wanted & self._being_written(), max(0.0, deadline - now_seconds()))
+            return [grant for grant in grants if grant not in self._being_written()]
+
+    def memory_voided(self) -> None:
+        """Grants name memory by its boot id, so what was refused for the old memory needs no remembering."""
+        with self._changed:
+            self._refused = RefusedGrants()
+
+    def begin_write(self, session: DataSession, request: WriteRange) -> None:
+        """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
+        right = range_mac(self.secret, request.segment, request.grant, request.range_offset, request.range_length)
+        if not self.secret or not same_mac(request.mac, right):
+            raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written")
+        if request.offset < 0 or request.length < 0 or request.offset + request.length > request.range_length:
+            raise GrantRefused(
+                f"the write would leave the range of grant {request.grant} ({request.range_length:,} bytes); "
+                "nothing was written"
+            )
+        with self._changed:
+            if request.grant in self._refused:
+                raise GrantRefused(f"grant {request.grant} has ended; nothing was written. Take another one")
+            session.writing = request.grant
+
+    def end_write(self, session: DataSession) -> None:
+        with self._changed:
+            session.writing = None
+            self._changed.notify_all()
+
+    def _being_written(self) -> set[GrantId]:
+        return {session.writing for session in self._sessions if session.writing is not None}
+
+    def _accept_all(self) -> None:
+        while not self._stopping:
+            try:
+                connected, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:
+                if not self._stopping:
+                    # The client left before it was accepted, or this process has no descriptor left.
+                    log.warning("a connection was not accepted", reason=str(error))
+                    with self._changed:
+                        self._changed.wait(0.05)
+                continue
+            self._admit(connected)
+
+    def _admit(self, connected: socket.socket) -> None:
+        session = DataSession(connected, self, self._lending, self._idle_seconds, self._stall_seconds)
+        thread = threading.Thread(target=self._serve, args=(session,), name="data-connection", daemon=True)
+        with self._changed:
+            full = len(self._sessions) >= self._max_connections
+            if not full:
+                self._sessions[session] = thread
+        if full:
+            refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+            refuse(connected, refusal)
+        else:
+            thread.start()
+
+    def _serve(self, session: DataSession) -> None:
+        try:
+            session.serve()
+        finally:
+            with self._changed:
+                self._sessions.pop(session, None)
+                self._changed.notify_all()
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        raise Refused(f"the node cannot listen at {joined(host, port)} ({error}); choose another address") from None
+    listener.settimeout(LOOK_SECONDS)
+    return listener

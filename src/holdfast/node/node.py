@@ -1,0 +1,181 @@
+"""A node: its memory, its two servers and its membership, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from holdfast.errors import BadValue, HoldfastError, Stopping
+from holdfast.ids import GrantId
+from holdfast.node.attach_server import AttachServer
+from holdfast.node.data_server import DataServer
+from holdfast.node.lent_memory import Lending, LentMemory
+from holdfast.node.membership import Membership, NodeCard
+from holdfast.node.report import Report
+from holdfast.transport.addresses import host_and_port, joined, master_addresses
+
+LONGEST_SOCKET_PATH = 107
+
+log = structlog.get_logger("holdfast.node")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What to lend, and to whom."""
+
+    address: str
+    name: str
+    size_bytes: int
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    segments: int = 1
+    socket_dir: Path | None = None
+    token: str = field(default="", repr=False)
+    max_connections: int = 1024
+
+
+class Node:
+    """Lends memory from `start` until `stop`."""
+
+    def __init__(self, plan: NodePlan, when_registered: Callable[[Node], None] = lambda node: None) -> None:
+        self._plan = plan
+        self._stopping = threading.Event()
+        self._memory: LentMemory | None = None
+        self._made_dir: str | None = None
+        self._started = False
+        masters = master_addresses(plan.address)
+        self._lending = Lending()
+        self._report = Report()
+        self._data = DataServer(plan.listen, self._lending, plan.max_connections)
+        try:
+            path = self._socket_path()
+            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)
+            self.card = NodeCard(plan.name, host_identity(), self._data_address(masters[0]), path)
+        except BaseException:
+            self._data.stop()
+            self._remove_made_dir()
+            raise
+        self._membership = Membership(self.card, masters, plan.token, self, self._report, lambda: when_registered(self))
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        """Why the node cannot go on, once it cannot."""
+        if self._membership.failure is None and self._started and not (self._attach.alive and self._data.alive):
+            return HoldfastError("a server of the node has ended unexpectedly, the log says why; start the node again")
+        return self._membership.failure
+
+    @property
+    def boot(self) -> int:
+        return self._memory.boot if self._memory is not None else 0
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._memory.sizes if self._memory is not None else []
+
+    def start(self) -> None:
+        self._attach.start()
+        self._data.start()
+        self._started = True
+        self._membership.start()
+
+    def stop(self) -> None:
+        """Leave first, so that the master sends nobody here any more; then end the servers."""
+        self._stopping.set()
+        self._started = False
+        self._membership.stop()
+        self._data.stop()
+        self._attach.stop()
+        self._lending.withdraw()
+        self._remove_made_dir()
+
+    def renew_memory(self) -> None:
+        # Between withdrawing and lending nothing can be attached or read, so nothing of the old memory gets into
+        # what is said of the new.
+        self._lending.withdraw()
+        self._memory = None
+        self._attach.memory_voided()
+        self._report.memory_voided()
+        self._data.memory_voided()
+        plan = self._plan
+        memory = LentMemory.create(plan.name, plan.size_bytes, plan.segments, self._stopping.is_set)
+        if self._stopping.is_set():
+            memory.close()
+            raise Stopping("the node is stopping")
+        self._lending.lend(memory)
+        self._memory = memory
+        log.info("memory is ready", size_bytes=sum(memory.sizes), boot=f"{memory.boot:016x}")
+
+    def trust(self, secret: bytes) -> None:
+        self._data.secret = secret
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
+        return self._data.clean(grants, deadline)
+
+    def _socket_path(self) -> str:
+        directory = self._plan.socket_dir
+        if directory is None:
+            self._made_dir = tempfile.mkdtemp(prefix="holdfast-")
+            directory = Path(self._made_dir)
+        else:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_dead_sockets(directory, self._plan.name)
+        path = str(directory / f"{self._plan.name}.{os.getpid()}.sock")
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            raise BadValue(
+                f"the path of the Unix socket, {path}, is over {LONGEST_SOCKET_PATH} bytes; choose a shorter "
+                "directory or name"
+            )
+        return path
+
+    def _remove_made_dir(self) -> None:
+        if self._made_dir is not None:
+            # Somebody else's file in it, or somebody cleaned up already: then it is not ours to remove.
+            with contextlib.suppress(OSError):
+                os.rmdir(self._made_dir)
+
+    def _data_address(self, master: str) -> str:
+        if self._plan.advertise:
+            return self._plan.advertise
+        host, port = host_and_port(self._data.address, default_port=None)
+        return joined(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
+
+
+def host_identity() -> str:
+    """The same for all processes of this machine since it was started, and for nobody else."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def own_host_towards(address: str) -> str:
+    """The address of this machine that others see, where the node listens on all: the one that leads to the master."""
+    host, port = host_and_port(address)
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # A datagram socket sends nothing when it is connected; it only chooses a route.
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise BadValue(
+            f"no address of this machine leads to the master at {address} ({error}); set one to advertise"
+        ) from None
+
+
+def remove_dead_sockets(directory: Path, name: str) -> None:
+    """A node that was killed leaves its socket file behind. One that nobody listens at can go."""
+    for path in directory.glob(f"{name}.*.sock"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.info("a socket of the same name is left alone", path=str(path), reason=str(error))

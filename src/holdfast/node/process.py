@@ -1,0 +1,91 @@
+"""`holdfast node`: one node as a process, from its settings until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from holdfast.errors import HoldfastError, NameTaken
+from holdfast.node.node import Node, NodePlan
+from holdfast.settings import NodeSettings
+
+ENDED = 0
+FAILED = 1
+NAME_TAKEN = 4
+
+LOOK_SECONDS = 0.2
+SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+def serve(settings: NodeSettings) -> int:
+    """Lend memory until a signal says to stop; the exit code."""
+    configure_logs(settings.log_level, settings.log_format)
+    # Signals are waited for, not handled: a handler would run in the middle of anything.
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return _serve(settings)
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr, flush=True)
+        return NAME_TAKEN if isinstance(error, NameTaken) else FAILED
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+def _serve(settings: NodeSettings) -> int:
+    plan = NodePlan(
+        address=settings.address,
+        name=settings.name,
+        size_bytes=settings.size,
+        listen=settings.listen,
+        advertise=settings.advertise,
+        segments=settings.segments,
+        socket_dir=settings.socket_dir,
+        token=settings.token,
+        max_connections=settings.max_connections,
+    )
+    ready_file = settings.ready_file
+    node = Node(plan, lambda it: write_ready_file(ready_file, it) if ready_file is not None else None)
+    try:
+        node.start()
+        while signal.sigtimedwait(SIGNALS, LOOK_SECONDS) is None:
+            if node.failure is not None:
+                raise node.failure
+    finally:
+        node.stop()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+    return ENDED
+
+
+def write_ready_file(path: Path, node: Node) -> None:
+    """Whole or not at all: whoever waits for the file may read it as soon as it is there."""
+    card = node.card
+    content = {
+        "name": card.name,
+        "data_address": card.data_address,
+        "socket_path": card.socket_path,
+        "pid": os.getpid(),
+    }
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def configure_logs(level: str, style: str) -> None:
+    as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

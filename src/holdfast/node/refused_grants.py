@@ -1,0 +1,52 @@
+"""Grants that this node takes no more bytes for. Pure.
+
+A node confirms `clean` once, and the range may be somebody else's from then on: so a refusal is for ever (I2, I11),
+and yet the memory for it is bounded (I17). When there are too many, the older half is folded into one number a
+client: serials up to that floor are refused, all of them. A client takes its serials in order, so this costs at most
+a put that was long in flight; it is refused and takes another grant. Should even the clients become too many, then
+every TCP write is refused until the node has new memory: slow is better than wrong.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from holdfast.ids import GrantId
+
+NEWEST_KEPT = 1_000_000
+CLIENTS_KEPT = 1_000_000
+
+
+class RefusedGrants:
+    """What is in it stays in it."""
+
+    __slots__ = ("_clients_kept", "_floors", "_newest", "_newest_kept", "full")
+
+    def __init__(self, newest_kept: int = NEWEST_KEPT, clients_kept: int = CLIENTS_KEPT) -> None:
+        self._newest_kept = newest_kept
+        self._clients_kept = clients_kept
+        # A dict keeps the order of arrival.
+        self._newest: dict[GrantId, None] = {}
+        self._floors: dict[int, int] = {}
+        self.full = False
+
+    def __contains__(self, grant: GrantId) -> bool:
+        return self.full or grant in self._newest or grant.serial <= self._floors.get(grant.client, -1)
+
+    def __len__(self) -> int:
+        """How many entries it keeps in memory."""
+        return len(self._newest) + len(self._floors)
+
+    def add(self, grant: GrantId) -> None:
+        if grant in self:
+            return
+        self._newest[grant] = None
+        if len(self._newest) <= self._newest_kept:
+            return
+        for old in list(islice(self._newest, -(-len(self._newest) // 2))):
+            del self._newest[old]
+            self._floors[old.client] = max(old.serial, self._floors.get(old.client, -1))
+        if len(self._floors) > self._clients_kept:
+            self.full = True
+            self._newest.clear()
+            self._floors.clear()

@@ -1,0 +1,99 @@
+"""Records to batches and back: what one append to coordination carries.
+
+A batch names the index of its first record and the hash of the batch before it, so that a reader accepts only the
+very next one of the very same history (I13). The hash of a batch is that of its bytes, which hold the hash before
+it: a chain. A record that this version does not know stops the reader; guessing would make catalogues differ.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from holdfast.errors import Refused
+from holdfast.messages import records as r
+from holdfast.messages.shapes import Record
+
+VERSION = 1
+_HEAD = struct.Struct("<2sHIQ16s")
+"""magic, version, count of records, index of the first one, hash of the batch before"""
+_MAGIC = b"HB"
+NO_HASH = bytes(16)
+HEAD_BYTES = _HEAD.size + 5
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(
+    list[
+        r.LogStarted
+        | r.EpochStarted
+        | r.SettingsChanged
+        | r.SegmentMounted
+        | r.SegmentUnmounted
+        | r.RangesGranted
+        | r.GrantEnded
+        | r.RangesFreed
+        | r.ObjectsCommitted
+        | r.ObjectsRemoved
+        | r.ObjectsEvicted
+        | r.RemovalAnswered
+    ]
+).decode
+
+
+class BrokenChain(Refused):
+    """The batch is not the next one of this history: nothing of it was applied."""
+
+    code = "broken_chain"
+
+
+class UnknownRecord(Refused):
+    """The log was written by a newer version: nothing of the batch was applied. Upgrade this master."""
+
+    code = "unknown_record"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a log was read or written."""
+
+    batch: int = 0
+    """The number of the last batch."""
+    index: int = 0
+    """How many records came before and with it."""
+    hash: bytes = NO_HASH
+
+
+def encode_record(record: Record) -> bytes:
+    return _encode(record)
+
+
+def encode_batch(after: Position, records: list[bytes]) -> tuple[bytes, Position]:
+    """The batch that follows `after`, and the position behind it."""
+    head = _HEAD.pack(_MAGIC, VERSION, len(records), after.index, after.hash)
+    batch = b"".join([head, b"\xdd", struct.pack(">I", len(records)), *records])
+    return batch, Position(after.batch + 1, after.index + len(records), xxhash.xxh3_128_digest(batch))
+
+
+def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Record], Position]:
+    """The records of the batch, checked to be the next one, and the position behind it."""
+    if number != after.batch + 1:
+        raise BrokenChain(f"batch {number} follows batch {after.batch}")
+    if len(batch) < _HEAD.size:
+        raise BrokenChain(f"batch {number} is torn: it has {len(batch)} bytes")
+    magic, version, count, first, before = _HEAD.unpack_from(batch)
+    if magic != _MAGIC:
+        raise BrokenChain(f"batch {number} is not a batch of records")
+    if version != VERSION:
+        raise UnknownRecord(f"batch {number} has format {version}, this master reads {VERSION}: upgrade this master")
+    if first != after.index or before != after.hash:
+        raise BrokenChain(f"batch {number} does not continue this history at record {after.index}")
+    try:
+        records = _decode(memoryview(batch)[_HEAD.size :])
+    except msgspec.DecodeError as error:
+        raise UnknownRecord(f"batch {number} holds a record that this master does not know ({error})") from None
+    if len(records) != count:
+        raise BrokenChain(f"batch {number} holds {len(records)} records and names {count}")
+    return list(records), Position(number, first + count, xxhash.xxh3_128_digest(batch))

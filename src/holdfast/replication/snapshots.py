@@ -1,0 +1,278 @@
+"""The whole state as bytes: what a new standby starts from, and what lets the log behind it be trimmed.
+
+Sections, each with its checksum: a head of small things, then a column each. Times are ages (I16): how long a
+lease has left, how long an object was not used. A torn or altered file is refused whole, and the next older one is
+taken; an entry that makes no sense costs that entry, is counted and reported, and never the catalogue (I18).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from holdfast.core.catalogue import LIVE, SOFT_PIN, Catalogue, ReplicaAt, extents_of
+from holdfast.core.grants import Grant, Quarantined
+from holdfast.core.state import Segment, State
+from holdfast.errors import Refused
+from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages.shapes import Range
+from holdfast.replication.batches import NO_HASH, Position
+
+MAGIC = b"HOLDFAST SNAPSHOT 1\n"
+_SECTION = struct.Struct("<16sQQ")
+"""name, length, checksum"""
+
+
+class CorruptSnapshot(Refused):
+    """The file is torn or was altered: nothing of it was used."""
+
+    code = "corrupt_snapshot"
+
+
+class Head(msgspec.Struct, array_like=True):
+    """Everything but the columns. The order of fields is the format: add at the end, with a default."""
+
+    log_id: int
+    cluster: str
+    secret: bytes
+    epoch: int
+    index: int
+    batch: int
+    hash: bytes
+    lease_ttl_ms: int
+    soft_pin_ttl_ms: int
+    grant_timeout_ms: int
+    topology: int
+    next_segment: int
+    next_counter: int
+    next_quarantine: int
+    segments: list[Segment]
+    grants: list[tuple[GrantId, int, list[Range], list[tuple[int, int]], dict[int, int]]]
+    quarantine: list[tuple[int, SegmentHandle, list[tuple[int, int]], GrantId | None, int]]
+    answers: list[tuple[int, int, bytes]]
+    others: list[tuple[int, list[ReplicaAt]]]
+    """By object id."""
+    soft_pins: list[tuple[int, int]]
+    """(object id, ms left)"""
+
+
+@dataclass(slots=True)
+class Restored:
+    state: State
+    position: Position
+    faults: list[str] = field(default_factory=list)
+    """What was left out, and why."""
+
+
+_COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags")
+_encode = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
+    """The snapshot, in pieces. The state must not change while they are taken."""
+    yield MAGIC
+    yield from _section("head", _encode(_head_of(state, position, now)))
+    catalogue = state.catalogue
+    slots = catalogue.live()
+    for name in _COLUMNS:
+        column = getattr(catalogue, name)[slots]
+        yield from _section(name, column.astype(column.dtype.newbyteorder("<")).tobytes())
+    yield from _section("lease_left", np.maximum(catalogue.lease_until[slots] - now, 0).astype("<i8").tobytes())
+    yield from _section("unused", np.maximum(now - catalogue.last_used[slots], 0).astype("<i8").tobytes())
+    keys = [str(catalogue.keys[slot]).encode() for slot in slots.tolist()]
+    yield from _section("key_lengths", np.array([len(key) for key in keys], "<u2").tobytes())
+    yield from _section("keys", b"".join(keys))
+    yield from _section("end", b"")
+
+
+def _section(name: str, content: bytes) -> Iterator[bytes]:
+    yield _SECTION.pack(name.encode(), len(content), xxhash.xxh3_64_intdigest(content))
+    yield content
+
+
+def _head_of(state: State, position: Position, now: Instant) -> Head:
+    by_slot = state.catalogue.id_at
+    return Head(
+        log_id=state.log_id,
+        cluster=state.cluster,
+        secret=state.secret,
+        epoch=state.epoch,
+        index=position.index,
+        batch=position.batch,
+        hash=position.hash,
+        lease_ttl_ms=state.lease_ttl_ms,
+        soft_pin_ttl_ms=state.soft_pin_ttl_ms,
+        grant_timeout_ms=state.grant_timeout_ms,
+        topology=state.topology,
+        next_segment=state.next_segment,
+        next_counter=state.next_counter,
+        next_quarantine=state.next_quarantine,
+        segments=list(state.segments.values()),
+        grants=[(g.id, g.length, list(g.ranges), list(g.taken), g.commits) for g in state.grants.values()],
+        quarantine=[(n, q.segment, list(q.pieces), q.grant, q.writer) for n, q in state.quarantine.items()],
+        answers=[(client, serial, answer) for (client, serial), answer in state.answers.items()],
+        others=[(by_slot[slot], list(places)) for slot, places in state.catalogue.others.items()],
+        soft_pins=[(by_slot[slot], max(0, until - now)) for slot, until in state.catalogue.soft_pin_until.items()],
+    )
+
+
+def _sections(data: memoryview) -> dict[str, memoryview]:
+    if data[: len(MAGIC)] != MAGIC:
+        raise CorruptSnapshot("the file does not begin as a snapshot does")
+    at = len(MAGIC)
+    found: dict[str, memoryview] = {}
+    while "end" not in found:
+        if at + _SECTION.size > len(data):
+            raise CorruptSnapshot("the file is torn: its end is missing")
+        name, length, checksum = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        content = data[at : at + length]
+        label = name.rstrip(b"\0").decode("ascii", "replace")
+        if len(content) != length or xxhash.xxh3_64_intdigest(content) != checksum:
+            raise CorruptSnapshot(f"its section {label!r} is torn or was altered")
+        found[label] = content
+        at += length
+    return found
+
+
+def load(data: bytes | memoryview, now: Instant) -> Restored:
+    sections = _sections(memoryview(data))
+    try:
+        head = _decode_head(sections["head"])
+    except (KeyError, msgspec.DecodeError) as error:
+        raise CorruptSnapshot(f"its head cannot be read ({error})") from None
+    state = State(
+        log_id=head.log_id,
+        cluster=head.cluster,
+        secret=head.secret,
+        epoch=head.epoch,
+        index=head.index,
+        lease_ttl_ms=head.lease_ttl_ms,
+        soft_pin_ttl_ms=head.soft_pin_ttl_ms,
+        grant_timeout_ms=head.grant_timeout_ms,
+        topology=head.topology,
+        next_segment=head.next_segment,
+        next_counter=head.next_counter,
+        next_quarantine=head.next_quarantine,
+    )
+    state.segments = {segment.handle: segment for segment in head.segments}
+    state.answers.update({(client, serial): answer for client, serial, answer in head.answers})
+    restored = Restored(state, Position(head.batch, head.index, head.hash or NO_HASH))
+    _restore_grants(restored, head)
+    _restore_objects(restored, head, sections, now)
+    return restored
+
+
+def _restore_grants(restored: Restored, head: Head) -> None:
+    state = restored.state
+    for grant, length, ranges, taken, commits in head.grants:
+        if any(place.segment not in state.segments for place in ranges):
+            restored.faults.append(f"grant {grant} lies on a segment that is not there")
+            continue
+        made = Grant(grant, length, tuple(ranges), commits=commits)
+        for start, end in taken:
+            made.taken.add(start, end)
+        state.grants[grant] = made
+    for entry, segment, pieces, holder, writer in head.quarantine:
+        if segment in state.segments:
+            state.quarantine[entry] = Quarantined(segment, tuple(pieces), holder, writer)
+        else:
+            restored.faults.append(f"quarantine entry {entry} lies on a segment that is not there")
+
+
+def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryview], now: Instant) -> None:
+    try:
+        columns = {
+            name: np.frombuffer(sections[name], getattr(Catalogue(), name).dtype.newbyteorder("<")) for name in _COLUMNS
+        }
+        lease_left = np.frombuffer(sections["lease_left"], "<i8")
+        unused = np.frombuffer(sections["unused"], "<i8")
+        lengths = np.frombuffer(sections["key_lengths"], "<u2")
+        blob = sections["keys"]
+    except (KeyError, ValueError) as error:
+        raise CorruptSnapshot(f"a column is missing or torn ({error})") from None
+    count = len(lengths)
+    if any(len(column) != count for column in (*columns.values(), lease_left, unused)) or lengths.sum() != len(blob):
+        raise CorruptSnapshot("its columns differ in length")
+    good = _sensible(restored.state, columns, lengths)
+    keys, named = _keys(bytes(blob), lengths)
+    good &= named
+    catalogue = restored.state.catalogue
+    _drop_repeated(keys, columns["ids"], good, restored.faults)
+    for index in np.flatnonzero(~good).tolist()[:100]:
+        restored.faults.append(f"object {columns['ids'][index]:#x} ({keys[index][:60]!r}) makes no sense")
+    chosen = np.flatnonzero(good)
+    slots = catalogue.insert_rows([keys[i] for i in chosen.tolist()], {k: v[chosen] for k, v in columns.items()})
+    at = np.array(slots, np.intp)
+    catalogue.lease_until[at] = np.where(lease_left[chosen] > 0, now + lease_left[chosen], 0)
+    catalogue.last_used[at] = now - unused[chosen]
+    _restore_extras(restored, head, now)
+
+
+def _sensible(state: State, columns: dict[str, npt.NDArray[Any]], lengths: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which rows lie inside a mounted segment and have a possible size, key and flags."""
+    capacity = np.zeros(max([*state.segments, 0]) + 1, np.int64)
+    for handle, segment in state.segments.items():
+        capacity[handle] = segment.size_bytes
+    sizes, offsets = columns["sizes"].astype(np.int64), columns["offsets"].astype(np.int64)
+    known = (columns["segments"] >= 0) & (columns["segments"] < len(capacity))
+    room = capacity[np.where(known, columns["segments"], 0)]
+    possible = (sizes > 0) & (offsets >= 0) & (lengths > 0) & (lengths <= MAX_KEY_BYTES) & (columns["ids"] > 0)
+    inside = (sizes <= room) & (offsets <= room - np.where(sizes <= room, extents_of(np.maximum(sizes, 1)), 0))
+    flagged = (columns["flags"] & LIVE) != 0
+    return np.asarray(known & possible & inside & flagged)
+
+
+def _keys(blob: bytes, lengths: npt.NDArray[Any]) -> tuple[list[str], npt.NDArray[np.bool_]]:
+    ends = np.cumsum(lengths.astype(np.int64))
+    good = np.ones(len(lengths), np.bool_)
+    keys: list[str] = []
+    start = 0
+    for i, end in enumerate(ends.tolist()):
+        try:
+            keys.append(blob[start:end].decode())
+        except UnicodeDecodeError:
+            keys.append("")
+            good[i] = False
+        start = end
+    return keys, good
+
+
+def _drop_repeated(keys: list[str], ids: npt.NDArray[Any], good: npt.NDArray[np.bool_], faults: list[str]) -> None:
+    """Two objects with one key or id: the one with the later id stays."""
+    chosen = np.flatnonzero(good)
+    chosen = chosen[np.argsort(ids[chosen], kind="stable")]
+    latest = {keys[i]: i for i in chosen.tolist()}
+    unique = {int(ids[i]): i for i in latest.values()}
+    if len(unique) != len(chosen):
+        kept = np.zeros(len(good), np.bool_)
+        kept[list(unique.values())] = True
+        faults.append(f"{int((good & ~kept).sum())} objects share a key or an id with another")
+        good &= kept
+
+
+def _restore_extras(restored: Restored, head: Head, now: Instant) -> None:
+    state = restored.state
+    catalogue = state.catalogue
+    for oid, places in head.others:
+        slot = catalogue.by_id.slot_of(oid)
+        there = tuple(place for place in places if place.segment in state.segments)
+        if slot >= 0 and there:
+            catalogue.set_replicas(slot, (catalogue.replicas(slot)[0], *there))
+    for oid, left in head.soft_pins:
+        slot = catalogue.by_id.slot_of(oid)
+        if slot >= 0:
+            catalogue.soft_pin_until[slot] = now + left
+    # A soft pin is one only while its time is known.
+    flags = catalogue.flags[: catalogue.top]
+    flags &= ~np.uint8(SOFT_PIN)
+    flags[list(catalogue.soft_pin_until)] |= SOFT_PIN

@@ -1,0 +1,244 @@
+"""Every setting of every process, declared once.
+
+A field here is a flag (`--lease-ttl-ms`), an environment variable (`HOLDFAST_LEASE_TTL_MS`) and a key of a TOML
+file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[client]`). A flag wins over the
+environment, the environment over the file, the file over the default. What cannot be understood is refused by
+name, before anything starts: a misspelt key that is silently ignored is found in production.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from holdfast.errors import BadValue
+
+MIB = 1 << 20
+GIB = 1 << 30
+PREFIX = "HOLDFAST_"
+
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+
+
+class BadSetting(BadValue):
+    """A flag, a variable or a key of the settings file cannot be used; nothing was started."""
+
+
+def parse_size(given: object) -> int:
+    """Bytes from `4GiB`, `4GB`, `512MB` or `1048576`. Units are powers of 1024 with and without the `i`."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    matched = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if matched is None:
+        raise ValueError(f"{given!r} is not a size: write it like 4GiB, 512MB or 1048576")
+    number, unit = matched.groups()
+    shift = _UNITS[unit.lower()]
+    return int(number) << shift if number.isdigit() else int(float(number) * (1 << shift))
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[::1]:port`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ValueError(f"{text!r} is not an address: write it like 127.0.0.1:7070 or [::1]:7070, port 0 for any")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host or "[" in host or "]" in host:
+        raise ValueError(f"{text!r} is not an address: an IPv6 host stands in brackets, like [::1]:7070")
+    if not host or any(mark.isspace() or mark in ",/" for mark in host):
+        raise ValueError(f"{text!r} is not an address: the host is missing or has a character that none can have")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _advertise(text: str) -> str:
+    return _listen(text) if text else text
+
+
+def _address(text: str) -> str:
+    if "://" not in text:
+        for one in text.split(","):
+            host_port = one.strip()
+            split_address(host_port)
+    return text
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name: use up to 63 letters, digits, dots, dashes and underscores")
+    return text
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Listen = Annotated[str, AfterValidator(_listen)]
+Address = Annotated[str, AfterValidator(_address)]
+Name = Annotated[str, AfterValidator(_name)]
+Positive = Annotated[int, Field(gt=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "console", "json"]
+
+
+class Settings(BaseSettings):
+    """What the settings of all processes share: where they come from."""
+
+    table: ClassVar[str]
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+
+class MasterSettings(Settings):
+    table = "master"
+
+    listen: Listen = Field("127.0.0.1:7070", description="Where clients and nodes connect. Port 0 is any free one.")
+    http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
+    coordination: str = Field("memory://", description="Where masters elect a primary and keep the log.")
+    name: Name = Field("master-1", description="This master's name; each in a cluster has its own.")
+    cluster: Name = Field("holdfast", description="The cluster's name.")
+    data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
+    lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
+    soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
+    grant_timeout_ms: Positive = Field(30_000, description="How long a writer may be silent before its put ends.")
+    shared_grant_bytes: Size = Field(8 * MIB, description="Memory that a client takes at once for small puts.")
+    write_window_bytes: Size = Field(256 * MIB, description="The most memory that one client may hold unwritten.")
+    high_watermark: float = Field(0.90, gt=0, le=1, description="Share of memory in use at which eviction starts.")
+    eviction_margin: float = Field(0.05, ge=0, lt=1, description="How far below the watermark eviction frees.")
+    evict_soft_pinned: bool = Field(True, description="Evict soft-pinned objects when nothing else is left.")
+    node_timeout_ms: Positive = Field(42_000, description="How long a node may be silent before its memory is void.")
+    beat_ms: Positive = Field(1_000, description="How often a node says that it is alive.")
+    durability: Literal["durable", "memory"] = Field(
+        "durable", description="Whether an acknowledged put waits for the log: durable or memory."
+    )
+    token: str = Field("", repr=False, description="Secret that clients and nodes must show. Empty: none is asked.")
+    ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
+    log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")
+
+
+class NodeSettings(Settings):
+    table = "node"
+
+    address: Address = Field("127.0.0.1:7070", description="The cluster's address: its masters.")
+    listen: Listen = Field("127.0.0.1:7071", description="Where clients on other hosts read and write bytes.")
+    advertise: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT that clients are told, where it differs from --listen."
+    )
+    name: Name = Field("node-1", description="This node's name; each in a cluster has its own.")
+    size: Size = Field(GIB, description="Memory to lend, like 4GiB.")
+    segments: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Pieces that the memory is lent in.")
+    socket_dir: Path | None = Field(None, description="Directory of the Unix socket for clients on this host.")
+    token: str = Field("", repr=False, description="Secret that the master asks for.")
+    ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
+    max_connections: Positive = Field(1024, description="Clients that may be connected at once.")
+    log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")
+
+
+def _one_master(count: int) -> int:
+    if count != 1:
+        raise ValueError("this version runs one master; standbys come with a later one")
+    return count
+
+
+class UpSettings(Settings):
+    table = "up"
+
+    data_dir: Path = Field(
+        Path("~/.local/share/holdfast"), description="Directory for what must outlive the processes."
+    )
+    size: Size = Field(GIB, description="Memory that each node lends, like 4GiB.")
+    listen: Listen = Field("127.0.0.1:7070", description="Where clients connect. Port 0 is any free one.")
+    http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
+    masters: Annotated[int, AfterValidator(_one_master)] = Field(1, description="Masters to run.")
+    nodes: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Nodes to run; they take the ports from 7071 on.")
+    token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
+    ready_file: Path | None = Field(
+        None, description="File for all addresses and process ids, as JSON, once it serves."
+    )
+    log_level: LogLevel = Field("warning", description="debug, info, warning or error.")
+
+
+class ClientSettings(Settings):
+    table = "client"
+
+    address: Address = Field("127.0.0.1:7070", description="The cluster's address: HOST:PORT, or several with commas.")
+    token: str = Field("", repr=False, description="Secret that the master asks for.")
+    timeout: float = Field(30.0, gt=0, le=86_400, description="Seconds that a whole call may take.")
+
+
+MODELS: dict[str, type[Settings]] = {
+    model.table: model for model in (MasterSettings, NodeSettings, UpSettings, ClientSettings)
+}
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def flag_of(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def variable_of(field: str) -> str:
+    return PREFIX + field.upper()
+
+
+def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None = None) -> AnySettings:
+    """The settings of one process, from its flags, the environment and the file, in this order of precedence."""
+    filed = read_file(config).get(model.table, {}) if config is not None else {}
+    named = EnvSettingsSource(model)()
+    try:
+        return model(**{**filed, **named, **flags})
+    except ValidationError as error:
+        raise BadSetting(_say(error, flags, named, config)) from error
+
+
+def read_file(path: Path) -> dict[str, dict[str, Any]]:
+    """The tables of a settings file, with every table and key known."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"the settings file {path} is not TOML: {error}") from error
+    unknown = []
+    for table, keys in tables.items():
+        if table not in MODELS or not isinstance(keys, dict):
+            unknown.append(f"[{table}]" if isinstance(keys, dict) else table)
+        else:
+            unknown += [f"{table}.{key}" for key in keys if key not in MODELS[table].model_fields]
+    if unknown:
+        raise BadSetting(
+            f"the settings file {path} has keys that nothing reads: {', '.join(sorted(unknown))}; "
+            f"correct or remove them (tables are {', '.join(f'[{table}]' for table in MODELS)})"
+        )
+    return tables
+
+
+def _say(error: ValidationError, flags: Mapping[str, Any], named: Mapping[str, Any], config: Path | None) -> str:
+    said = []
+    for fault in error.errors():
+        field = str(fault["loc"][0]) if fault["loc"] else ""
+        if field in flags:
+            source = flag_of(field)
+        elif field in named:
+            source = variable_of(field)
+        else:
+            source = f"{field} in {config}" if config is not None else field
+        text = fault["msg"].removeprefix("Value error, ")
+        # Our own texts quote what was given; the library's do not. A secret is never quoted.
+        quoted = "" if fault["type"] == "value_error" or field == "token" else f" (given: {fault['input']!r})"
+        said.append(f"{source}: {text}{quoted}")
+    return "; ".join(said)

@@ -1,0 +1,1 @@
+"""Moving bytes and messages between processes."""

@@ -1,0 +1,130 @@
+"""One RPC connection to a master for asyncio code: pipelined, on a protocol of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
+from holdfast.instant import now_seconds
+from holdfast.messages.requests import Hello, Welcome
+from holdfast.messages.shapes import Message
+from holdfast.transport.addresses import host_and_port
+from holdfast.wire.codec import decode_reply, encode, expect
+from holdfast.wire.frames import MAX_TIMEOUT_MS, PREAMBLE, FrameBuffer, frame
+
+_IDS = 0xFFFF_FFFF
+
+
+class AsyncChannel(asyncio.BufferedProtocol):
+    """A connection that has been welcomed by a master; to be used from one event loop."""
+
+    welcome: Welcome
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.closed = False
+        self._reason = f"the connection to {address} was closed"
+        self._buffer = FrameBuffer()
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._next_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(cls, address: str, hello: Hello, deadline: float) -> AsyncChannel:
+        host, port = host_and_port(address)
+        left = deadline - now_seconds()
+        if left <= 0:
+            raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(left):
+                _, channel = await loop.create_connection(lambda: cls(address), host, port)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(
+                f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
+            ) from None
+        try:
+            assert channel._transport is not None
+            channel._transport.write(PREAMBLE)
+            channel.welcome = expect(await channel.call(hello, deadline), Welcome)
+        except Uncertain as error:
+            channel.close()
+            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    async def call(self, message: Message, deadline: float) -> Message:
+        """The reply, possibly `Failed`. Raises as the blocking channel's `call` does."""
+        left = deadline - now_seconds()
+        if left <= 0:
+            raise Unreachable("the deadline passed before the request was sent; nothing was changed")
+        if self.closed or self._transport is None:
+            raise Unreachable(f"{self._reason}; nothing was sent. Connect again")
+        request_id = self._next_id
+        outgoing = frame(request_id, min(int(left * 1000) + 1, MAX_TIMEOUT_MS), encode(message))
+        self._next_id = (request_id + 1) & _IDS
+        reply: asyncio.Future[Message] = self._loop.create_future()
+        self._waiting[request_id] = reply
+        timer = self._loop.call_later(left, self._give_up, reply)
+        try:
+            self._transport.write(outgoing)
+            return await reply
+        finally:
+            timer.cancel()
+            self._waiting.pop(request_id, None)
+
+    def close(self) -> None:
+        self._end(f"the connection to {self.address} was closed")
+
+    def _give_up(self, reply: asyncio.Future[Message]) -> None:
+        if not reply.done():
+            reply.set_exception(
+                DeadlineExceeded(f"{self.address} did not answer in time; the request may have been done")
+            )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(f"the connection to {self.address} was lost ({error})" if error else f"{self.address} hung up")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.space()
+
+    def buffer_updated(self, count: int) -> None:
+        self._buffer.filled(count)
+        try:
+            while (found := self._buffer.next_frame()) is not None:
+                reply = self._waiting.get(found[0])
+                # Absent or done: that caller's deadline has passed.
+                if reply is not None and not reply.done():
+                    self._deliver(reply, found[2])
+        except BadRequest as error:
+            # A frame over the limit: nothing after it can be trusted.
+            self._end(f"{self.address} sent what is no reply ({error})")
+
+    def _deliver(self, reply: asyncio.Future[Message], payload: memoryview) -> None:
+        try:
+            reply.set_result(decode_reply(payload))
+        except BadRequest as error:
+            reply.set_exception(Uncertain(f"{self.address} answered, but {error}. Do both sides run the same version?"))
+            self._end(f"{self.address} sent a reply that cannot be read")
+
+    def _end(self, reason: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(ReplyLost(f"{reason}; the request was sent and may have been done"))

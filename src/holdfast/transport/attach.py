@@ -1,0 +1,185 @@
+"""A client's connection to a node of the same machine, over which it is handed the node's memory.
+
+The connection is the writer's life line: the node takes its end to mean that this process can write no more, and
+the memory goes to others (I2, I11). So what was mapped for writing is unmapped before the socket closes; where a
+copy is still running, the socket stays open until it has ended. A forked child closes its copy of the socket at once,
+or it would keep a dead writer alive.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import weakref
+
+from holdfast.errors import BadRequest, DeadlineExceeded, Unreachable
+from holdfast.ids import SegmentName
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import Attached, AttachSegment
+from holdfast.messages.shapes import Message
+from holdfast.transport.shared_memory import Mapping
+from holdfast.wire.codec import decode_data_reply, encode, expect
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+
+MAX_REPLY_BYTES = 64 << 10
+
+_links: weakref.WeakSet[NodeLink] = weakref.WeakSet()
+
+
+class _Lifeline:
+    """Closes the socket when the link and the last map for writing have let go of it.
+
+    It is let go of by finalizers, which run in any thread at any point: so there is no lock, only single list
+    operations.
+    """
+
+    __slots__ = ("_held", "_socket")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._held = [1]
+
+    def hold(self) -> None:
+        self._held.append(1)
+
+    def let_go(self) -> None:
+        self._held.pop()
+        if not self._held:
+            self._socket.close()
+
+
+class NodeLink:
+    """One Unix connection to a node; any thread may use it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_broken",
+        "_closed",
+        "_lifeline",
+        "_lock",
+        "_mappings",
+        "_path",
+        "_pid",
+        "_received",
+        "_socket",
+        "writer",
+    )
+
+    def __init__(self, connected: socket.socket, path: str) -> None:
+        self._socket = connected
+        self._path = path
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._received = FrameBuffer(limit=MAX_REPLY_BYTES)
+        self._mappings: list[Mapping] = []
+        self._lifeline = _Lifeline(connected)
+        self._broken = False
+        self._closed = False
+        self.writer = 0
+        _links.add(self)
+
+    @classmethod
+    def open(cls, socket_path: str, deadline: float) -> NodeLink:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_left(deadline))
+            connection.connect(socket_path)
+            connection.sendall(PREAMBLE)
+        except TimeoutError:
+            connection.close()
+            raise DeadlineExceeded(f"the node at {socket_path} did not take the connection in time") from None
+        except OSError as error:
+            connection.close()
+            raise Unreachable(f"no node at {socket_path} ({error}); nothing was mapped") from None
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, socket_path)
+
+    def attach(self, segment: SegmentName, write: bool, deadline: float) -> Mapping:
+        """Map a segment. What the node refuses is raised as the error that it names."""
+        if self._pid != os.getpid():
+            raise Unreachable("this process was forked from the one that is connected to the node; connect anew")
+        with self._lock:
+            if self._broken or self._closed:
+                raise Unreachable(f"the connection to the node at {self._path} is closed; nothing was mapped")
+            try:
+                reply, descriptors = self._ask(AttachSegment(segment, write), deadline)
+            except BaseException:
+                # An answer may still come and would be taken for the next one's. The socket itself must stay open
+                # while anything is mapped for writing.
+                self._broken = True
+                raise
+            try:
+                return self._map(expect(reply, Attached), descriptors, write)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def close(self) -> None:
+        """Unmap what was attached for writing, then close the connection; copies that still run delay it."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            writing, self._mappings = self._mappings, []
+        for mapping in writing:
+            mapping.close()
+        self._lifeline.let_go()
+
+    def _map(self, attached: Attached, descriptors: list[int], write: bool) -> Mapping:
+        if len(descriptors) != 1:
+            raise BadRequest(
+                f"the node at {self._path} passed {len(descriptors)} descriptors, not one; nothing was mapped"
+            )
+        mapping = Mapping(descriptors[0], attached.size_bytes, write)
+        if write:
+            self.writer = attached.writer
+            self._mappings = [held for held in self._mappings if not held.closed] + [mapping]
+            self._lifeline.hold()
+            mapping.when_unmapped(self._lifeline.let_go)
+        return mapping
+
+    def _ask(self, message: Message, deadline: float) -> tuple[Message, list[int]]:
+        descriptors: list[int] = []
+        try:
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(frame(0, 0, encode(message)))
+            while True:
+                self._socket.settimeout(_left(deadline))
+                space = self._received.space()
+                data, passed, _, _ = socket.recv_fds(self._socket, min(len(space), MAX_REPLY_BYTES), 4)
+                descriptors += passed
+                if not data:
+                    raise Unreachable(f"the node at {self._path} closed the connection; nothing was mapped")
+                space[: len(data)] = data
+                self._received.filled(len(data))
+                whole = self._received.next_frame()
+                if whole is not None:
+                    return decode_data_reply(whole[2]), descriptors
+        except BaseException as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(f"the node at {self._path} did not answer in time; nothing was mapped") from None
+            if isinstance(error, OSError):
+                raise Unreachable(f"the node at {self._path} is gone ({error}); nothing was mapped") from None
+            raise
+
+
+def _left(deadline: float) -> float:
+    left = deadline - now_seconds()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _close_in_child() -> None:
+    for link in list(_links):
+        link._socket.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,301 @@
+"""One RPC connection to a master for blocking code: pipelined, shared by any number of threads, no thread of its own.
+
+A caller sends its request, then either reads or waits. Reading is a baton: whoever holds it hands the replies of
+the others to them, and passes it on when its own reply has come. Nobody holds the baton while sending, so a full
+send buffer can never keep the replies from being read. Alone, a call is one send and one receive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+import weakref
+
+from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
+from holdfast.messages.requests import Hello, Welcome
+from holdfast.messages.shapes import Message
+from holdfast.transport.addresses import host_and_port
+from holdfast.wire.codec import decode_reply, encode, expect
+from holdfast.wire.frames import MAX_TIMEOUT_MS, PREAMBLE, FrameBuffer, frame
+
+SLICE_SECONDS = 0.5
+"""The kernel gives a blocked receive back this often, so that its deadline can be looked at."""
+_SLICE = struct.pack("@ll", 0, int(SLICE_SECONDS * 1e6))
+_IDS = 0xFFFF_FFFF
+LONGEST_SECONDS = 4e6
+
+_clock = time.clock_gettime
+_BOOTTIME = time.CLOCK_BOOTTIME
+_CLOSED_TEXT = "the connection was closed; nothing was sent. Connect again"
+_FORKED_TEXT = (
+    "this connection belongs to the parent process; nothing was sent. Connect again in the child, after the fork"
+)
+
+
+def _milliseconds(left: float) -> int:
+    return int(left * 1000) + 1 if left < LONGEST_SECONDS else MAX_TIMEOUT_MS
+
+
+class _Slot:
+    """Where a waiting caller finds its reply. `wake` is held until there is a reply, an end, or a free baton."""
+
+    __slots__ = ("answer", "sent", "wake")
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = None
+        self.sent = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def late_answer(self) -> bytes | None:
+        """The answer as it is now: another thread may have set it since it was last looked at."""
+        return self.answer
+
+    def rouse(self) -> None:
+        # Released already: the waiter has not yet looked, and will see this as well.
+        with contextlib.suppress(RuntimeError):
+            self.wake.release()
+
+
+class Channel:
+    """A connection that has been welcomed by a master."""
+
+    welcome: Welcome
+
+    def __init__(self, connected: socket.socket, address: str) -> None:
+        self.address = address
+        self.closed = False
+        self._socket = connected
+        self._reason = _CLOSED_TEXT
+        self._forked = False
+        self._buffer = FrameBuffer()
+        self._sending = threading.Lock()
+        self._baton = threading.Lock()
+        self._waiting: dict[int, _Slot] = {}
+        self._next_id = 0
+        _open_channels.add(self)
+
+    @classmethod
+    def open(cls, address: str, hello: Hello, deadline: float) -> Channel:
+        host, port = host_and_port(address)
+        left = deadline - _clock(_BOOTTIME)
+        if left <= 0:
+            raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
+        try:
+            connected = socket.create_connection((host, port), timeout=left)
+        except OSError as error:
+            raise Unreachable(
+                f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
+            ) from None
+        try:
+            connected.settimeout(None)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SLICE)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SLICE)
+            channel = cls(connected, address)
+        except BaseException:
+            connected.close()
+            raise
+        try:
+            channel.welcome = expect(channel.call(hello, deadline, PREAMBLE), Welcome)
+        except Uncertain as error:
+            channel.close()
+            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def close(self) -> None:
+        if self.closed and self._socket.fileno() == -1:
+            return
+        self._end(_CLOSED_TEXT)
+        # Whoever is inside send or recv leaves at once after the shutdown; only then may the number be reused.
+        if self._baton.acquire(timeout=2 * SLICE_SECONDS):
+            if self._sending.acquire(timeout=2 * SLICE_SECONDS):
+                self._socket.close()
+                self._sending.release()
+            self._baton.release()
+
+    def call(self, message: Message, deadline: float, before: bytes = b"") -> Message:
+        """The reply, possibly `Failed`. Raises Unreachable if the request did not go out, otherwise ReplyLost if the
+        connection broke, DeadlineExceeded if no reply came in time (the connection stays good)."""
+        left = deadline - _clock(_BOOTTIME)
+        if left <= 0:
+            raise Unreachable("the deadline passed before the request was sent; nothing was changed")
+        payload = encode(message)
+        slot = _Slot()
+        sending = self._sending
+        if not sending.acquire(False) and not sending.acquire(timeout=left):
+            raise Unreachable("the connection was busy until the deadline; the request was not sent")
+        try:
+            if self.closed:
+                raise ClientClosed(_FORKED_TEXT) if self._forked else Unreachable(self._reason)
+            request_id = self._next_id
+            outgoing = before + frame(request_id, _milliseconds(left), payload)
+            self._next_id = (request_id + 1) & _IDS
+            self._waiting[request_id] = slot
+            self._send(outgoing, request_id, deadline)
+        finally:
+            sending.release()
+        slot.sent = True
+        try:
+            return self._wait(request_id, slot, deadline, left)
+        finally:
+            self._waiting.pop(request_id, None)
+            if self._waiting:
+                self._pass_on()
+
+    def _send(self, outgoing: bytes, request_id: int, deadline: float) -> None:
+        try:
+            sent = self._socket.send(outgoing)
+            while sent < len(outgoing):
+                outgoing = outgoing[sent:]
+                sent = self._send_slice(outgoing, deadline)
+        except BlockingIOError:
+            self._waiting.pop(request_id, None)
+            # Part of the frame may be on its way, so nothing else can follow it on this connection.
+            self._end("a request could not be sent whole")
+            raise Unreachable(f"{self.address} takes no more bytes; the request was not sent") from None
+        except OSError as error:
+            self._waiting.pop(request_id, None)
+            self._end(f"the connection to {self.address} was lost ({error})")
+            # A frame that did not go out whole is never acted upon.
+            raise Unreachable(
+                f"the connection to {self.address} was lost ({error}); the request was not sent"
+            ) from None
+
+    def _send_slice(self, outgoing: bytes, deadline: float) -> int:
+        while True:
+            try:
+                return self._socket.send(outgoing)
+            except BlockingIOError:
+                if _clock(_BOOTTIME) >= deadline:
+                    raise
+
+    def _wait(self, request_id: int, slot: _Slot, deadline: float, left: float) -> Message:
+        baton = self._baton
+        while True:
+            if baton.acquire(False):
+                try:
+                    if slot.answer is None:
+                        return self._read(request_id, deadline, left)
+                finally:
+                    baton.release()
+            if slot.answer is not None:
+                return self._decoded(slot.answer)
+            if self.closed:
+                raise self._lost()
+            left = deadline - _clock(_BOOTTIME)
+            if left <= 0 or not slot.wake.acquire(timeout=left):
+                answer = slot.late_answer()
+                if answer is None:
+                    raise self._late()
+                return self._decoded(answer)
+
+    def _read(self, request_id: int, deadline: float, left: float) -> Message:
+        """With the baton: receive until our own reply is there, handing the others theirs."""
+        buffer = self._buffer
+        mine: Message | None = None
+        while True:
+            try:
+                while (found := buffer.next_frame()) is not None:
+                    if found[0] == request_id:
+                        mine = self._decoded(found[2])
+                    else:
+                        self._hand_over(found[0], found[2])
+            except BadRequest as error:
+                # A frame over the limit: nothing after it can be trusted.
+                self._end(f"{self.address} sent what is no reply ({error})")
+            if mine is not None:
+                return mine
+            if self.closed:
+                raise self._lost()
+            if left < SLICE_SECONDS and not self._readable(left):
+                raise self._late()
+            try:
+                count = self._socket.recv_into(buffer.space())
+            except BlockingIOError:
+                left = deadline - _clock(_BOOTTIME)
+                if left <= 0:
+                    raise self._late() from None
+                continue
+            except OSError as error:
+                self._end(f"the connection to {self.address} was lost ({error})")
+                raise self._lost() from None
+            if count == 0:
+                self._end(f"{self.address} closed the connection")
+                raise self._lost()
+            buffer.filled(count)
+
+    def _hand_over(self, request_id: int, payload: memoryview) -> None:
+        slot = self._waiting.get(request_id)
+        # None: that caller's deadline has passed.
+        if slot is not None:
+            slot.answer = bytes(payload)
+            slot.rouse()
+
+    def _lost(self) -> ReplyLost:
+        return ReplyLost(f"{self._reason}; the request was sent and may have been done")
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{self.address} did not answer in time; the request may have been done")
+
+    def _readable(self, left: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(max(0.0, left) * 1000))
+
+    def _decoded(self, payload: bytes | memoryview) -> Message:
+        try:
+            return decode_reply(payload)
+        except BadRequest as error:
+            self._end(f"{self.address} sent a reply that cannot be read")
+            raise Uncertain(f"{self.address} answered, but {error}. Do both sides run the same version?") from None
+
+    def _pass_on(self) -> None:
+        """Let another caller read, now that nobody may be."""
+        if self._baton.locked():
+            return
+        for slot in list(self._waiting.values()):
+            # One that is still sending may be stuck there until somebody reads; it tries the baton by itself.
+            if slot.sent and slot.answer is None:
+                slot.rouse()
+                return
+
+    def _end(self, reason: str) -> None:
+        if self.closed:
+            return
+        self._reason = reason
+        self.closed = True
+        # Gone already: the peer was faster.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for slot in list(self._waiting.values()):
+            slot.rouse()
+
+    def _leave_to_parent(self) -> None:
+        self._forked = True
+        self.closed = True
+        # Fresh locks: a thread that held them does not exist here. Closing is not shutting down: the parent's
+        # connection goes on.
+        self._sending = threading.Lock()
+        self._baton = threading.Lock()
+        self._waiting = {}
+        self._socket.close()
+
+
+_open_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for channel in list(_open_channels):
+        channel._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,241 @@
+"""Bytes to and from a node of another machine, over one blocking TCP connection.
+
+Received bytes go straight into the caller's buffer and sent ones straight out of it. The kernel keeps the time:
+the socket blocks with a receive and a send timeout, which are set again only when the deadline has come nearer than
+they are, so that a call costs no extra poll.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+
+import xxhash
+
+from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, Unreachable, from_code
+from holdfast.ids import GrantId, SegmentName
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
+from holdfast.messages.requests import Failed
+from holdfast.messages.shapes import Message
+from holdfast.transport.addresses import host_and_port
+from holdfast.wire.codec import decode_data_reply, encode, expect
+from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
+
+CHUNK = 256 << 10
+"""Received, and hashed while it is in the cache."""
+MAX_REPLY_BYTES = 64 << 10
+WINDOW = 64
+"""Requests sent ahead of their answers. They are small, and all fit into the socket's buffers: were they to fill
+them, both sides could wait for each other."""
+HALF_WINDOW = WINDOW // 2
+LONGEST_ARMED_SECONDS = 10.0
+LAST_WORD_SECONDS = 0.5
+
+
+class DataConnection:
+    """One connection, for one caller at a time. `closed` after any error but a read that the node refused."""
+
+    __slots__ = ("_address", "_armed", "_buffer", "_end", "_socket", "_start", "closed")
+
+    def __init__(self, connected: socket.socket, address: str) -> None:
+        self._socket = connected
+        self._address = address
+        self._armed = 0.0
+        self._buffer = memoryview(bytearray(MAX_REPLY_BYTES))
+        self._start = 0
+        self._end = 0
+        self.closed = False
+
+    @classmethod
+    def open(cls, address: str, deadline: float) -> DataConnection:
+        place = host_and_port(address, default_port=None)
+        left = deadline - now_seconds()
+        if left <= 0:
+            raise DeadlineExceeded(f"no time was left to connect to the node at {address}; no bytes were moved")
+        try:
+            connected = socket.create_connection(place, timeout=left)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the node at {address} did not take the connection in time") from None
+        except OSError as error:
+            raise Unreachable(f"no node answers at {address} ({error}); no bytes were moved") from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.settimeout(None)
+        connection = cls(connected, address)
+        try:
+            connection._send(memoryview(PREAMBLE), deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def read_into(
+        self,
+        segment: SegmentName,
+        offset: int,
+        target: memoryview,
+        deadline: float,
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> None:
+        """Fill `target` with the bytes at `offset`."""
+        try:
+            self._ask_for([(segment, offset, target)], deadline)
+            refusal = self._take_bytes(target, deadline, digest)
+        except BaseException:
+            self.close()
+            raise
+        if refusal is not None:
+            raise refusal
+
+    def read_many(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
+        """Fill many targets. What the node refuses is raised when all the others are filled."""
+        refusal: HoldfastError | None = None
+        try:
+            self._ask_for(wanted[:WINDOW], deadline)
+            for index, (_, _, target) in enumerate(wanted):
+                if index and index % HALF_WINDOW == 0:
+                    ahead = index + HALF_WINDOW
+                    self._ask_for(wanted[ahead : ahead + HALF_WINDOW], deadline)
+                refusal = self._take_bytes(target, deadline, None) or refusal
+        except BaseException:
+            self.close()
+            raise
+        if refusal is not None:
+            raise refusal
+
+    def write(
+        self,
+        segment: SegmentName,
+        grant: GrantId,
+        range_offset: int,
+        range_length: int,
+        mac: bytes,
+        offset: int,
+        source: memoryview,
+        deadline: float,
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> None:
+        """Write `source` at `offset` in the range that was granted; on return the node holds all of it."""
+        request = WriteRange(segment, grant, range_offset, range_length, mac, offset, source.nbytes)
+        try:
+            self._send_all(request, source, deadline, digest)
+            written = expect(self._take_message(deadline), Written)
+            if written.length != source.nbytes:
+                raise BadRequest(f"the node at {self._address} wrote {written.length:,} of {source.nbytes:,} bytes")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.closed = True
+        self._socket.close()
+
+    def _send_all(
+        self, request: WriteRange, source: memoryview, deadline: float, digest: xxhash.xxh3_64 | None
+    ) -> None:
+        self._send(memoryview(frame(0, 0, encode(request))), deadline)
+        if digest is None:
+            self._send(source, deadline)
+            return
+        for start in range(0, source.nbytes, CHUNK):
+            piece = source[start : start + CHUNK]
+            digest.update(piece)
+            self._send(piece, deadline)
+
+    def _raise_what_was_answered(self) -> None:
+        try:
+            reply = self._take_message(now_seconds() + LAST_WORD_SECONDS)
+        except (Unreachable, DeadlineExceeded):
+            return
+        if isinstance(reply, Failed):
+            raise from_code(reply.code, reply.text)
+
+    def _ask_for(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
+        if wanted:
+            asked = [frame(0, 0, encode(ReadRange(segment, at, target.nbytes))) for segment, at, target in wanted]
+            self._send(memoryview(b"".join(asked)), deadline)
+
+    def _take_bytes(self, target: memoryview, deadline: float, digest: xxhash.xxh3_64 | None) -> HoldfastError | None:
+        reply = self._take_message(deadline)
+        if isinstance(reply, Failed):
+            return from_code(reply.code, reply.text)
+        size = target.nbytes
+        if expect(reply, Sending).length != size:
+            raise BadRequest(f"the node at {self._address} sends {reply!r} where {size:,} bytes were asked for")
+        for start in range(0, size, CHUNK):
+            piece = target[start : start + CHUNK]
+            self._receive(piece, deadline)
+            if digest is not None:
+                digest.update(piece)
+        return None
+
+    def _take_message(self, deadline: float) -> Message:
+        self._gather(HEAD_BYTES, deadline)
+        length, _, _ = HEAD.unpack_from(self._buffer, self._start)
+        if length > MAX_REPLY_BYTES - HEAD_BYTES:
+            raise BadRequest(f"the node at {self._address} answered with a frame of {length:,} bytes, over the limit")
+        self._gather(HEAD_BYTES + length, deadline)
+        begin = self._start + HEAD_BYTES
+        self._start = begin + length
+        return decode_data_reply(self._buffer[begin : begin + length])
+
+    def _gather(self, count: int, deadline: float) -> None:
+        """Have at least `count` bytes in the buffer."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start + count > MAX_REPLY_BYTES:
+            held = bytes(self._buffer[self._start : self._end])
+            self._buffer[: len(held)] = held
+            self._start, self._end = 0, len(held)
+        while self._end - self._start < count:
+            self._end += self._receive_some(self._buffer[self._end :], deadline, 0)
+
+    def _receive(self, target: memoryview, deadline: float) -> None:
+        """Fill `target`, first with what came along with the last message."""
+        done = min(self._end - self._start, len(target))
+        if done:
+            target[:done] = self._buffer[self._start : self._start + done]
+            self._start += done
+        while done < len(target):
+            done += self._receive_some(target[done:], deadline, socket.MSG_WAITALL)
+
+    def _receive_some(self, target: memoryview, deadline: float, flags: int) -> int:
+        timed_out = False
+        while True:
+            self._arm(deadline, timed_out)
+            try:
+                count = self._socket.recv_into(target, 0, flags)
+            except BlockingIOError:
+                timed_out = True
+                continue
+            except OSError as error:
+                raise Unreachable(f"the connection to the node at {self._address} broke ({error})") from None
+            if count == 0:
+                raise Unreachable(f"the node at {self._address} closed the connection before all bytes had come")
+            return count
+
+    def _send(self, data: memoryview, deadline: float) -> None:
+        timed_out = False
+        while len(data):
+            self._arm(deadline, timed_out)
+            try:
+                data = data[self._socket.send(data, socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:
+                timed_out = True
+            except OSError as error:
+                # A node that refuses says so and closes without taking the rest: its word may still be there.
+                self._raise_what_was_answered()
+                raise Unreachable(f"the connection to the node at {self._address} broke ({error})") from None
+
+    def _arm(self, deadline: float, timed_out: bool) -> None:
+        """Let the kernel end the next call before the deadline; `timed_out`: it has just ended one."""
+        left = deadline - now_seconds()
+        if left <= 0:
+            raise DeadlineExceeded(f"the node at {self._address} did not move all the bytes in time")
+        if timed_out or not 0 < self._armed <= left:
+            self._armed = max(0.001, min(left, LONGEST_ARMED_SECONDS))
+            seconds = int(self._armed)
+            wait = struct.pack("@ll", seconds, int((self._armed - seconds) * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)

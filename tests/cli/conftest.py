@@ -1,0 +1,79 @@
+"""Run the command line in this process, over a cache that is a dict."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cli.fake_cache import FakeCache
+from holdfast.cli import connection
+from holdfast.cli.main import main
+from holdfast.settings import ClientSettings
+
+
+@dataclass
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Result]
+
+
+class Terminal(io.TextIOWrapper):
+    """Somewhere that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def cache() -> FakeCache:
+    return FakeCache()
+
+
+@pytest.fixture
+def asked() -> list[ClientSettings]:
+    """The settings that clients were opened with."""
+    return []
+
+
+@pytest.fixture
+def run(
+    cache: FakeCache,
+    asked: list[ClientSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> Run:
+    def open_cache(settings: ClientSettings) -> FakeCache:
+        asked.append(settings)
+        return cache
+
+    def call(*arguments: str, terminal: bool = False) -> Result:
+        capsysbinary.readouterr()
+        seen = io.BytesIO()
+        with monkeypatch.context() as patch:
+            if terminal:
+                patch.setattr(sys, "stdout", Terminal(seen, encoding="utf-8", write_through=True))
+            code = main(arguments)
+            shown = seen.getvalue()
+        printed = capsysbinary.readouterr()
+        return Result(code, shown or printed.out, printed.err.decode())
+
+    monkeypatch.setattr(connection, "open_cache", open_cache)
+    return call

@@ -1,0 +1,131 @@
+"""The client's verbs over a dict, for tests of what the command line does with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from holdfast.errors import BadKey, BufferTooSmall, HoldfastError, ObjectLeased, ObjectNotFound
+from holdfast.messages.requests import NodeInfo, NodeList, ObjectStat, Replica, Status
+
+
+@dataclass
+class Explained:
+    stat: ObjectStat | None
+    reasons: list[str]
+
+
+@dataclass
+class FakeCache:
+    stored: dict[str, bytes] = field(default_factory=dict)
+    leased: set[str] = field(default_factory=set)
+    options: dict[str, Any] = field(default_factory=dict)
+    failure: HoldfastError | BaseException | None = None
+    """Raised by the next verbs, whatever they are."""
+    closed: int = 0
+    node_available: bool = True
+    free_bytes: int = 1 << 30
+    corrupts: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed += 1
+
+    def _checked(self, key: str) -> str:
+        if self.failure is not None:
+            raise self.failure
+        if not key:
+            raise BadKey("a key cannot be empty; nothing was sent")
+        return key
+
+    def put(self, key: str, data: Any, **options: Any) -> bool:
+        self._checked(key)
+        self.options = options
+        if key in self.stored and not options.get("upsert"):
+            return False
+        self.stored[key] = bytes(memoryview(data))
+        return True
+
+    def put_many(self, items: Mapping[str, Any]) -> int:
+        return sum(self.put(key, data) for key, data in items.items())
+
+    def get(self, key: str) -> bytes:
+        if self._checked(key) not in self.stored:
+            raise ObjectNotFound(f"no object is stored under {key!r}")
+        return b"?" + self.stored[key] if self.corrupts else self.stored[key]
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        return {key: self.stored[key] for key in keys if key in self.stored}
+
+    def get_into(self, key: str, buffer: Any) -> int:
+        data = self.get(key)
+        with memoryview(buffer) as view:
+            if len(view) < len(data):
+                raise BufferTooSmall("too small; nothing was copied")
+            view[: len(data)] = data
+        return len(data)
+
+    def exists(self, key: str) -> bool:
+        return self._checked(key) in self.stored
+
+    def exists_many(self, keys: Sequence[str]) -> list[bool]:
+        return [self.exists(key) for key in keys]
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return (key for key in list(self.stored) if key.startswith(prefix))
+
+    def remove(self, key: str, force: bool = False) -> int:
+        if self._checked(key) in self.leased and not force:
+            raise ObjectLeased("it is being read for another 9 s; nothing was removed")
+        return 1 if self.stored.pop(key, None) is not None else 0
+
+    def remove_matching(self, regex: str, force: bool = False) -> int:
+        return sum(self.remove(key, force) for key in list(self.stored) if re.search(regex, key))
+
+    def remove_all(self, force: bool = False) -> int:
+        return self.remove_matching("", force)
+
+    def stat(self, key: str) -> ObjectStat:
+        replica = Replica("memory", "node-1", 1, 4096, len(self.get(key)))
+        return ObjectStat(key, 77, len(self.get(key)), 0xAB, 9_000, 1_000, 60_000, False, [replica])
+
+    def explain(self, key: str) -> Explained:
+        if self.exists(key):
+            return Explained(self.stat(key), ["it is leased for another 9.0 s"])
+        return Explained(None, ["it was evicted 3.0 s ago"])
+
+    def status(self) -> Status:
+        self._checked("status")
+        used = sum(map(len, self.stored.values()))
+        return Status(
+            cluster="holdfast",
+            name="master-1",
+            role="primary",
+            epoch=1,
+            log_index=9,
+            applied_index=9,
+            durable_index=9,
+            promotable=False,
+            promotable_reason="it is the primary",
+            objects=len(self.stored),
+            used_bytes=used,
+            capacity_bytes=1 << 30,
+            digest="ab" * 8,
+            leader="127.0.0.1:7070",
+            granted_bytes=0,
+            quarantined_bytes=0,
+            free_bytes=self.free_bytes,
+            nodes=1,
+            clients=1,
+            uptime_ms=90_000,
+            version="0.1.0",
+        )
+
+    def nodes(self) -> NodeList:
+        self._checked("nodes")
+        node = NodeInfo("node-1", "00ab", self.node_available, 45_000, "127.0.0.1:7071", "host", 1, 1 << 30, 1 << 20)
+        return NodeList([node])

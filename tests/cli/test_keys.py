@@ -1,0 +1,96 @@
+"""Verbs about keys: what they print and what their exit codes say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.conftest import Run
+from cli.fake_cache import FakeCache
+
+
+def test_exists_is_0_when_all_are_there_and_4_when_some_are_not(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1", "b": b"2"}
+    assert run("exists", "a", "b").code == 0
+    some = run("exists", "a", "c")
+    assert (some.code, some.text) == (4, "yes  a\nno   c\n")
+    assert run("exists", "a", "c", "--json").data == {"a": True, "c": False}
+
+
+def test_ls_prints_a_key_a_line(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"m/1": b"1", "m/[red]2": b"2", "n": b"3"}
+    assert run("ls", "m/").text == "m/1\nm/[red]2\n"
+    assert [json.loads(line) for line in run("ls", "--json").text.splitlines()] == [
+        {"key": "m/1"},
+        {"key": "m/[red]2"},
+        {"key": "n"},
+    ]
+
+
+def test_ls_long_never_wraps_for_a_script_and_takes_no_markup(run: Run, cache: FakeCache) -> None:
+    key = "k" * 900 + "[red]"
+    cache.stored = {key: b"12345"}
+    lines = run("ls", "--long").text.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split() == ["5", "B", "9.0", "s", "soft", "node-1", key]
+    assert json.loads(run("ls", "-l", "--json").out)["size_bytes"] == 5
+
+
+def test_a_key_cannot_send_escape_sequences_to_a_terminal(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a\x1b[2Jb": b"1"}
+    assert run("ls", terminal=True).out == b"a\\x1b[2Jb\n"
+
+
+def test_rm_removes_what_is_named_and_says_what_was_not_there(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1", "b": b"2"}
+    result = run("rm", "a", "c", "--json")
+    assert (result.code, result.data) == (4, {"removed": 1, "missing": ["c"]})
+    assert run("rm", "b").code == 0
+    assert cache.stored == {}
+
+
+def test_rm_of_a_leased_object_needs_force(run: Run, cache: FakeCache) -> None:
+    """I8, as the command line shows it."""
+    cache.stored, cache.leased = {"a": b"1"}, {"a"}
+    refused = run("rm", "a")
+    assert refused.code == 1
+    assert "being read" in refused.err
+    assert cache.stored == {"a": b"1"}
+    assert run("rm", "a", "--force").code == 0
+    assert cache.stored == {}
+
+
+def test_rm_by_pattern_and_all_of_it(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"m/1": b"1", "m/2": b"2", "n": b"3"}
+    assert run("rm", "--matching", "^m/", "--json").data == {"removed": 2, "missing": []}
+    assert run("rm", "--all").code == 2
+    assert cache.stored == {"n": b"3"}
+    assert run("rm", "--all", "--yes").code == 0
+    assert cache.stored == {}
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--all", "--yes"), ("a", "--matching", "x")])
+def test_rm_takes_keys_or_a_pattern_or_all(run: Run, cache: FakeCache, arguments: tuple[str, ...]) -> None:
+    cache.stored = {"a": b"1"}
+    assert run("rm", *arguments).code == 2
+    assert cache.stored == {"a": b"1"}
+
+
+def test_stat_shows_each_and_is_4_when_one_is_missing(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"123"}
+    result = run("stat", "a", "b")
+    assert result.code == 4
+    assert "3 B (3 bytes)" in result.text
+    assert "holdfast: b: no object" in result.err
+    [first, second] = run("stat", "a", "b", "--json").data
+    assert (first["size_bytes"], first["replicas"][0]["node"]) == (3, "node-1")
+    assert second == {"key": "b", "missing": True}
+
+
+def test_explain_says_why_it_is_kept_or_gone(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1"}
+    assert "- it is leased for another 9.0 s" in run("explain", "a").text
+    gone = run("explain", "b")
+    assert (gone.code, gone.text) == (4, "- it was evicted 3.0 s ago\n")
+    assert run("explain", "b", "--json").data["stored"] is False

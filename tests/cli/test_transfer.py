@@ -1,0 +1,215 @@
+"""`put` and `get`: files and pipes in, files and pipes out, never a partial file."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import resource
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Run
+from cli.fake_cache import FakeCache
+from holdfast.cli import transfer
+from holdfast.errors import NodeLost
+
+
+def test_a_file_is_put_and_got_back(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    source, copy = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(b"\x00bytes\xff")
+    assert run("put", "k", str(source)).code == 0
+    assert cache.stored == {"k": b"\x00bytes\xff"}
+    assert run("get", "k").out == b"\x00bytes\xff"
+    assert run("get", "k", "-o", str(copy)).code == 0
+    assert copy.read_bytes() == b"\x00bytes\xff"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_long_file_is_mapped_not_read(run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(transfer, "MAP_FROM", 4096)
+    source = tmp_path / "a"
+    source.write_bytes(os.urandom(10_000))
+    assert run("put", "k", str(source)).code == 0
+    assert cache.stored["k"] == source.read_bytes()
+
+
+@pytest.mark.parametrize("arguments", [("put", "k", "-"), ("put", "k")])
+def test_stdin_is_put(run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"typed")
+    os.close(writing)
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run(*arguments).code == 0
+    assert cache.stored == {"k": b"typed"}
+
+
+def test_put_says_when_the_key_was_taken_and_upsert_replaces(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"old"
+    source = tmp_path / "a"
+    source.write_bytes(b"new")
+    kept = run("put", "k", str(source))
+    assert (kept.code, cache.stored["k"]) == (0, b"old")
+    assert "was there already" in kept.err
+    assert run("put", "k", str(source), "--json").data == {"key": "k", "stored": False, "size_bytes": 3}
+    assert run("put", "k", str(source), "--upsert").code == 0
+    assert cache.stored["k"] == b"new"
+
+
+def test_put_passes_its_options_on(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"x")
+    run("put", "k", str(source), "--replicas", "2", "--soft-pin", "--hard-pin", "--prefer", "node-7")
+    assert cache.options == {
+        "replicas": 2,
+        "soft_pin": True,
+        "hard_pin": True,
+        "upsert": False,
+        "prefer": "node-7",
+    }
+
+
+def test_a_file_that_cannot_be_read_is_one_line(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    result = run("put", "k", str(tmp_path / "absent"))
+    assert result.code == 1
+    assert result.err == f"holdfast: {tmp_path / 'absent'}: No such file or directory\n"
+    assert run("put", "k", str(tmp_path)).code == 1
+    assert cache.stored == {}
+
+
+def test_an_absent_key_is_exit_code_4_and_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    assert run("get", "k", "-o", str(tmp_path / "f")).code == 4
+    assert run("get", "k").code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_clear_error_and_the_old_file_stays(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache.stored["k"] = b"x" * 100
+    target = tmp_path / "f"
+    target.write_bytes(b"old")
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    result = run("get", "k", "-o", str(target))
+    assert result.code == 1
+    assert "no room for k on the disk" in result.err
+    assert result.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert target.read_bytes() == b"old"
+
+
+def test_a_file_over_the_system_s_limit_is_a_clear_error_too(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"x" * (4 << 20)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        result = run("get", "k", "-o", str(tmp_path / "f"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.code == 1
+    assert "File too large" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_that_fails_halfway_leaves_no_file(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    class Failing(FakeCache):
+        def get_into(self, key: str, buffer: Any) -> int:
+            raise NodeLost("no node that holds k answers")
+
+    failing = Failing({"k": b"x"})
+    with pytest.raises(NodeLost):
+        transfer.write_file(failing, "k", tmp_path / "f")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_object_that_grew_since_it_was_measured_is_read_again(tmp_path: Path) -> None:
+    class Growing(FakeCache):
+        def get_into(self, key: str, buffer: Any) -> int:
+            self.stored.setdefault("grown", b"")
+            self.stored[key] = b"longer than before"
+            return super().get_into(key, buffer)
+
+    assert transfer.write_file(Growing({"k": b"short"}), "k", tmp_path / "f") == 18  # type: ignore[arg-type]
+    assert (tmp_path / "f").read_bytes() == b"longer than before"
+
+
+def test_an_object_that_shrank_since_it_was_measured_leaves_no_tail(tmp_path: Path) -> None:
+    class Shrinking(FakeCache):
+        def get_into(self, key: str, buffer: Any) -> int:
+            self.stored[key] = b"tiny"
+            return super().get_into(key, buffer)
+
+    transfer.write_file(Shrinking({"k": b"x" * 9_000}), "k", tmp_path / "f")  # type: ignore[arg-type]
+    assert (tmp_path / "f").read_bytes() == b"tiny"
+
+
+def test_a_missing_directory_is_named_as_the_user_wrote_it(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"x"
+    target = tmp_path / "absent" / "f"
+    result = run("get", "k", "-o", str(target))
+    assert (result.code, result.err) == (1, f"holdfast: {target}: No such file or directory\n")
+
+
+def test_a_file_is_made_with_the_usual_permissions(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"x"
+    before = os.umask(0o027)
+    try:
+        run("get", "k", "-o", str(tmp_path / "f"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
+
+
+def test_a_symbolic_link_is_written_through(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"x"
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert run("get", "k", "-o", str(tmp_path / "link")).code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"x"
+
+
+def test_a_device_is_written_not_replaced(run: Run, cache: FakeCache) -> None:
+    cache.stored["k"] = b"x"
+    assert run("get", "k", "-o", "/dev/null").code == 0
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_get_as_json_is_text(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    cache.stored["k"] = b"\x00\xff"
+    assert base64.b64decode(run("get", "k", "--json").data["base64"]) == b"\x00\xff"
+    target = tmp_path / "f"
+    assert run("get", "k", "--json", "-o", str(target)).data == {"key": "k", "size_bytes": 2, "file": str(target)}
+
+
+def test_binary_is_not_printed_on_a_terminal_unless_insisted(run: Run, cache: FakeCache) -> None:
+    cache.stored |= {"binary": b"\x00\x01", "escape": b"\x1b[2J", "text": "schön".encode()}
+    for key in ("binary", "escape"):
+        refused = run("get", key, terminal=True)
+        assert (refused.code, refused.out) == (1, b"")
+    assert run("get", "text", terminal=True).out == "schön".encode()
+    assert run("get", "binary", "-o", "-", terminal=True).out == b"\x00\x01"
+
+
+def test_a_long_transfer_shows_that_it_moves_to_a_person_only(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.stored["k"] = b"x" * 5_000
+    monkeypatch.setattr(transfer, "MAP_FROM", 4096)
+    target = str(tmp_path / "f")
+    assert "get k" not in run("get", "k", "-o", target).err
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "get k (4.9 KiB)" in run("get", "k", "-o", target).err
+
+
+def test_text_cut_inside_a_character_is_still_text() -> None:
+    assert not transfer.is_binary("schön".encode()[:4])
+    assert transfer.is_binary(b"\xff\xfe")

@@ -1,0 +1,22 @@
+"""What all suites share. `tests` is on the import path: `from waiting import wait_until`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples on every run and no limit on the time of one: a slow machine is not a failure.
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of the developer's shell must not change what a test sees."""
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)

@@ -1,0 +1,130 @@
+"""A standby's state becomes a primary: free space, leases and nodes as DESIGN 8 asks, from the log or a snapshot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.core.digest import digest
+from holdfast.core.promotion import guard_ms, promote
+from holdfast.core.state import State
+from holdfast.messages import requests as q
+from holdfast.replication.batches import Position
+from holdfast.replication.snapshots import CorruptSnapshot, dump, load
+from tests.core.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    """A state with everything in it: objects of one and two replicas, pins, grants, quarantine, answers."""
+    world = World()
+    world.node("a", size=1 << 22)
+    world.node("b", size=1 << 22, connection=101, boot=6, segments=2)
+    world.put(*[f"k{i}" for i in range(50)], size=700)
+    world.put(*[f"r{i}" for i in range(20)], size=70_000, replicas=2)
+    world.put("hard", hard_pin=True)
+    world.put("soft", soft_pin=True)
+    world.locate("k0", "r0")
+    world.remove("k0", force=True)
+    world.remove("k1", "r1", force=True)
+    world.grant(8_000)
+    grant, _ = world.grant(9_000, writer=0, replicas=2)
+    world.commit(grant, [("half", 64, 600)])
+    ended, _ = world.grant(5_000, writer=2)
+    world.pass_time(world.primary.rules.grant_timeout_ms - 1_000)
+    world.ask(q.Done, q.ExtendGrants([grant]))
+    world.pass_time(1_000)
+    assert ended not in world.state.grants
+    world.check()
+    return world
+
+
+def states(world: World) -> list[State]:
+    position = Position(3, world.state.index, b"h" * 16)
+    restored = load(b"".join(dump(world.state, position, world.now)), 5_000)
+    assert restored.position == position
+    assert restored.faults == []
+    return [world.primary.twin, restored.state]
+
+
+def test_free_space_is_what_the_old_primary_had(world: World) -> None:
+    """I9"""
+    for state in states(world):
+        primary = promote(state, world.primary.rules, 5_000, proven=True, now=5_000)
+        assert digest(state.catalogue) == digest(world.state.catalogue)
+        assert primary.free_bytes == world.primary.free_bytes
+        for handle, allocator in primary.allocators.items():
+            mine, its = allocator.free_ranges(), world.primary.allocators[handle].free_ranges()
+            assert sorted(mine) == sorted(its)
+
+
+def test_every_lease_is_at_least_the_guard(world: World) -> None:
+    """I2, I8: the old primary may have renewed any lease in its last moment, and unproven may still be doing it."""
+    for proven in (True, False):
+        for state in states(world):
+            promote(state, world.primary.rules, 5_000, proven, now=7_000)
+            until = 7_000 + guard_ms(state, 5_000, proven)
+            assert until == 7_000 + 10_000 + (0 if proven else 5_000)
+            live = state.catalogue.live()
+            assert (state.catalogue.lease_until[live] >= until).all()
+
+
+def test_grants_quarantine_and_answers_survive(world: World) -> None:
+    for state in states(world):
+        primary = promote(state, world.primary.rules, 5_000, proven=True, now=5_000)
+        assert state.grants.keys() == world.state.grants.keys()
+        assert state.quarantine == world.state.quarantine
+        assert state.answers == world.state.answers
+        assert (state.next_quarantine, state.next_segment) == (world.state.next_quarantine, world.state.next_segment)
+        assert set(primary.grant_deadline) == set(state.grants)
+        assert all(when == 5_000 + primary.rules.grant_timeout_ms for when in primary.grant_deadline.values())
+        leased = {entry for entry, held in state.quarantine.items() if held.grant is None}
+        assert primary.release_at == dict.fromkeys(leased, 15_000)
+        assert {name: len(member.handles) for name, member in primary.members.items()} == {"a": 1, "b": 2}
+
+
+def test_last_use_and_soft_pins_travel_as_ages(world: World) -> None:
+    """I16"""
+    restored = states(world)[1]
+    for key in ("k5", "r3", "soft"):
+        before, after = (s.catalogue.by_key.slot_of(key) for s in (world.state, restored))
+        age = world.now - world.state.catalogue.used_at[before]
+        assert 5_000 - restored.catalogue.used_at[after] == age
+    slot = restored.catalogue.by_key.slot_of("soft")
+    assert 0 < restored.catalogue.soft_pin_until[slot] - 5_000 <= world.primary.rules.soft_pin_ttl_ms
+
+
+def test_overlapping_ranges_are_never_served(world: World) -> None:
+    """I9, I15"""
+    state = world.primary.twin
+    state.catalogue.offsets[state.catalogue.by_key.slot_of("k5")] = state.catalogue.offsets[
+        state.catalogue.by_key.slot_of("k6")
+    ]
+    with pytest.raises(ValueError, match="overlap"):
+        promote(state, world.primary.rules, 5_000, proven=True, now=5_000)
+
+
+def test_a_snapshot_with_a_flipped_bit_or_a_missing_end_is_refused(world: World) -> None:
+    whole = b"".join(dump(world.state, Position(), world.now))
+    for at in range(0, len(whole), 997):
+        torn = bytearray(whole)
+        torn[at] ^= 1
+        with pytest.raises(CorruptSnapshot):
+            load(bytes(torn), 0)
+    for cut in range(0, len(whole), 1_009):
+        with pytest.raises(CorruptSnapshot):
+            load(whole[:cut], 0)
+
+
+def test_an_entry_that_makes_no_sense_costs_that_entry(world: World) -> None:
+    """I18"""
+    catalogue = world.state.catalogue
+    bad = [catalogue.by_key.slot_of(key) for key in ("k5", "k6", "k7", "k8")]
+    catalogue.offsets[bad[0]] = 1 << 40
+    catalogue.segments[bad[1]] = 99
+    catalogue.sizes[bad[2]] = -1
+    catalogue.keys[bad[3]] = "k9"
+    restored = load(b"".join(dump(world.state, Position(), world.now)), 0)
+    assert restored.state.catalogue.count == catalogue.count - 4
+    assert len(restored.faults) >= 4
+    assert np.all([restored.state.catalogue.by_key.slot_of(f"k{i}") >= 0 for i in range(9, 50)])

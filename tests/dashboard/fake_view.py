@@ -1,0 +1,50 @@
+"""A master's view without a master."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class FakeView:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        Counter("holdfast_puts", "Puts.", registry=self.registry).inc(3)
+        self.unready = ""
+        self.name = "master-1"
+        self.keys = [f"key/{number}" for number in range(250)]
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "cluster": "holdfast",
+            "name": self.name,
+            "role": "primary",
+            "epoch": 1,
+            "log_index": 7,
+            "applied_index": 7,
+            "durable_index": 7,
+            "promotable": False,
+            "promotable_reason": "it is the primary",
+            "objects": len(self.keys),
+            "used_bytes": 1,
+            "capacity_bytes": 2,
+            "digest": "0" * 16,
+            "leader": "127.0.0.1:7070",
+            "uptime_ms": 5,
+        }
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"name": "node-1", "available": True, "capacity_bytes": 2, "used_bytes": 1, "host": "here"}]
+
+    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
+        found = [key for key in self.keys if key.startswith(prefix)]
+        page = found[cursor : cursor + limit]
+        after = cursor + limit
+        return {
+            "objects": [{"key": key, "size_bytes": 1} for key in page],
+            "cursor": after if after < len(found) else 0,
+        }
+
+    def ready(self) -> tuple[bool, str]:
+        return not self.unready, self.unready

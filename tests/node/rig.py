@@ -1,0 +1,233 @@
+"""A node's memory behind its two servers, without a master; and a master that only knows nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+
+from holdfast.errors import HoldfastError, UnknownNode
+from holdfast.ids import GrantId, SegmentName
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import Beat, Beaten, Leave, Registered, RegisterNode
+from holdfast.messages.requests import Done, Hello, Welcome
+from holdfast.messages.shapes import Message
+from holdfast.node.attach_server import AttachServer
+from holdfast.node.data_server import DataServer
+from holdfast.node.lent_memory import Lending, LentMemory
+from holdfast.node.report import Report
+from holdfast.transport.attach import NodeLink
+from holdfast.transport.data_tcp import DataConnection
+from holdfast.wire.codec import decode_request, encode, failed
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.mac import range_mac
+from waiting import wait_until
+
+# Connections may still end while a test does, and would talk into the next one.
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+SECRET = b"a secret of the master's"
+SIZE = 4 << 20
+
+
+def soon(seconds: float = 20.0) -> float:
+    return now_seconds() + seconds
+
+
+class Served:
+    """Two segments of memory, served on both ports."""
+
+    def __init__(
+        self,
+        directory: Path,
+        max_connections: int = 16,
+        idle_seconds: float = 60.0,
+        stall_seconds: float = 60.0,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
+        self.memory = LentMemory.create("n1", 2 * SIZE, 2)
+        self.lending = Lending()
+        self.lending.lend(self.memory)
+        self.report = Report()
+        self.path = str(directory / "n1.sock")
+        self.data = DataServer(listen, self.lending, max_connections, idle_seconds, stall_seconds)
+        self.data.secret = SECRET
+        self.attach = AttachServer(self.path, self.lending, self.report, max_connections)
+
+    def __enter__(self) -> Served:
+        self.attach.start()
+        self.data.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.data.stop()
+        self.attach.stop()
+        self.lending.withdraw()
+
+    def name(self, number: int = 0) -> SegmentName:
+        return SegmentName("n1", self.memory.boot, number)
+
+    def bytes_at(self, offset: int, length: int, number: int = 0) -> bytes:
+        return self.memory.segments[number].mapping.map[offset : offset + length]
+
+    def mac(self, grant: GrantId, offset: int, length: int, number: int = 0) -> bytes:
+        return range_mac(SECRET, self.name(number), grant, offset, length)
+
+    def gone_writers(self) -> list[int]:
+        return self.report.beat("n1", self.memory.boot).gone_writers
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[DataConnection]:
+        connection = DataConnection.open(self.data.address, soon())
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def link(self) -> Iterator[NodeLink]:
+        link = NodeLink.open(self.path, soon())
+        try:
+            yield link
+        finally:
+            link.close()
+
+    @contextlib.contextmanager
+    def raw(self) -> Iterator[socket.socket]:
+        """A TCP connection that says what the test likes."""
+        host, _, port = self.data.address.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=20) as connected:
+            yield connected
+
+    @contextlib.contextmanager
+    def raw_unix(self) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+            connected.settimeout(20)
+            connected.connect(self.path)
+            yield connected
+
+
+def read_to_end(connected: socket.socket) -> bytes:
+    """All that the peer sends until it closes; a reset is an end too."""
+    received = b""
+    while True:
+        try:
+            piece = connected.recv(65_536)
+        except ConnectionResetError:
+            return received
+        if not piece:
+            return received
+        received += piece
+
+
+class FakeMaster:
+    """Knows nodes and nothing else. `answer` may be replaced by a test."""
+
+    def __init__(self, log_id: int = 7, port: int = 0, epoch: int = 1) -> None:
+        self.log_id = log_id
+        self.epoch = epoch
+        self.beat_ms = 20
+        self.requests: list[Message] = []
+        self.to_clean: list[GrantId] = []
+        self.known: set[int] = set()
+        self.answer: Callable[[Message], Message] = self.usual_answer
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener.settimeout(0.05)
+        self.port = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+        self._start(self._accept)
+
+    def __enter__(self) -> FakeMaster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.cut_connections()
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        self._listener.close()
+
+    def cut_connections(self) -> None:
+        for connected in list(self._connections):
+            # The node closed it already.
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def of_kind(self, kind: type[Message]) -> list[Message]:
+        return [request for request in list(self.requests) if isinstance(request, kind)]
+
+    def registrations(self) -> list[RegisterNode]:
+        return [request for request in list(self.requests) if isinstance(request, RegisterNode)]
+
+    def beats(self) -> list[Beat]:
+        return [request for request in list(self.requests) if isinstance(request, Beat)]
+
+    def wait_for_registrations(self, count: int) -> list[RegisterNode]:
+        wait_until(lambda: len(self.registrations()) >= count, what=f"{count} registrations")
+        return self.registrations()
+
+    def usual_answer(self, request: Message) -> Message:
+        if isinstance(request, RegisterNode):
+            self.known.add(request.boot)
+            return Registered(self.log_id, self.epoch, SECRET, self.beat_ms)
+        if isinstance(request, Beat):
+            if request.boot not in self.known:
+                raise UnknownNode("register first")
+            self.to_clean = [grant for grant in self.to_clean if grant not in request.cleaned]
+            return Beaten(self.epoch, list(self.to_clean))
+        if isinstance(request, Leave):
+            return Done(1)
+        assert isinstance(request, Hello)
+        return Welcome(self.log_id, self.epoch, "fake", 10_000, 30_000, 1 << 28, 1 << 23, 1)
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                connected, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            connected.settimeout(20)
+            self._connections.append(connected)
+            self._start(self._serve, connected)
+
+    def _serve(self, connected: socket.socket) -> None:
+        received = FrameBuffer()
+        greeted = False
+        # The test or the node may cut the connection.
+        with connected, contextlib.suppress(OSError):
+            while count := connected.recv_into(received.space()):
+                received.filled(count)
+                greeted = greeted or received.take(len(PREAMBLE)) is not None
+                while greeted and (whole := received.next_frame()) is not None:
+                    connected.sendall(frame(whole[0], 0, encode(self._reply(decode_request(bytes(whole[2]))))))
+
+    def _reply(self, request: Message) -> Message:
+        try:
+            return self.answer(request)
+        except HoldfastError as error:
+            return failed(error)
+        finally:
+            self.requests.append(request)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))

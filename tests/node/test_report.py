@@ -1,0 +1,91 @@
+"""What the next beat says."""
+
+from __future__ import annotations
+
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.node.report import AHEAD, MOST_SAID_AT_ONCE, Report
+
+GRANT = GrantId(1, 1)
+
+
+def test_a_dead_writer_and_a_clean_grant_are_said_until_a_beat_that_said_them_is_answered() -> None:
+    report = Report()
+    first = report.writer_came()
+    second = report.writer_came()
+    report.writer_went(first)
+    report.grants_cleaned([GRANT])
+    lost = report.beat("n", 5)
+    assert (lost.name, lost.boot, lost.gone_writers, lost.cleaned) == ("n", 5, [first], [GRANT])
+    report.writer_went(second)
+    answered = report.beat("n", 5)
+    assert answered.gone_writers == [first, second]
+    report.acknowledged(answered)
+    assert report.beat("n", 5).gone_writers == []
+    assert report.beat("n", 5).cleaned == []
+
+
+def test_what_came_while_a_beat_was_under_way_is_said_in_the_next() -> None:
+    report = Report()
+    first, second = report.writer_came(), report.writer_came()
+    report.writer_went(first)
+    under_way = report.beat("n", 5)
+    report.writer_went(second)
+    report.acknowledged(under_way)
+    assert report.beat("n", 5).gone_writers == [second]
+
+
+def test_a_writer_goes_once() -> None:
+    report = Report()
+    number = report.writer_came()
+    report.writer_went(number)
+    report.acknowledged(report.beat("n", 5))
+    report.writer_went(number)
+    assert report.beat("n", 5).gone_writers == []
+
+
+def test_numbers_are_never_given_out_twice_not_even_for_new_memory() -> None:
+    """I14."""
+    report = Report()
+    seen = [report.writer_came() for _ in range(3)]
+    report.writer_went(seen[0])
+    report.memory_voided()
+    assert report.beat("n", 6).gone_writers == []
+    assert report.writers_for_registration() == list(range(4, 4 + AHEAD))
+    report.writer_went(seen[1])
+    assert report.beat("n", 6).gone_writers == []
+    assert report.writer_came() not in seen
+
+
+def test_a_registration_lists_live_writers_and_those_to_come_and_no_dead_one() -> None:
+    """I11: whoever is not listed is gone."""
+    report = Report()
+    dead, live = report.writer_came(), report.writer_came()
+    report.writer_went(dead)
+    listed = report.writers_for_registration()
+    assert dead not in listed
+    assert live in listed
+    assert report.writer_came() in listed
+
+
+def test_a_beat_is_bounded_and_the_rest_is_said_later() -> None:
+    """I17."""
+    report = Report()
+    grants = [GrantId(1, serial) for serial in range(MOST_SAID_AT_ONCE + 5)]
+    report.grants_cleaned(grants)
+    first = report.beat("n", 5)
+    assert first.cleaned == grants[:MOST_SAID_AT_ONCE]
+    report.acknowledged(first)
+    assert report.beat("n", 5).cleaned == grants[MOST_SAID_AT_ONCE:]
+
+
+def test_waiting_ends_at_once_when_there_is_something_to_say_or_to_stop_for() -> None:
+    report = Report()
+    report.wait(0.001)
+    report.grants_cleaned([GRANT])
+    begun = now_seconds()
+    report.wait(60)
+    report.acknowledged(report.beat("n", 5))
+    report.stop()
+    report.wait(60)
+    assert now_seconds() - begun < 60

@@ -1,0 +1,170 @@
+"""Settings: one declaration, four sources, and clear words about what cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.settings import (
+    MODELS,
+    BadSetting,
+    ClientSettings,
+    MasterSettings,
+    NodeSettings,
+    UpSettings,
+    join_address,
+    load,
+    parse_size,
+    split_address,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1048576", 1 << 20),
+        ("4GiB", 4 << 30),
+        ("4GB", 4 << 30),
+        ("4g", 4 << 30),
+        ("512MB", 512 << 20),
+        ("512 MiB", 512 << 20),
+        ("1.5KiB", 1536),
+        ("2TiB", 2 << 40),
+        ("7B", 7),
+    ],
+)
+def test_sizes_are_powers_of_1024_with_and_without_the_i(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "4 giraffes", "-1", "1e9", "4GiBB", "٤GiB", None, 1.5, True])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+@given(st.integers(min_value=0, max_value=1 << 50), st.sampled_from(["", "K", "MiB", "GB"]))
+def test_a_size_keeps_every_digit(number: int, unit: str) -> None:
+    shift = {"": 0, "K": 10, "MiB": 20, "GB": 30}[unit]
+    assert parse_size(f"{number}{unit}") == number << shift
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("127.0.0.1:7070", ("127.0.0.1", 7070)), ("[::1]:0", ("::1", 0)), ("host.example:65535", ("host.example", 65535))],
+)
+def test_an_address_is_a_host_and_a_port(text: str, parts: tuple[str, int]) -> None:
+    assert split_address(text) == parts
+    assert join_address(*parts) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7070", ":7070", "host", "host:", "host:x", "host:65536", "::1:7070", "[]:1", "a b:1", "h:-1", "h:٣"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an address"):
+        split_address(text)
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    assert load(MasterSettings, {}).lease_ttl_ms == 10_000
+    config.write_text("[master]\nlease_ttl_ms = 1\nbeat_ms = 5\n")
+    assert load(MasterSettings, {}, config).lease_ttl_ms == 1
+    monkeypatch.setenv("HOLDFAST_LEASE_TTL_MS", "2")
+    assert load(MasterSettings, {}, config).lease_ttl_ms == 2
+    loaded = load(MasterSettings, {"lease_ttl_ms": "3"}, config)
+    assert loaded.lease_ttl_ms == 3
+    assert loaded.beat_ms == 5
+
+
+def test_a_file_may_hold_the_tables_of_all_processes(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[master]\nname = "m"\n[node]\nsize = "2GiB"\n[up]\nnodes = 3\n[client]\ntimeout = 1.5\n')
+    assert load(MasterSettings, {}, config).name == "m"
+    assert load(NodeSettings, {}, config).size == 2 << 30
+    assert load(UpSettings, {}, config).nodes == 3
+    assert load(ClientSettings, {}, config).timeout == 1.5
+
+
+def test_unknown_keys_and_tables_of_a_file_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text("stray = 1\n[master]\nlease_ttl = 1\n[nodes]\nsize = 1\n")
+    with pytest.raises(BadSetting, match=r"\[nodes\], master\.lease_ttl, stray"):
+        load(ClientSettings, {}, config)
+
+
+@pytest.mark.parametrize("content", [b"[master", b"\xff\xfe", b"[master]\nname = 'a'\nname = 'b'\n"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_bytes(content)
+    with pytest.raises(BadSetting, match="is not TOML"):
+        load(MasterSettings, {}, config)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"absent\.toml cannot be read: No such file"):
+        load(MasterSettings, {}, tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"listen": "x"}, "--listen: 'x' is not an address"),
+        ({"high_watermark": "2"}, "--high-watermark: .*less than or equal to 1.*'2'"),
+        ({"lease_ttl_ms": "0"}, "--lease-ttl-ms: .*greater than 0"),
+        ({"shared_grant_bytes": "0"}, "--shared-grant-bytes: "),
+        ({"name": "a/b"}, "--name: 'a/b' is not a name"),
+        ({"log_level": "loud"}, "--log-level: "),
+        ({"durability": "perhaps"}, "--durability: "),
+    ],
+)
+def test_a_bad_flag_is_named_with_what_was_given(flags: dict[str, str], said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        load(MasterSettings, flags)
+
+
+def test_a_bad_value_is_blamed_on_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[node]\nsize = "big"\n')
+    with pytest.raises(BadSetting, match=r"size in .*holdfast\.toml: 'big' is not a size"):
+        load(NodeSettings, {}, config)
+    monkeypatch.setenv("HOLDFAST_SIZE", "bigger")
+    with pytest.raises(BadSetting, match="HOLDFAST_SIZE: 'bigger' is not a size"):
+        load(NodeSettings, {}, config)
+
+
+def test_more_than_one_master_is_refused_in_words() -> None:
+    with pytest.raises(BadSetting, match="one master"):
+        load(UpSettings, {"masters": "2"})
+
+
+@pytest.mark.parametrize("address", ["h1:1,h2:2", "etcd://h:2379/c", "[::1]:7070"])
+def test_a_cluster_is_addressed_by_one_master_several_or_by_coordination(address: str) -> None:
+    assert load(NodeSettings, {"address": address}).address == address
+
+
+@pytest.mark.parametrize("address", ["", "h1:1,", "h1"])
+def test_a_cluster_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(BadSetting, match="--address"):
+        load(ClientSettings, {"address": address})
+
+
+def test_a_token_is_never_shown() -> None:
+    for model in MODELS.values():
+        assert "hush" not in repr(load(model, {"token": "hush"}))
+
+
+def test_every_setting_is_described() -> None:
+    bare = [
+        f"{model.table}.{name}"
+        for model in MODELS.values()
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
+    assert not bare

@@ -1,0 +1,121 @@
+"""The code stays readable by being checked: lengths, names, imports, and what may not appear at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 50
+BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "base", "common", "misc"}
+IMPURE = {"asyncio", "time", "random", "socket", "os", "logging", "threading", "structlog", "secrets", "datetime"}
+ABSOLUTE_PATH = re.compile(r"(?<![\w.~$])/(?:work|root|home|Users|mnt)/[\w.]")
+
+
+def named(paths: list[Path]) -> object:
+    return pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths])
+
+
+def definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+
+
+def words_of(name: str) -> set[str]:
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return {word.lower() for word in re.split(r"[^A-Za-z]+", apart) if word}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def sleeps_outside_a_poll(tree: ast.AST) -> list[int]:
+    allowed: set[ast.AST] = set()
+    for node in definitions(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "wait_until":
+            allowed.update(ast.walk(node))
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and node not in allowed
+    ]
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(SOURCES) > 10
+    assert len(TESTS) > 3
+
+
+@named(SOURCES + TESTS + BENCHMARKS)
+def test_a_file_is_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines < MOST_LINES, f"{lines} lines: split it by behaviour"
+
+
+@named(SOURCES)
+def test_a_function_is_short(path: Path) -> None:
+    long = [
+        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
+        for node in definitions(ast.parse(path.read_text()))
+        if not isinstance(node, ast.ClassDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 >= MOST_FUNCTION_LINES
+    ]
+    assert not long
+
+
+@named(SOURCES + TESTS)
+def test_a_module_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert not text or ast.get_docstring(ast.parse(text)), "a module opens with what it is and why it exists"
+
+
+@named(SOURCES)
+def test_names_say_something(path: Path) -> None:
+    classes = [node.name for node in definitions(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    hollow = [name for name in [path.stem, *classes] if words_of(name) & BANNED_WORDS]
+    assert not hollow, "these words fit anything; say what it does"
+
+
+@named([path for path in SOURCES if path.is_relative_to(ROOT / "src" / "holdfast" / "core")])
+def test_core_reads_no_clock_and_does_no_input_or_output(path: Path) -> None:
+    """I16, and what lets the simulator run this very code: `now` is an argument."""
+    names = set(imported(ast.parse(path.read_text())))
+    assert not {name for name in names if name.split(".")[0] in IMPURE}
+    assert not {name for name in names if name.startswith("holdfast.instant.now")}
+
+
+@named(TESTS)
+def test_tests_wait_for_conditions_and_never_sleep(path: Path) -> None:
+    assert not sleeps_outside_a_poll(ast.parse(path.read_text())), "poll with waiting.wait_until"
+
+
+@named(PAGES)
+def test_pages_name_no_path_of_one_machine(path: Path) -> None:
+    found = ABSOLUTE_PATH.findall(path.read_text())
+    assert not found
+
+
+def test_the_checks_themselves_can_fail() -> None:
+    assert words_of("SessionManager") & BANNED_WORDS
+    assert not words_of("database") & BANNED_WORDS
+    assert set(imported(ast.parse("from time import monotonic"))) == {"time.monotonic"}
+    assert sleeps_outside_a_poll(ast.parse("def test():\n    time.sleep(1)")) == [2]
+    assert not sleeps_outside_a_poll(ast.parse("def wait_until():\n    time.sleep(1)"))
+    assert ABSOLUTE_PATH.search("see /work/x")
+    assert not ABSOLUTE_PATH.search("see docs/work/x and https://example.org/home/x")
