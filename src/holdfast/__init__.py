@@ -27,12 +27,15 @@ def connect(
     token: str = "",
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
+    shared_memory: bool = True,
 ) -> Cache:
-    """A cache to be used from any thread, until it is closed. `timeout` is for a whole call, in seconds."""
+    """A cache to be used from any thread, until it is closed. `timeout` is for a whole call, in seconds.
+
+    Without `shared_memory` the bytes of nodes on this machine move over TCP too."""
     # Imported here, so that masters and nodes, which share this package, do not load the client.
     from holdfast.client.blocking import open_cache
 
-    return open_cache(address, timeout=timeout, token=token, tls=tls, verify=verify)
+    return open_cache(address, timeout, token, tls, verify, shared_memory)
 
 
 def connect_async(
@@ -42,11 +45,12 @@ def connect_async(
     token: str = "",
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
+    shared_memory: bool = True,
 ) -> Connecting:
     """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`."""
     from holdfast.client.asynchronous import Connecting
 
-    return Connecting(address, timeout=timeout, token=token, tls=tls, verify=verify)
+    return Connecting(address, timeout, token, tls, verify, shared_memory)
 
 
 __all__ = ["AsyncCache", "Cache", "__version__", "connect", "connect_async", "errors"]

@@ -134,13 +134,31 @@ class GrantTimedOut(TryAgain):
     code = "grant_timed_out"
 
 
-class NoRoom(TryAgain):
+class Busy(TryAgain):
+    """Not now, but soon, and here: the same request to the same master."""
+
+    code = "busy"
+
+
+class NoRoom(Busy):
     """No memory could be freed before the deadline: everything is leased or pinned, or no node is there."""
 
     code = "no_room"
 
 
-class WindowFull(TryAgain):
+class LogSlow(Busy):
+    """The log cannot keep up with the puts."""
+
+    code = "log_slow"
+
+
+class Settling(Busy):
+    """The primary took over from one that may not know it yet; removals wait until it must."""
+
+    code = "settling"
+
+
+class WindowFull(Busy):
     """This client already holds as much granted memory as one client may."""
 
     code = "window_full"

@@ -41,10 +41,10 @@ class TwinnedPrimary(Primary):
 class World:
     def __init__(self, **rules: float) -> None:
         self.now = 1_000_000
-        self.engine = Engine(Rules(**rules))  # type: ignore[arg-type]
-        self.primary = TwinnedPrimary(self.engine.state, self.engine.primary.rules)
-        self.engine.primary = self.primary
+        self.primary = TwinnedPrimary(State(), Rules(**rules))  # type: ignore[arg-type]
+        self.engine = Engine(self.primary)
         self.engine.start_log(11, "test", b"secret", self.now)
+        self.engine.start_epoch(1, self.now)
         self.serial = 0
         self.late: list[Message] = []
 
@@ -65,7 +65,7 @@ class World:
         self, request: Message, client: int = CLIENT, connection: int = 1, timeout_ms: int = 1_000
     ) -> Message | None:
         """The reply, or None while it waits; it is in `late` when it comes."""
-        reply = self.engine.handle(request, client, connection, self.now)
+        reply, _ = self.engine.handle(request, client, connection, self.now)
         if not isinstance(reply, Parked):
             return reply
         assert isinstance(request, q.GrantRanges)

@@ -26,7 +26,7 @@ class Rig(Cluster):
     def restart_master(self) -> None:
         """kill -9, then a new master at the same address."""
         self.kill(self.master)
-        self._start("master", "--http", "127.0.0.1:0", *self._flags, listen=self.address)
+        self.start_master()
 
     def status(self) -> Status:
         with self.connect() as cache:

@@ -30,9 +30,8 @@ def test_reads_go_on_when_a_node_with_one_of_two_replicas_is_killed() -> None:
             reader.stdin.flush()
             assert int(said(reader).removeprefix("rounds ")) > 0
             assert reader.wait(30) == 0
-        with pytest.raises(errors.TryAgain):
-            with rig.connect(timeout=1) as hurried:
-                hurried.put("new", b"x" * 100, replicas=2)
+        with pytest.raises(errors.TryAgain), rig.connect(timeout=1) as hurried:
+            hurried.put("new", b"x" * 100, replicas=2)
         assert cache.put("alone", b"x" * 100)
 
 
@@ -110,8 +109,8 @@ def test_puts_beyond_the_memory_evict_and_are_never_refused() -> None:
         for batch in range(20):
             items = {f"{batch}/{i}": os.urandom(64 << 10) for i in range(64)}
             assert cache.put_many(items) == 64
-            assert cache.get_many(items) == items or batch, "the newest are there"
-            cache.remove_matching(f"^{batch}/", force=True) if batch % 5 == 4 else None
+            found = cache.get_many(items)
+            assert found == items, "the newest are there"
         assert cache.status().objects > 100
 
 

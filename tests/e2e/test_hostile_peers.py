@@ -68,7 +68,9 @@ def test_the_first_request_must_be_a_greeting(rig: Rig) -> None:
         assert "Hello" in reply.text
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\xcc\xff", b"\x92\x02\x93\x01\x02\x03", b"\x91" * 2_000, encode(Presence(b""))])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1", b"\x91\xcc\xff", b"\x92\x02\x93\x01\x02\x03", b"\x91" * 2_000, encode(Presence(b""))]
+)
 def test_an_unknown_or_senseless_request_gets_an_error_and_the_connection_goes_on(rig: Rig, payload: bytes) -> None:
     with raw_connection(rig.address) as peer:
         peer.sendall(PREAMBLE + frame(1, 1_000, encode(Hello(77))))

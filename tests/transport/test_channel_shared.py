@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.messages.requests import Exists, Hello, ListKeys, Presence
+from holdfast.messages.requests import Exists, Failed, Hello, ListKeys, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
 from transport.scripted import Peer, Serve, servers, soon
@@ -119,6 +119,18 @@ def test_all_callers_hear_of_a_lost_connection(scripted: Any) -> None:
     for thread in threads:
         thread.join(20)
     assert len(lost) == 4
+    channel.close()
+
+
+def test_the_servers_last_word_is_told(scripted: Any) -> None:
+    def serve(peer: Peer) -> None:
+        peer.welcome()
+        peer.request()
+        peer.reply(0, Failed("stopping", "another connection of this client took over"))
+
+    channel = Channel.open(scripted(serve), Hello(5), soon())
+    with pytest.raises(errors.ReplyLost, match="took over"):
+        channel.call(Exists(["a"]), soon())
     channel.close()
 
 

@@ -37,14 +37,14 @@ _RAISE: Any = object()
 
 
 async def open_async_cache(
-    address: str, call_seconds: float, token: str, tls: ssl.SSLContext | None, verify: bool
+    address: str, call_seconds: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> AsyncCache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
     addresses = master_addresses(address)
     call_seconds = checked_timeout(call_seconds)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify))
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
     runner = AsyncRunner(core, addresses)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:
@@ -58,8 +58,10 @@ async def open_async_cache(
 class Connecting:
     """What `connect_async` gives: await it for a cache, or use it in an `async with`, which closes the cache."""
 
-    def __init__(self, address: str, *, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool) -> None:
-        self._open = functools.partial(open_async_cache, address, timeout, token, tls, verify)
+    def __init__(
+        self, address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+    ) -> None:
+        self._open = functools.partial(open_async_cache, address, timeout, token, tls, verify, shared_memory)
         self._cache: AsyncCache | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncCache]:

@@ -36,14 +36,14 @@ _RAISE: Any = object()
 
 
 def open_cache(
-    address: str, *, timeout: float = 30.0, token: str = "", tls: ssl.SSLContext | None = None, verify: bool = True
+    address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> Cache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
     addresses = master_addresses(address)
     timeout = checked_timeout(timeout)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify))
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
     runner = Runner(core, addresses)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:

@@ -34,7 +34,6 @@ from holdfast.errors import (
 from holdfast.messages.requests import (
     CommitPuts,
     Failed,
-    GrantRanges,
     Hello,
     Remove,
     RemoveMatching,
@@ -51,7 +50,8 @@ SMALL_READ = 256 << 10
 KEYS_A_REQUEST = 7_500
 """So many keys of the greatest length still fit into one frame."""
 
-_CHANGES = (GrantRanges, CommitPuts, Remove, RemoveMatching)
+# Not GrantRanges: a grant stores nothing, and one whose answer was lost is given back.
+_CHANGES = (CommitPuts, Remove, RemoveMatching)
 _digest = xxhash.xxh3_64_intdigest
 
 
@@ -70,7 +70,7 @@ class OpenView:
 class Core:
     """The state of one client. It reads the clock through `clock` only and opens nothing by itself."""
 
-    def __init__(self, clock: Callable[[], float], token: str, verify: bool) -> None:
+    def __init__(self, clock: Callable[[], float], token: str, verify: bool, shared_memory: bool = True) -> None:
         self.clock = clock
         self.token = token
         self.verify = verify
@@ -78,7 +78,7 @@ class Core:
         self.leases = Leases()
         self.segments = Segments()
         self.grants = Grants(self.client)
-        self.bytes = NodeBytes()
+        self.bytes = NodeBytes(shared_memory)
         self.views: set[OpenView] = set()
         self.closed = ""
         """Why no more requests are made; empty while they are."""
@@ -161,7 +161,7 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
     pause = FIRST_PAUSE
     unsure = False
     sent_at = core.clock()
-    last: TryAgain | ReplyLost
+    last: TryAgain | ReplyLost | None = None
     while True:
         core.check_open()
         try:
@@ -177,6 +177,11 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
         except ReplyLost as error:
             last = error
             unsure = True
+        except DeadlineExceeded:
+            # Why it was not done before says more than that time is up now.
+            if isinstance(last, TryAgain) and not isinstance(message, _CHANGES):
+                raise last from None
+            raise
         if core.clock() + pause >= deadline:
             raise _final(message, last, unsure)
         yield Sleep(pause)

@@ -30,6 +30,15 @@ class WriteFailed(Exception):
         self.cause = cause
 
 
+def copy_into(mapping: Mapping, offset: int, value: memoryview, checksum: bool) -> int:
+    """The checksum of what was copied, or 0 where none is wanted."""
+    try:
+        return copy_in(mapping, offset, value, checksum)
+    except Unreachable:
+        # Another thread has learnt that the memory is lent no more, and has unmapped it.
+        raise GrantTimedOut("the memory that was granted is mapped no more; nothing was stored") from None
+
+
 def fill(
     core: Core, grant: Grant, values: Sequence[memoryview], offsets: Sequence[int], deadline: float
 ) -> Operation[list[int]]:
@@ -94,7 +103,7 @@ class _Copy:
     def __call__(self) -> list[int]:
         mapping, base, checksum = self.mapping, self.base, self.checksum
         return [
-            copy_in(mapping, base + offset, value, checksum)
+            copy_into(mapping, base + offset, value, checksum)
             for offset, value in zip(self.offsets, self.values, strict=True)
         ]
 

@@ -57,8 +57,8 @@ def this_host() -> str:
 class NodeBytes:
     """The maps of local segments and the connections to remote nodes."""
 
-    def __init__(self) -> None:
-        self.host = this_host()
+    def __init__(self, shared_memory: bool = True) -> None:
+        self.host = this_host() if shared_memory else ""
         self.maps: dict[int, mmap.mmap] = {}
         """Mapped for reading, by segment handle."""
         self.settled: set[int] = set()
@@ -102,11 +102,13 @@ class NodeBytes:
         return [
             place
             for place in places
-            if place.host == self.host
-            and place.socket_path
+            if self._is_local(place)
             and place.handle not in self._writing
             and now >= self._bad_until.get(place.socket_path, 0.0)
         ]
+
+    def _is_local(self, place: SegmentPlace) -> bool:
+        return bool(self.host) and place.host == self.host and bool(place.socket_path)
 
     def attachments(self) -> list[Attachment]:
         return [Attachment(handle, writer) for handle, (_, writer) in list(self._writing.items())]
@@ -118,7 +120,7 @@ class NodeBytes:
 
     def _attach(self, place: SegmentPlace, write: bool, deadline: float) -> Mapping | None:
         now = now_seconds()
-        if place.host != self.host or not place.socket_path or now < self._bad_until.get(place.socket_path, 0.0):
+        if not self._is_local(place) or now < self._bad_until.get(place.socket_path, 0.0):
             return None
         deadline = min(deadline, now + CONNECT_SECONDS)
         key = _link_key(place)

@@ -136,12 +136,15 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
             lease = yield from locate_one(core, key, deadline)
             if lease is None:
                 return None
+        history = core.limits.log_id
         room = target(lease.size_bytes)
+        failure: HoldfastError | None = None
         try:
             yield from read_replicas(core, key, lease, room, deadline, into_caller)
-            if core.clock() < lease.until or (yield from still_there(core, [lease], deadline))[0]:
+            if core.clock() < lease.until and core.limits.log_id == history:
                 return lease
-            failure: HoldfastError | None = None
+            if (yield from still_there(core, [lease], history, deadline))[0]:
+                return lease
         except ChecksumMismatch as error:
             if mismatched:
                 raise
@@ -197,12 +200,16 @@ def _reader(
     return lambda: core.bytes.read(place, offset, room, checksum, deadline)
 
 
-def still_there(core: Core, leases: Sequence[Lease], deadline: float) -> Operation[list[bool]]:
-    """Are these objects where they were? If so, every byte read there until now was right: ids never return."""
+def still_there(core: Core, leases: Sequence[Lease], history: int, deadline: float) -> Operation[list[bool]]:
+    """Are these objects where they were? If so, every byte read there until now was right: ids never return.
+
+    That holds within one history; a master with another one may have given the same ids to other objects."""
     rows = b"".join([_SEEN.pack(lease.id, lease.segment, lease.start) for lease in leases])
     presence = yield from ask(core, RenewLeases(rows), Presence, deadline)
     if len(presence.found) != len(leases):
         raise BadRequest(f"the master answered for {len(presence.found)} leases, not for {len(leases)}")
+    if core.limits.log_id != history:
+        return [False] * len(leases)
     return [*map(bool, presence.found)]
 
 
@@ -238,6 +245,7 @@ def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[st
             unknown[key] = None
     if unknown:
         leases.update((yield from locate(core, list(unknown), deadline)))
+    history = core.limits.log_id
     local = [item for item in leases.items() if item[1][1] is not None]
     size = sum([lease[3] - lease[2] for _, lease in local])
     result: dict[str, bytes]
@@ -247,9 +255,10 @@ def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[st
         remote = [item for item in leases.items() if item[1][1] is None]
         again += yield from _fetch_remote(core, remote, result, deadline)
     now = core.clock()
-    ended = [key for key in result if leases[key][0] <= now]
+    another = core.limits.log_id != history
+    ended = [key for key in result if another or leases[key][0] <= now]
     if ended:
-        there = yield from still_there(core, [leases[key] for key in ended], deadline)
+        there = yield from still_there(core, [leases[key] for key in ended], history, deadline)
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
     for key in again:
         result.pop(key, None)

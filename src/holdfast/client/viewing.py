@@ -51,12 +51,14 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
     held = viewed.open
     if held is None:
         return
+    # Another history would have marked it as lost, so until here it was this one.
+    history = core.limits.log_id
     core.views.discard(held)
     if not held.lost:
         if core.clock() < held.until:
             return
         seen = Lease(held.until, None, held.offset, held.offset, 0, held.id, held.segment, ())
-        if (yield from still_there(core, [seen], deadline))[0]:
+        if (yield from still_there(core, [seen], history, deadline))[0]:
             return
     core.leases.drop(viewed.key)
     raise LeaseLost(f"{viewed.key!r} left its place while it was viewed: the bytes seen may be wrong. Read it again")

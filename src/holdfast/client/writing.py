@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.client.arguments import PutOptions
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.effects import BULK_FROM, Operation, Sleep
-from holdfast.client.filling import WriteFailed, fill
+from holdfast.client.filling import WriteFailed, copy_into, fill
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
 from holdfast.client.places import ready_to_write
 from holdfast.errors import (
@@ -26,7 +26,6 @@ from holdfast.errors import (
 )
 from holdfast.ids import GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
-from holdfast.transport.shared_memory import copy_in
 
 PIECE_BYTES = 32 << 20
 _ROW = struct.Struct("<3Q")
@@ -77,7 +76,7 @@ def _put_at_once(
         if mapping is None:
             core.grants.unreserve(grant, offset, size)
             return None
-        checksum = copy_in(mapping, piece.offset + offset, value, core.verify)
+        checksum = copy_into(mapping, piece.offset + offset, value, core.verify)
         stored = yield from _commit(core, grant, [key], _ROW.pack(offset, size, checksum), options, deadline)
     except _ANOTHER_GRANT:
         core.grants.retire(grant, core.clock())

@@ -11,17 +11,28 @@ from holdfast.instant import Instant
 class Departed:
     """Whole batches are remembered as they come, which costs the hot path one append."""
 
-    __slots__ = ("_batches", "_held")
+    __slots__ = ("_batches", "_count", "_held")
 
     def __init__(self) -> None:
         self._batches: deque[tuple[list[str], str, Instant]] = deque()
         self._held = 0
+        self._count = 0
 
     def add(self, keys: list[str], cause: str, now: Instant) -> None:
         self._batches.append((keys, cause, now))
         self._held += len(keys)
+        self._count += 1
         while self._held > REMEMBERED_DEPARTED and len(self._batches) > 1:
             self._held -= len(self._batches.popleft()[0])
+
+    @property
+    def batches(self) -> int:
+        """How many batches ever came; for telling whether a record added one."""
+        return self._count
+
+    def newest(self) -> list[str]:
+        """The keys of the latest batch."""
+        return self._batches[-1][0]
 
     def last(self, key: str) -> tuple[str, Instant] | None:
         """(what removed it, when), of the latest time."""

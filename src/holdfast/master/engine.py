@@ -1,7 +1,9 @@
 """Requests to replies: decide, apply and log in one step, so that the order of states is the order of the log.
 
 The engine is given `now` and does no I/O: the server hands it requests and deadlines, and sends what comes back.
-A put that found no room is parked; it is decided again whenever something was freed, and refused at its deadline.
+A reply waits until every record that it rests on is durable: its own, and any of a key that it looked at. Freed
+ranges are lent again only then (I9). A put that found no room is parked; it is decided again whenever something
+was freed, and refused at its deadline. Past its leadership deadline a primary decides nothing (I12).
 """
 
 from __future__ import annotations
@@ -9,29 +11,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from holdfast.core.apply import Freed
 from holdfast.core.decide import decide
 from holdfast.core.membership import connection_lost
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.puts import wanted_bytes
-from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.core.upkeep import evict, upkeep
-from holdfast.errors import HoldfastError, TryAgain
+from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgain
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import Beat, Leave, RegisterNode
-from holdfast.messages.records import EpochStarted, LogStarted, ObjectsEvicted, SettingsChanged
-from holdfast.messages.requests import GrantRanges
+from holdfast.messages.records import EpochStarted, LogStarted, ObjectsCommitted, ObjectsEvicted, SettingsChanged
+from holdfast.messages.requests import CommitPuts, Exists, GrantRanges, Locate, Remove, RemoveMatching, Stat
 from holdfast.messages.shapes import Message, Record
+from holdfast.replication.pending import PendingLog
 from holdfast.wire.codec import failed
 
 MAX_PARKED = 10_000
 ROUNDS = 2
 """How often waiting puts are decided again in one step; a tick goes on from there."""
+MAX_PENDING_BYTES = 64 << 20
+"""Puts are turned away while the log is this far behind."""
+FOR_EVER: Instant = 1 << 62
 Answer = Callable[[Message], None]
 _OF_NODES = frozenset({RegisterNode, Beat, Leave})
 """Whose caller is known by its connection."""
+_BY_KEYS = (Exists, Locate, Stat)
+"""Whose answers rest on the objects under their keys and on nothing else."""
+_PUTS = frozenset({GrantRanges, CommitPuts})
+
+
+def _takes_away(request: Message) -> bool:
+    return isinstance(request, Remove | RemoveMatching) or (isinstance(request, CommitPuts) and request.upsert)
 
 
 @dataclass(slots=True)
@@ -44,12 +58,19 @@ class Waiting:
 
 
 class Engine:
-    """One primary over an in-memory log: a record is durable as soon as it is applied."""
+    """One primary and its log. Without a log a record counts as durable as soon as it is applied."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.primary = Primary(State(), rules)
+    def __init__(self, primary: Primary, log: PendingLog | None = None, durability: str = "durable") -> None:
+        self.primary = primary
+        self.log = log
+        self.leads_until: Callable[[], Instant] = lambda: FOR_EVER
+        self.settled_at: Instant = 0
+        """Until then an earlier primary may still answer: nothing that it has is taken from under it."""
         self.failures: Counter[str] = Counter()
         self.evicted = 0
+        self.on_record: Callable[[], None] = lambda: None
+        """Called when there is something to write."""
+        self._durability = durability
         self._parked: list[Waiting] = []
         self._freed = False
 
@@ -62,16 +83,46 @@ class Engine:
         return len(self._parked)
 
     def start_log(self, log_id: int, cluster: str, secret: bytes, now: Instant) -> None:
+        """The first records of a new history."""
+        self._log([LogStarted(log_id, cluster, secret)], now)
+
+    def start_epoch(self, epoch: int, now: Instant) -> None:
         rules = self.primary.rules
         ttls = SettingsChanged(rules.lease_ttl_ms, rules.soft_pin_ttl_ms, rules.grant_timeout_ms)
-        self._log([LogStarted(log_id, cluster, secret), EpochStarted(1), ttls], now)
+        self._log([EpochStarted(epoch), ttls], now)
 
-    def handle(self, request: Message, client: int, connection: int, now: Instant) -> Message | Parked:
-        """Decide the request. Parked: it is a grant that must wait for room, so hand it to `park`."""
+    def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
+        """The reply, and the index that must be durable before it leaves (0: none).
+
+        Parked: it is a grant that must wait for room, so hand it to `park`.
+        """
+        if now >= self.leads_until():
+            return failed(NotLeader("this master's term is over; nothing was changed. Ask the new primary")), 0
+        log = self.log
+        if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
+            return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
+        if now < self.settled_at and _takes_away(request):
+            return failed(Settling("an earlier primary may still answer reads; nothing was changed. Try again")), 0
+        before = log.index if log is not None else 0
         reply = self._decide(request, connection if type(request) in _OF_NODES else client, now)
+        after = self._rests_on(log, request, before) if log is not None else 0
         if self._freed and self._parked:
             self._retry_parked(now)
-        return reply
+        return reply, after
+
+    def _rests_on(self, log: PendingLog, request: Message, before: int) -> int:
+        if log.index == log.durable:
+            return 0
+        if log.index > before:
+            in_memory = isinstance(request, CommitPuts) and (request.durability or self._durability) == "memory"
+            return 0 if in_memory else log.index
+        if isinstance(request, _BY_KEYS):
+            return log.needed_for(request.keys)
+        return log.index
+
+    def when_durable(self, index: int, then: Callable[[], None]) -> None:
+        assert self.log is not None, "without a log nothing has to wait"
+        self.log.when_durable(index, then)
 
     def park(self, waiting: Waiting, now: Instant) -> None:
         """Keep the request until there is room for it, or its deadline."""
@@ -93,13 +144,32 @@ class Engine:
         return reply
 
     def _log(self, records: list[Record], now: Instant) -> None:
+        log = self.log
+        departed = self.state.departed
         for record in records:
+            gone = departed.batches
             freed = self.primary.absorb(record, now)
-            if freed:
-                self.primary.reclaim(freed)
-                self._freed = True
             if isinstance(record, ObjectsEvicted):
                 self.evicted += len(record.ids) // 8
+            if log is None:
+                self._lend_again(freed)
+                continue
+            keys = record.keys if isinstance(record, ObjectsCommitted) else []
+            index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
+            if freed:
+                log.when_durable(index, partial(self._lend_again, freed))
+        if log is not None:
+            self.on_record()
+
+    def _lend_again(self, freed: Freed) -> None:
+        if freed:
+            self.primary.reclaim(freed)
+            self._freed = True
+
+    def after_durable(self, now: Instant) -> None:
+        """Records became durable: what they freed may be what a put waits for."""
+        if self._freed and self._parked and now < self.leads_until():
+            self._retry_parked(now)
 
     def _retry_parked(self, now: Instant) -> None:
         """Decide waiting puts again, oldest first; each that still finds no room evicts some more."""
@@ -111,12 +181,20 @@ class Engine:
                 if isinstance(reply, Parked):
                     self._parked.append(one)
                 else:
-                    one.answer(reply)
+                    self._answer(one, reply)
             if not (self._parked and self._freed):
                 return
 
+    def _answer(self, waiting: Waiting, reply: Message) -> None:
+        if self.log is None:
+            waiting.answer(reply)
+        else:
+            self.log.when_durable(self.log.index, partial(waiting.answer, reply))
+
     def tick(self, now: Instant) -> bool:
         """What time brings. True: there is more to do, so tick again soon."""
+        if now >= self.leads_until():
+            return False
         self._log(upkeep(self.primary, now), now)
         victims = evict(self.primary, now)
         self._log(victims, now)
@@ -141,7 +219,7 @@ class Engine:
         self._parked = [one for one in self._parked if one.connection != connection]
 
     def refuse_parked(self, error: HoldfastError) -> None:
-        """The process stops: whoever waits is told so."""
+        """The term or the process ends: whoever waits for room is told so."""
         parked, self._parked = self._parked, []
         for one in parked:
             one.answer(failed(error))

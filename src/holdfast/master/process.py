@@ -12,7 +12,9 @@ import sys
 
 import structlog
 
+from holdfast.core.primary import Primary
 from holdfast.core.rules import Rules
+from holdfast.core.state import State
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.instant import now_ms
 from holdfast.master.engine import Engine
@@ -40,8 +42,9 @@ def serve(settings: MasterSettings) -> int:
 
 
 async def _serve(settings: MasterSettings) -> int:
-    engine = Engine(rules_of(settings))
+    engine = Engine(Primary(State(), rules_of(settings)))
     engine.start_log(secrets.randbits(63) | 1, settings.cluster, secrets.token_bytes(32), now_ms())
+    engine.start_epoch(1, now_ms())
     server = RpcServer(engine, settings.name, settings.token)
     try:
         host, port = await server.start(*split_address(settings.listen))

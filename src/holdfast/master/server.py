@@ -11,6 +11,7 @@ import hmac
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import structlog
@@ -202,9 +203,11 @@ class Connection(asyncio.BufferedProtocol):
             self._send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
             try:
-                reply = server.engine.handle(request, self.client, self.number, now)
+                reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
                     self._park(request_id, timeout_ms, request, now)
+                elif after:
+                    server.engine.when_durable(after, partial(self._send, request_id, reply))
                 else:
                     self._send(request_id, reply)
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.

@@ -11,10 +11,10 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import host_and_port
+from holdfast.transport.channel import LAST_ID
+from holdfast.transport.patience import told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import MAX_TIMEOUT_MS, PREAMBLE, FrameBuffer, frame
-
-_IDS = 0xFFFF_FFFF
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 
 class AsyncChannel(asyncio.BufferedProtocol):
@@ -66,8 +66,9 @@ class AsyncChannel(asyncio.BufferedProtocol):
         if self.closed or self._transport is None:
             raise Unreachable(f"{self._reason}; nothing was sent. Connect again")
         request_id = self._next_id
-        outgoing = frame(request_id, min(int(left * 1000) + 1, MAX_TIMEOUT_MS), encode(message))
-        self._next_id = (request_id + 1) & _IDS
+        outgoing = frame(request_id, told_timeout_ms(left), encode(message))
+        # 0 is the greeting's, and later the server's own word about the connection.
+        self._next_id = request_id + 1 if request_id < LAST_ID else 1
         reply: asyncio.Future[Message] = self._loop.create_future()
         self._waiting[request_id] = reply
         timer = self._loop.call_later(left, self._give_up, reply)

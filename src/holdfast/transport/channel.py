@@ -20,14 +20,14 @@ from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLos
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import host_and_port
+from holdfast.transport.patience import told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import MAX_TIMEOUT_MS, PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 SLICE_SECONDS = 0.5
 """The kernel gives a blocked receive back this often, so that its deadline can be looked at."""
 _SLICE = struct.pack("@ll", 0, int(SLICE_SECONDS * 1e6))
-_IDS = 0xFFFF_FFFF
-LONGEST_SECONDS = 4e6
+LAST_ID = 0xFFFF_FFFF
 
 _clock = time.clock_gettime
 _BOOTTIME = time.CLOCK_BOOTTIME
@@ -35,10 +35,6 @@ _CLOSED_TEXT = "the connection was closed; nothing was sent. Connect again"
 _FORKED_TEXT = (
     "this connection belongs to the parent process; nothing was sent. Connect again in the child, after the fork"
 )
-
-
-def _milliseconds(left: float) -> int:
-    return int(left * 1000) + 1 if left < LONGEST_SECONDS else MAX_TIMEOUT_MS
 
 
 class _Slot:
@@ -72,6 +68,7 @@ class Channel:
         self.closed = False
         self._socket = connected
         self._reason = _CLOSED_TEXT
+        self._last_word = ""
         self._forked = False
         self._buffer = FrameBuffer()
         self._sending = threading.Lock()
@@ -137,8 +134,9 @@ class Channel:
             if self.closed:
                 raise ClientClosed(_FORKED_TEXT) if self._forked else Unreachable(self._reason)
             request_id = self._next_id
-            outgoing = before + frame(request_id, _milliseconds(left), payload)
-            self._next_id = (request_id + 1) & _IDS
+            outgoing = before + frame(request_id, told_timeout_ms(left), payload)
+            # 0 is the greeting's, and later the server's own word about the connection.
+            self._next_id = request_id + 1 if request_id < LAST_ID else 1
             self._waiting[request_id] = slot
             self._send(outgoing, request_id, deadline)
         finally:
@@ -229,16 +227,18 @@ class Channel:
                 self._end(f"the connection to {self.address} was lost ({error})")
                 raise self._lost() from None
             if count == 0:
-                self._end(f"{self.address} closed the connection")
+                self._end(f"{self.address} closed the connection{self._last_word}")
                 raise self._lost()
             buffer.filled(count)
 
     def _hand_over(self, request_id: int, payload: memoryview) -> None:
         slot = self._waiting.get(request_id)
-        # None: that caller's deadline has passed.
         if slot is not None:
             slot.answer = bytes(payload)
             slot.rouse()
+        elif request_id == 0:
+            self._last_word = f": {getattr(self._decoded(payload), 'text', '')}"
+        # Otherwise that caller's deadline has passed.
 
     def _lost(self) -> ReplyLost:
         return ReplyLost(f"{self._reason}; the request was sent and may have been done")

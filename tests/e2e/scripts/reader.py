@@ -10,7 +10,6 @@ import holdfast
 keys = sys.argv[2:]
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-print("reading", flush=True)
 rounds = 0
 with holdfast.connect(sys.argv[1]) as cache:
     while not ended.is_set():
@@ -19,4 +18,6 @@ with holdfast.connect(sys.argv[1]) as cache:
             assert data == key.encode() * (len(data) // len(key)), f"wrong bytes in {key}"
         assert len(cache.get_many(keys)) == len(keys)
         rounds += 1
+        if rounds == 1:
+            print("reading", flush=True)
 print("rounds", rounds, flush=True)

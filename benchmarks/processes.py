@@ -1,0 +1,136 @@
+"""A real master and real nodes, as processes, for as long as a `with` block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import holdfast
+from holdfast.cli.processes import PARENT
+from holdfast.client.blocking import Cache
+
+SOURCE = str(Path(holdfast.__file__).parents[1])
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 15.0
+
+
+class Cluster:
+    """One master and its nodes."""
+
+    def __init__(self, size: str, nodes: int = 1, **master: object) -> None:
+        self._size = size
+        self._nodes = nodes
+        self._flags = [part for name, value in master.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self._token = str(master.get("token", ""))
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_master()
+            for number in range(self._nodes):
+                self.add_node(f"bench-{number}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._started):
+            process.terminate()
+            try:
+                process.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_WITHIN_S)
+        self._folder.cleanup()
+
+    def start_master(self) -> None:
+        """At any free port, or again at the one it had."""
+        listen = self.address or "127.0.0.1:0"
+        self.address = self._start("master", "--http", "127.0.0.1:0", *self._flags, listen=listen)["address"]
+        self.master = self._started[-1]
+
+    def add_node(self, name: str) -> None:
+        flags = ["--token", self._token] if self._token else []
+        self._start("node", "--address", self.address, "--size", self._size, "--name", name, *flags)
+        self.nodes.append(self._started[-1])
+
+    def connect(self, **options: Any) -> Cache:
+        return holdfast.connect(self.address, **{"timeout": 60, **options})
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._started]
+
+    def master_rss(self) -> int:
+        return memory_of(self.master.pid)
+
+    def _start(self, kind: str, *flags: str, listen: str = "127.0.0.1:0") -> dict[str, str]:
+        ready = Path(self._folder.name) / f"{kind}-{len(self._started)}.json"
+        log = ready.with_suffix(".log")
+        paths = [SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", kind, "--listen", listen, "--ready-file", str(ready), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    PARENT: str(os.getpid()),
+                    "HOLDFAST_LOG_LEVEL": "warning",
+                },
+            )
+        self._started.append(process)
+        deadline = time.monotonic() + START_WITHIN_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the {kind} did not start:\n{log.read_text()}")
+            time.sleep(0.02)
+        facts: dict[str, str] = json.loads(ready.read_text())
+        return facts
+
+
+@contextlib.contextmanager
+def apart(servers: list[int]) -> Iterator[None]:
+    """This process on a core of its own, the servers on the others.
+
+    Left to itself the scheduler puts a lone client and its server on one core, or on two, as it likes, and waking
+    the other core can cost several times the work: a ratio of two such measurements is a throw of dice.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        _place(os.getpid(), {cores[0]})
+        for pid in servers:
+            _place(pid, set(cores[1:]))
+    try:
+        yield
+    finally:
+        for pid in [os.getpid(), *servers]:
+            _place(pid, set(cores))
+
+
+def _place(pid: int, cores: set[int]) -> None:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+def memory_of(pid: int | str = "self", field: str = "VmRSS") -> int:
+    """Bytes of a process's memory, as the kernel counts them."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None, f"{field} is not in /proc/{pid}/status"
+    return int(found[1]) * 1024

@@ -1,0 +1,64 @@
+"""The primary's writer: cuts batches, appends them one after another, and says what became durable.
+
+A batch whose fate is unknown is appended again, byte for byte, until it is known. A refusal ends the term: what
+was applied and not made durable is never rolled back; the process starts over as a standby and follows the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.coordination.interface import CoordinationLost, Term
+from holdfast.errors import ReplyLost
+from holdfast.replication.pending import PendingLog
+
+log = structlog.get_logger("holdfast.log")
+PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+class LogWriter:
+    def __init__(self, term: Term, pending: PendingLog, most_bytes: int, durable: Callable[[], None]) -> None:
+        self._term = term
+        self._pending = pending
+        self._most_bytes = most_bytes
+        self._durable = durable
+        self._wake = asyncio.Event()
+        self.batches = 0
+        self.bytes = 0
+
+    def rouse(self) -> None:
+        """There is something to write."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until the term ends: raises Deposed then."""
+        while True:
+            self._wake.clear()
+            await self.flush()
+            await self._wake.wait()
+
+    async def flush(self) -> None:
+        """Write everything there is."""
+        while (cut := self._pending.cut(self._most_bytes)) is not None:
+            batch, position = cut
+            await self._append(position.batch, batch)
+            self.batches += 1
+            self.bytes += len(batch)
+            self._pending.is_durable(position, batch)
+            self._durable()
+
+    async def _append(self, number: int, batch: bytes) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                await self._term.append(number, batch)
+                return
+            except (ReplyLost, CoordinationLost) as error:
+                if pause == PAUSE_SECONDS:
+                    log.warning("a batch could not be written; it is tried again", batch=number, why=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,82 @@
+"""Records that were applied and are not durable yet, and everything that waits for them to be.
+
+While an append is under way the next records gather; the batch after it takes them all, up to a number of bytes:
+group commit. A batch once cut is sent again byte for byte until its fate is known. Pure: the writer asks for the
+next batch and says when one is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from holdfast.messages.shapes import Record
+from holdfast.replication.batches import HEAD_BYTES, Position, encode_batch, encode_record
+
+Released = Callable[[], None]
+
+
+class PendingLog:
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        """Behind the last batch that was cut."""
+        self.durable = position.index
+        self.index = position.index
+        """Of the last record."""
+        self.bytes = 0
+        """Of the records that no durable batch holds."""
+        self._records: deque[bytes] = deque()
+        self._waiting: deque[tuple[int, Released]] = deque()
+        self._keys: dict[str, int] = {}
+        self._keys_of: deque[tuple[int, list[str]]] = deque()
+
+    def add(self, record: Record, keys: list[str]) -> int:
+        """The record's index. `keys` are those whose objects it bound or unbound."""
+        encoded = encode_record(record)
+        self._records.append(encoded)
+        self.bytes += len(encoded)
+        self.index += 1
+        if keys:
+            self._keys_of.append((self.index, keys))
+            self._keys.update(dict.fromkeys(keys, self.index))
+        return self.index
+
+    def needed_for(self, keys: Iterable[str]) -> int:
+        """The index that must be durable before anything is said about these keys."""
+        undurable = self._keys
+        if not undurable:
+            return 0
+        return max((undurable.get(key, 0) for key in keys), default=0)
+
+    def when_durable(self, index: int, then: Released) -> None:
+        """`then` is called once the record of that index is durable; in the order of the calls."""
+        if index <= self.durable:
+            then()
+        else:
+            # An answer that waits for an earlier record than one before it waits for that one too: no harm.
+            self._waiting.append((index, then))
+
+    def cut(self, most_bytes: int) -> tuple[bytes, Position] | None:
+        """The next batch and the position behind it; None while there is nothing to write."""
+        if not self._records:
+            return None
+        taken: list[bytes] = []
+        size = HEAD_BYTES
+        while self._records and (not taken or size + len(self._records[0]) <= most_bytes):
+            record = self._records.popleft()
+            size += len(record)
+            taken.append(record)
+        batch, self.position = encode_batch(self.position, taken)
+        return batch, self.position
+
+    def is_durable(self, position: Position, batch: bytes) -> None:
+        """Everything up to there is: whoever waited for it may go on."""
+        self.durable = position.index
+        self.bytes -= len(batch) - HEAD_BYTES
+        while self._keys_of and self._keys_of[0][0] <= self.durable:
+            index, keys = self._keys_of.popleft()
+            for key in keys:
+                if self._keys.get(key) == index:
+                    del self._keys[key]
+        while self._waiting and self._waiting[0][0] <= self.durable:
+            self._waiting.popleft()[1]()

@@ -1,0 +1,19 @@
+"""How much of a caller's time a peer is told that it has.
+
+A peer that waits for room, until the time it was told, still answers: that answer needs time to come back. So it is
+told a little less than the caller has, or the caller would give up just before it learns why.
+"""
+
+from __future__ import annotations
+
+from holdfast.wire.frames import MAX_TIMEOUT_MS
+
+_LONGEST_SECONDS = 4e6
+_ANSWER_SECONDS = 0.25
+
+
+def told_timeout_ms(left: float) -> int:
+    """The timeout to put into a request of which this many seconds are left; at least 1."""
+    if left < 10 * _ANSWER_SECONDS:
+        return int(left * 900) + 1
+    return int((left - _ANSWER_SECONDS) * 1000) if left < _LONGEST_SECONDS else MAX_TIMEOUT_MS

@@ -1,0 +1,275 @@
+"""A master that keeps a dict: enough of one for a client, and it does what a test asks of it.
+
+The memory is a real node's (node.rig.Served); grants are cut from the front of a segment and never come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from holdfast.client.grants import lay_out
+from holdfast.client.node_bytes import this_host
+from holdfast.errors import HoldfastError, NoRoom
+from holdfast.ids import GrantId, SegmentName
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message, Range, SegmentPlace
+from holdfast.wire.codec import decode_request, encode, failed
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from node.rig import SIZE, Served
+
+T = TypeVar("T", bound=Message)
+
+
+def closed_port() -> str:
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+class Act(enum.Enum):
+    USUAL = "answer as usual"
+    DROP = "close the connection instead of doing it"
+    DO_AND_DROP = "do it, then close the connection instead of answering"
+    SILENCE = "never answer"
+
+
+class FakeMaster:
+    """`judge` looks at every request first and says what is to be done with it, or gives another answer."""
+
+    def __init__(self, node: Served | None, local: bool = True) -> None:
+        self.node = node
+        self.log_id = 7
+        self.lease_ttl_ms = 10_000
+        self.grant_timeout_ms = 30_000
+        self.host = this_host() if local else "another machine"
+        self.requests: list[Message] = []
+        self.judge: Callable[[Message], Act | Message] = lambda request: Act.USUAL
+        self.objects: dict[str, tuple[int, int, int, int, int]] = {}
+        """key -> (id, segment, offset, size, checksum)"""
+        self.others: dict[str, list[tuple[int, int]]] = {}
+        self.leased: set[str] = set()
+        self.grants: dict[GrantId, tuple[int, int, m.Granted]] = {}
+        self.commits: dict[tuple[GrantId, int], int] = {}
+        self.returned: list[tuple[GrantId, bool]] = []
+        self.next_id = 1
+        self.ends = {1: 0, 2: 0}
+        self.topology = 1
+        self.socket_path = "" if node is None else node.path
+        self.dead: set[int] = set()
+        """Segments whose node does not answer."""
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.05)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+        self._start(self._accept)
+
+    def __enter__(self) -> FakeMaster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopping = True
+        self.cut()
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        self._listener.close()
+
+    def cut(self) -> None:
+        """Every connection ends."""
+        for connected in list(self._connections):
+            # It may have ended already.
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def asked(self, kind: type[T]) -> list[T]:
+        return [request for request in list(self.requests) if isinstance(request, kind)]
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                connected, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            connected.settimeout(30)
+            self._connections.append(connected)
+            self._start(self._serve, connected)
+
+    def _serve(self, connected: socket.socket) -> None:
+        received = FrameBuffer()
+        greeted = False
+        # The test or the client cut the connection.
+        with connected, contextlib.suppress(OSError):
+            while count := connected.recv_into(received.space()):
+                received.filled(count)
+                greeted = greeted or received.take(len(PREAMBLE)) is not None
+                while greeted and (whole := received.next_frame()) is not None:
+                    if not self._handle(connected, whole[0], decode_request(bytes(whole[2]))):
+                        return
+
+    def _handle(self, connected: socket.socket, request_id: int, request: Message) -> bool:
+        with self._lock:
+            self.requests.append(request)
+            verdict = self.judge(request)
+            if verdict is Act.DROP:
+                return False
+            if verdict is Act.SILENCE:
+                return True
+            try:
+                reply = verdict if isinstance(verdict, Message) else self.answer(request)
+            except HoldfastError as error:
+                reply = failed(error)
+        if verdict is Act.DO_AND_DROP:
+            return False
+        connected.sendall(frame(request_id, 0, encode(reply)))
+        return True
+
+    def answer(self, request: Message) -> Message:
+        match request:
+            case m.Hello():
+                return m.Welcome(
+                    self.log_id, 1, "fake", self.lease_ttl_ms, self.grant_timeout_ms, 1 << 22, 1 << 18, self.topology
+                )
+            case m.ListSegments():
+                return m.SegmentList(self.topology, self.segments())
+            case m.Exists(keys):
+                return m.Presence(bytes(key in self.objects for key in keys))
+            case m.Locate(keys):
+                return self._locate(keys)
+            case m.RenewLeases(rows):
+                places = {row[:3] for row in self.objects.values()}
+                return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)))
+            case m.GrantRanges():
+                return self._grant(request)
+            case m.CommitPuts():
+                return self._commit(request)
+            case m.ReturnGrants(grants, settled):
+                self.returned += [(GrantId(*grant), settled) for grant in grants]
+                return m.Done(len(grants))
+            case m.ExtendGrants(grants):
+                return m.Done(len(grants))
+        return self._answer_about_keys(request)
+
+    def _answer_about_keys(self, request: Message) -> Message:
+        match request:
+            case m.Remove([key], _, force):
+                if key in self.leased and not force:
+                    return m.Removed(0, leased=1, lease_left_ms=1234)
+                return m.Removed(int(self.objects.pop(key, None) is not None))
+            case m.RemoveMatching(pattern, _, cursor, _):
+                return self._remove_matching(pattern, cursor)
+            case m.ListKeys(prefix, cursor):
+                keys = sorted(self.objects)
+                page = keys[cursor : cursor + 2]
+                return m.KeyList(
+                    [key for key in page if key.startswith(prefix)], (cursor + 2) % (len(keys) // 2 * 2 + 2)
+                )
+            case m.Stat(keys):
+                return m.Stats([self._stat(key) for key in keys])
+            case m.Explain(keys):
+                return m.Explanations([self._stat(key) for key in keys], [["because"] for _ in keys])
+            case m.ListNodes():
+                return m.NodeList([])
+        raise HoldfastError(f"the fake does not know {request!r}")
+
+    def segments(self) -> list[SegmentPlace]:
+        if self.node is None:
+            return []
+        return [self._place(handle) for handle in (1, 2)]
+
+    def _place(self, handle: int) -> SegmentPlace:
+        assert self.node is not None
+        if handle in self.dead:
+            return SegmentPlace(handle, self.segment_name(handle), SIZE, closed_port(), "", "a dead machine")
+        return SegmentPlace(
+            handle, self.segment_name(handle), SIZE, self.node.data.address, self.socket_path, self.host
+        )
+
+    def segment_name(self, handle: int) -> SegmentName:
+        assert self.node is not None
+        return self.node.name(handle - 1)
+
+    def _locate(self, keys: list[str]) -> Message:
+        rows = b"".join(struct.pack("<5Q", *self.objects.get(key, (0,) * 5)) for key in keys)
+        others = [(index, *place) for index, key in enumerate(keys) for place in self.others.get(key, ())]
+        return m.Located(rows, self.lease_ttl_ms, self.topology, others)
+
+    def _grant(self, request: m.GrantRanges) -> Message:
+        self.returned += [(GrantId(*grant), True) for grant in request.finished]
+        if request.grant in self.grants:
+            return self.grants[request.grant][2]
+        sizes = [size for (size,) in struct.iter_unpack("<Q", request.sizes)]
+        taken = b""
+        if request.keys:
+            taken = bytes(key in self.objects and not request.upsert for key in request.keys)
+            sizes = [size for size, is_taken in zip(sizes, taken, strict=True) if not is_taken]
+        _, length = lay_out(sizes)
+        if not length:
+            return m.Granted(0, [], self.topology, self.grant_timeout_ms, taken)
+        ranges = [self._range(handle, length, request) for handle in range(1, request.replicas + 1)]
+        granted = m.Granted(length, ranges, self.topology, self.grant_timeout_ms, taken)
+        self.grants[request.grant] = (ranges[0].segment, ranges[0].offset, granted)
+        return granted
+
+    def _range(self, handle: int, length: int, request: m.GrantRanges) -> Range:
+        offset = -(-self.ends[handle] // 4096) * 4096
+        if offset + length > SIZE:
+            raise NoRoom("the fake is full")
+        self.ends[handle] = offset + length
+        writer = {each.segment: each.writer for each in request.attached}.get(handle, 0)
+        assert self.node is not None
+        return Range(handle, offset, writer, self.node.mac(GrantId(*request.grant), offset, length, handle - 1))
+
+    def _commit(self, request: m.CommitPuts) -> Message:
+        self.returned += [(GrantId(*grant), True) for grant in request.finished]
+        segment, start, granted = self.grants[request.grant]
+        stored = bytearray()
+        for key, (offset, size, checksum) in zip(request.keys, struct.iter_unpack("<3Q", request.rows), strict=True):
+            if (request.grant, offset) in self.commits:
+                stored.append(1)
+            elif key in self.objects and not request.upsert:
+                stored.append(0)
+            else:
+                self.objects[key] = (self.next_id, segment, start + offset, size, checksum)
+                self.others[key] = [(each.segment, each.offset + offset) for each in granted.ranges[1:]]
+                self.commits[request.grant, offset] = self.next_id
+                self.next_id += 1
+                stored.append(1)
+        return m.Committed(bytes(stored))
+
+    def _remove_matching(self, pattern: str, cursor: int) -> Message:
+        # Two calls for everything: the first half of the keys, then the rest.
+        keys = [key for key in self.objects if re.search(pattern, key) and key not in self.leased]
+        some = keys if cursor else keys[: len(keys) // 2]
+        for key in some:
+            del self.objects[key]
+        return m.Removed(len(some), cursor=0 if cursor else 5)
+
+    def _stat(self, key: str) -> m.ObjectStat | None:
+        if key not in self.objects:
+            return None
+        id_, segment, offset, size, checksum = self.objects[key]
+        return m.ObjectStat(
+            key, id_, size, checksum, 0, 0, 0, False, [m.Replica("MEMORY", "n1", segment, offset, size)]
+        )
+
+
+def first(kind: type[Message], *verdicts: Act | Message) -> Callable[[Message], Act | Message]:
+    """The first requests of a kind are judged so; later ones as usual."""
+    left: Iterator[Act | Message] = iter(verdicts)
+    return lambda request: next(left, Act.USUAL) if isinstance(request, kind) else Act.USUAL

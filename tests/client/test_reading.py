@@ -1,0 +1,144 @@
+"""Reads and their leases: when nothing is asked, when it is asked again, and when a view says that it was wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from client.fake_master import Act, FakeMaster, first
+from holdfast import errors
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message
+from waiting import wait_until
+
+Connect = Callable[..., Any]
+
+
+def test_a_live_lease_is_read_without_asking(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    large = os.urandom(600_000)
+    cache.put("key", b"x" * 1000)
+    cache.put("large", large)
+    cache.get("key"), cache.get("large")
+    before = len(master.requests)
+    for _ in range(5):
+        assert cache.get("key") == b"x" * 1000
+        assert cache.get("large") == large
+        assert cache.get_many(["key", "large"]) == {"key": b"x" * 1000, "large": large}
+        assert cache.get_into("key", bytearray(1000)) == 1000
+        with cache.view("large") as view:
+            assert view == large
+    assert len(master.requests) == before
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_a_read_that_outlived_its_lease_asks_whether_the_object_is_still_there(
+    master: FakeMaster, connect: Connect, size: int
+) -> None:
+    """I2: still there, so the bytes were right; not there, so they are read again."""
+    master.lease_ttl_ms = 0
+    cache = connect(master.address)
+    data = b"x" * size
+    cache.put("key", data)
+    assert cache.get("key") == data
+    assert len(master.asked(m.RenewLeases)) == 1
+    master.judge = first(m.RenewLeases, m.Presence(b"\0"))
+    assert cache.get("key") == data
+    assert len(master.asked(m.RenewLeases)) == 3
+    master.judge = first(m.RenewLeases, m.Presence(b"\0"))
+    assert cache.get_many(["key"]) == {"key": data}
+    assert len(master.asked(m.RenewLeases)) == 5
+
+
+def test_an_object_replaced_while_it_was_read_is_read_again(master: FakeMaster, connect: Connect) -> None:
+    """I2: the lease had ended, and the place belongs to another object now."""
+    master.lease_ttl_ms = 0
+    cache = connect(master.address)
+    cache.put("key", b"old")
+    cache.put("new", b"newer")
+
+    def judge(request: Message) -> Act:
+        if isinstance(request, m.RenewLeases):
+            master.objects["key"] = master.objects["new"]
+        return Act.USUAL
+
+    master.judge = judge
+    assert cache.get("key") == b"newer"
+
+
+def test_the_same_id_in_another_history_is_another_object(master: FakeMaster, connect: Connect) -> None:
+    """I2: the lease had ended, and the master that says `still there` is not the one that gave it."""
+    master.lease_ttl_ms = 0
+    cache = connect(master.address)
+    cache.put("key", b"old")
+    cache.put("new", b"newer")
+
+    def judge(request: Message) -> Act:
+        if isinstance(request, m.RenewLeases) and master.log_id == 7:
+            master.log_id = 8
+            master.objects["other"], master.objects["key"] = master.objects["key"], master.objects["new"]
+            return Act.DROP
+        return Act.USUAL
+
+    master.judge = judge
+    assert cache.get("key") == b"newer"
+
+
+def test_a_view_whose_object_left_says_so_at_the_end(master: FakeMaster, connect: Connect) -> None:
+    """I2."""
+    master.lease_ttl_ms = 1
+    cache = connect(master.address)
+    cache.put("key", b"old")
+    with pytest.raises(errors.LeaseLost, match="'key'"), cache.view("key") as view:
+        assert view == b"old"
+        master.objects.clear()
+        wait_until(lambda: any(view.until < cache._core.clock() for view in cache._core.views))
+
+
+def test_what_a_view_block_raises_is_what_is_seen(master: FakeMaster, connect: Connect) -> None:
+    master.lease_ttl_ms = 0
+    cache = connect(master.address)
+    cache.put("key", b"old")
+    with pytest.raises(ZeroDivisionError), cache.view("key"):
+        master.objects.clear()
+        raise ZeroDivisionError
+    assert not cache._core.views
+
+
+def test_an_open_view_keeps_its_lease(master: FakeMaster) -> None:
+    """I2, I8: renewed in the background, and a renewal that says no is remembered."""
+    master.lease_ttl_ms = 600
+    with holdfast.connect(master.address) as cache:
+        cache.put("key", b"old")
+        with cache.view("key") as view:
+            wait_until(lambda: len(master.asked(m.RenewLeases)) >= 3)
+            assert view == b"old"
+        with pytest.raises(errors.LeaseLost), cache.view("key"):
+            (held,) = cache._core.views
+            master.objects.clear()
+            wait_until(lambda: held.lost)
+
+
+async def test_an_open_view_keeps_its_lease_in_asyncio(master: FakeMaster) -> None:
+    """I2, I8."""
+    master.lease_ttl_ms = 600
+    async with holdfast.connect_async(master.address) as cache:
+        await cache.put("key", b"old")
+        async with cache.view("key") as view:
+            await asyncio.to_thread(wait_until, lambda: len(master.asked(m.RenewLeases)) >= 3)
+            assert view == b"old"
+
+
+def test_a_view_can_outlive_its_block_in_an_array(master: FakeMaster, connect: Connect) -> None:
+    np = pytest.importorskip("numpy")
+    cache = connect(master.address)
+    cache.put("key", b"abc")
+    with cache.view("key") as view:
+        kept = np.frombuffer(view, dtype=np.uint8)
+    cache.close()
+    assert kept.tobytes() == b"abc"

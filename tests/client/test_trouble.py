@@ -1,0 +1,200 @@
+"""What the client does when something is away, late, full or gone; through both shells where both can show it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from client.fake_master import Act, FakeMaster, closed_port, first
+from holdfast import errors
+from holdfast.client import node_bytes
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message
+from node.rig import Served
+
+Connect = Callable[..., Any]
+
+
+def test_a_dead_node_costs_only_its_replica(remote_master: FakeMaster, connect: Connect) -> None:
+    remote_master.dead.clear()
+    writer = connect(remote_master.address)
+    items = {f"key {number}": os.urandom(100) for number in range(5)}
+    writer.put_many(items, replicas=2)
+    writer.put("large", b"L" * 300_000, replicas=2)
+    remote_master.dead.add(1)
+    cache = connect(remote_master.address)
+    assert cache.get("key 1") == items["key 1"]
+    assert cache.get_many(items) == items
+    assert cache.get("large") == b"L" * 300_000
+
+
+def test_no_node_that_answers_is_said_at_the_deadline(remote_master: FakeMaster, connect: Connect) -> None:
+    """I10."""
+    connect(remote_master.address).put("key", b"x")
+    remote_master.dead.update((1, 2))
+    cache = connect(remote_master.address, timeout=0.5)
+    with pytest.raises(errors.NodeLost, match="'key'"):
+        cache.get("key")
+
+
+def test_a_node_that_comes_back_is_found_within_the_deadline(
+    remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_bytes, "BAD_SECONDS", 0.01)
+    connect(remote_master.address).put("key", b"x")
+    remote_master.dead.update((1, 2))
+    cache = connect(remote_master.address)
+
+    def judge(request: Message) -> Act:
+        # It is asked for the second time because the first place did not answer.
+        if len(remote_master.asked(m.Locate)) == 2:
+            remote_master.dead.clear()
+        return Act.USUAL
+
+    remote_master.judge = judge
+    assert cache.get("key") == b"x"
+
+
+def test_memory_that_cannot_be_mapped_is_reached_over_tcp(master: FakeMaster, connect: Connect) -> None:
+    """The master says that it is local, and it is not."""
+    master.socket_path += ".gone"
+    cache = connect(master.address)
+    assert cache.put("key", b"x" * 1000)
+    assert cache.get("key") == b"x" * 1000
+    assert master.asked(m.GrantRanges)[0].attached == []
+
+
+def test_no_room_is_waited_for(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    master.judge = first(m.GrantRanges, m.Failed("no_room", "full"), m.Failed("window_full", "too much"))
+    assert cache.put("key", b"x") is True
+    master.judge = lambda request: m.Failed("no_room", "full") if isinstance(request, m.GrantRanges) else Act.USUAL
+    with pytest.raises(errors.NoRoom, match="full"):
+        connect(master.address, timeout=0.3).put("other", b"x")
+    assert "other" not in master.objects
+
+
+@pytest.mark.parametrize("code", ["stopping", "not_leader"])
+def test_another_master_is_asked_when_one_steps_down(node: Served, connect: Connect, code: str) -> None:
+    with FakeMaster(node) as old, FakeMaster(node) as new:
+        cache = connect(f"{old.address},{new.address}")
+        new.objects["key"] = (1, 1, 0, 1, 0)
+        old.judge = lambda request: m.Failed(code, "not me")
+        assert cache.exists("key") is True
+
+
+def test_what_the_master_refuses_is_raised_at_once(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    master.judge = lambda request: m.Failed("too_large", "no segment holds it")
+    with pytest.raises(errors.TooLarge, match="no segment"):
+        cache.put("key", b"x" * 100_000)
+    master.judge = lambda request: m.Failed("from_the_future", "a new error")
+    with pytest.raises(errors.HoldfastError, match="a new error"):
+        cache.exists("key")
+    cache.close()
+    with pytest.raises(errors.ClientClosed):
+        cache.exists("key")
+
+
+def test_a_batch_too_large_for_a_segment_is_split(master: FakeMaster, connect: Connect) -> None:
+    def judge(request: Message) -> Act | Message:
+        if isinstance(request, m.GrantRanges) and len(request.keys) > 2:
+            return m.Failed("too_large", "no segment holds them together")
+        return Act.USUAL
+
+    master.judge = judge
+    cache = connect(master.address)
+    assert cache.put_many({f"key {number}": b"x" * 100_000 for number in range(7)}) == 7
+
+
+def test_silence_ends_at_the_deadline(master: FakeMaster, connect: Connect) -> None:
+    """I10."""
+    cache = connect(master.address, timeout=0.3)
+    cache.put("there", b"x")
+    master.judge = lambda request: Act.SILENCE
+    for call in (lambda: cache.exists("key"), lambda: cache.put("key", b"x"), lambda: cache.remove("key")):
+        with pytest.raises(errors.DeadlineExceeded):
+            call()
+
+
+def test_a_change_of_unknown_outcome_is_uncertain_and_a_read_is_not(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address, timeout=0.3)
+    master.judge = lambda request: Act.USUAL if isinstance(request, m.Hello) else Act.DO_AND_DROP
+    with pytest.raises(errors.DeadlineExceeded, match="may have happened"):
+        cache.remove("key")
+    with pytest.raises(errors.Unreachable, match="nothing was changed"):
+        cache.exists("key")
+
+
+def test_nobody_at_the_address_is_said_with_the_address(connect: Connect) -> None:
+    address = closed_port()
+    with pytest.raises(errors.Unreachable, match=address):
+        connect(address, timeout=0.2)
+
+
+def test_a_dead_address_in_the_list_is_passed_over(master: FakeMaster, connect: Connect) -> None:
+    assert connect(f"{closed_port()},{master.address}").exists("key") is False
+
+
+def test_bad_settings_are_refused(master: FakeMaster, connect: Connect) -> None:
+    for named in ({"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"tls": object()}):
+        with pytest.raises(errors.BadValue):
+            connect(master.address, **named)
+    with pytest.raises(TypeError):
+        connect(master.address, timeout="5")
+    with pytest.raises(errors.BadValue, match="not available yet"):
+        connect("etcd://127.0.0.1:2379/c")
+
+
+def test_threads_share_one_client(master: FakeMaster) -> None:
+    wrong: list[object] = []
+
+    def work(cache: holdfast.Cache, name: int) -> None:
+        for number in range(40):
+            key, data = f"{name}-{number}", bytes([name, number]) * 50
+            if not cache.put(key, data) or cache.get(key) != data or not cache.exists(key):
+                wrong.append(key)
+
+    with holdfast.connect(master.address) as cache:
+        threads = [threading.Thread(target=work, args=(cache, name)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert wrong == []
+        assert len(cache.get_many(master.objects)) == 240
+
+
+def test_a_forked_child_must_connect_again(master: FakeMaster) -> None:
+    with holdfast.connect(master.address) as cache:
+        cache.put("key", b"x")
+        cache.get("key")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    cache.get("key")
+                except errors.ClientClosed as error:
+                    code = 0 if "in the child" in str(error) else 2
+                cache.close()
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert cache.get("key") == b"x"
+        assert cache.put("more", b"x") is True
+
+
+def test_without_shared_memory_the_bytes_of_a_local_node_move_over_tcp(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address, shared_memory=False)
+    assert cache.put("key", b"x" * 100_000)
+    assert cache.get("key") == b"x" * 100_000
+    assert master.asked(m.GrantRanges)[0].attached == []
+    assert cache._core.bytes.maps == {}
