@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 # Debian packages that tests need, each installed only if it is missing.
-APT_PACKAGES :=
+APT_PACKAGES := etcd-server zookeeper openssl
 
 .DEFAULT_GOAL := help
 .PHONY: help up check fmt bench clean apt
@@ -34,7 +34,8 @@ apt:
 	done; \
 	if [ -n "$$missing" ]; then \
 		[ "$$(id -u)" = 0 ] || { echo "the tests need:$$missing; install with: sudo apt-get install$$missing" >&2; exit 1; }; \
-		apt-get install --yes --quiet --no-install-recommends $$missing; \
+		apt-get update --quiet && \
+		DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends $$missing; \
 	fi
 
 check: apt $(STAMP) ## format, lint, types, imports, tests

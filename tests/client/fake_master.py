@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from holdfast.client.grants import lay_out
-from holdfast.client.node_bytes import this_host
 from holdfast.errors import HoldfastError, NoRoom
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range, SegmentPlace
+from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 from node.rig import SIZE, Served

@@ -105,7 +105,7 @@ def test_a_second_node_with_a_live_name_is_refused() -> None:
 
 
 def test_puts_beyond_the_memory_evict_and_are_never_refused() -> None:
-    with Rig("32MiB") as rig, rig.connect() as cache:
+    with Rig("32MiB", lease_ttl_ms=1_000) as rig, rig.connect() as cache:
         for batch in range(20):
             items = {f"{batch}/{i}": os.urandom(64 << 10) for i in range(64)}
             assert cache.put_many(items) == 64

@@ -14,9 +14,10 @@ from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Beat, Beaten, Leave, RegisterNode
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
-from holdfast.node.node import Node, NodePlan, host_identity
+from holdfast.node.node import Node, NodePlan
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.host import this_host
 from holdfast.wire.mac import range_mac
 from node.rig import SECRET, FakeMaster, soon
 from waiting import wait_until
@@ -58,7 +59,7 @@ def test_a_node_registers_its_memory_and_beats_and_says_goodbye(master: FakeMast
         assert registration.name == "n1"
         assert registration.boot == node.boot
         assert registration.log_id == 0
-        assert registration.host == host_identity()
+        assert registration.host == this_host()
         assert registration.data_address == node.card.data_address
         assert registration.socket_path == node.card.socket_path
         assert registration.sizes == [SIZE // 2] * 2

@@ -13,6 +13,10 @@ BytesLike: TypeAlias = Any
 """Anything with a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 
 
+Value: TypeAlias = memoryview | bytes
+SHORT_BYTES = 64 << 10
+
+
 def checked_key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}; nothing was sent")
@@ -54,10 +58,15 @@ def checked_value(value: BytesLike) -> memoryview:
     return view
 
 
-def checked_values(items: Mapping[str, BytesLike]) -> tuple[list[str], list[memoryview]]:
+def checked_values(items: Mapping[str, BytesLike]) -> tuple[list[str], list[Value]]:
     if not isinstance(items, Mapping):
         raise TypeError(f"put_many takes a dict of keys to values, not {type(items).__name__}; nothing was stored")
-    return checked_keys(items), [checked_value(value) for value in items.values()]
+    # Short bytes, the common case, serve as they are: they need no view to be cut from.
+    values = [
+        value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value)
+        for value in items.values()
+    ]
+    return checked_keys(items), values
 
 
 def checked_target(buffer: BytesLike) -> memoryview:

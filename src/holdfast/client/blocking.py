@@ -27,7 +27,7 @@ from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.errors import BadPattern, BadValue, ObjectNotFound
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import NodeList, ObjectStat, Status
+from holdfast.messages.requests import Exists, NodeList, ObjectStat, Presence, Status
 from holdfast.transport.addresses import master_addresses
 
 T = TypeVar("T")
@@ -188,7 +188,11 @@ class Cache:
     def exists(self, key: str, *, touch: bool = False) -> bool:
         """Is it stored? `touch` also leases it and marks it as used, as a read does."""
         deadline = now_seconds() + self.timeout
-        return self._run(asking.exists(self._core, checked_key(key), bool(touch), deadline), deadline)
+        touch = bool(touch)
+        reply = self._runner.at_once(Exists([checked_key(key)], touch), deadline)
+        if type(reply) is Presence:
+            return reply.found == b"\1"
+        return self._run(asking.exists(self._core, key, touch, deadline), deadline)
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)

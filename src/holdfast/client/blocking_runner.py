@@ -12,7 +12,7 @@ from typing import TypeVar
 from holdfast.client.core import Core
 from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
-from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
+from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
 
@@ -60,6 +60,17 @@ class Runner:
             operation.close()
             raise
 
+    def at_once(self, message: Message, deadline: float) -> Message | None:
+        """One try over the connection that is there; None if that did not give a reply, so that the whole operation
+        must be run. For requests that are quick and may be sent twice."""
+        channel = self._channel
+        if channel is None or channel.closed:
+            return None
+        try:
+            return channel.call(message, deadline)
+        except (Unreachable, ReplyLost):
+            return None
+
     def _do(self, effect: Effect) -> object:
         if isinstance(effect, Work):
             return effect.run()
@@ -86,7 +97,7 @@ class Runner:
                 address = self._addresses[self._turn % len(self._addresses)]
                 try:
                     until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
-                    channel = Channel.open(address, self._core.hello(), until)
+                    channel = self._nearer(Channel.open(address, self._core.hello(), until), until)
                 except TryAgain as error:
                     last = Unreachable(str(error))
                     self._turn += 1
@@ -97,6 +108,19 @@ class Runner:
             raise last
         finally:
             self._dialing.release()
+
+    def _nearer(self, channel: Channel, deadline: float) -> Channel:
+        """The same master by its Unix socket, where it is on this machine."""
+        near = self._core.nearer(channel.welcome)
+        if not near:
+            return channel
+        try:
+            nearer = Channel.open(near, self._core.hello(), deadline)
+        except Unreachable:
+            # Another network namespace, perhaps: the longer way is there.
+            return channel
+        channel.close()
+        return nearer
 
     def close(self) -> None:
         core = self._core

@@ -20,15 +20,14 @@ from holdfast.client.leases import Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.segments import Segments
 from holdfast.errors import (
+    Busy,
     ClientClosed,
     DeadlineExceeded,
-    NoRoom,
     NotLeader,
     ReplyLost,
     Stopping,
     TryAgain,
     Unreachable,
-    WindowFull,
     from_code,
 )
 from holdfast.messages.requests import (
@@ -40,6 +39,7 @@ from holdfast.messages.requests import (
     Welcome,
 )
 from holdfast.messages.shapes import Message
+from holdfast.transport.addresses import LOCAL
 from holdfast.wire.codec import expect
 
 T = TypeVar("T", bound=Message)
@@ -97,6 +97,10 @@ class Core:
         if before is not None and before.log_id != welcome.log_id:
             self.forget_all()
         self.segments.seen = welcome.topology
+
+    def nearer(self, welcome: Welcome) -> str:
+        """The address of the same master's Unix socket, if it is on this machine; empty otherwise."""
+        return LOCAL + welcome.local if welcome.local and welcome.host and welcome.host == self.bytes.host else ""
 
     def forget_all(self) -> None:
         self.leases.clear()
@@ -194,7 +198,7 @@ def _worth_another_try(reply: Message, kind: type[Message]) -> TryAgain:
     """The error that the master reported, if the same request may succeed soon; otherwise it is raised."""
     if isinstance(reply, Failed):
         error = from_code(reply.code, reply.text)
-        if isinstance(error, (Stopping, NotLeader, NoRoom, WindowFull)):
+        if isinstance(error, (Stopping, NotLeader, Busy)):
             return error
         raise error
     expect(reply, kind)

@@ -10,7 +10,6 @@ import mmap
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import xxhash
@@ -21,6 +20,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.host import this_host
 from holdfast.transport.shared_memory import Mapping, copy_out
 
 T = TypeVar("T")
@@ -43,15 +43,6 @@ def _patience(size_bytes: int, deadline: float) -> float:
 
 def _link_key(place: SegmentPlace) -> _LinkKey:
     return place.socket_path, place.name.boot
-
-
-def this_host() -> str:
-    """Identity of this machine: its kernel's boot id, or nothing where there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        # Not Linux, or a sandbox without /proc: then nothing is taken to be local.
-        return ""
 
 
 class NodeBytes:

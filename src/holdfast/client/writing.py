@@ -8,10 +8,10 @@ broke is left and another is taken, within the deadline: a range is written in o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.client.arguments import PutOptions
+from holdfast.client.arguments import PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.effects import BULK_FROM, Operation, Sleep
 from holdfast.client.filling import WriteFailed, copy_into, fill
@@ -24,7 +24,7 @@ from holdfast.errors import (
     HoldfastError,
     TooLarge,
 )
-from holdfast.ids import GrantId, extent_of
+from holdfast.ids import LARGE_ALIGN, GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
 
 PIECE_BYTES = 32 << 20
@@ -39,11 +39,11 @@ class Piece:
     """Objects that are put together: one grant, one commit."""
 
     keys: list[str]
-    values: list[memoryview]
+    values: Sequence[Value]
 
     @property
     def sizes(self) -> list[int]:
-        return [len(value) for value in self.values]
+        return list(map(len, self.values))
 
 
 def put(core: Core, key: str, value: memoryview, options: PutOptions, deadline: float) -> Operation[bool]:
@@ -89,9 +89,7 @@ def _put_at_once(
     return False
 
 
-def put_many(
-    core: Core, keys: list[str], values: list[memoryview], options: PutOptions, deadline: float
-) -> Operation[int]:
+def put_many(core: Core, keys: list[str], values: list[Value], options: PutOptions, deadline: float) -> Operation[int]:
     """The number of objects that were stored; keys that existed already keep theirs."""
     stored = 0
     try:
@@ -116,7 +114,10 @@ def _put_splitting(core: Core, piece: Piece, options: PutOptions, deadline: floa
     return first + rest
 
 
-def _pieces(keys: list[str], values: list[memoryview], limit: int) -> Iterator[Piece]:
+def _pieces(keys: list[str], values: list[Value], limit: int) -> Iterator[Piece]:
+    if len(keys) <= KEYS_A_REQUEST and sum(map(len, values)) + LARGE_ALIGN * len(keys) <= limit:
+        yield Piece(keys, values)
+        return
     start = total = 0
     for index, value in enumerate(values):
         extent = extent_of(len(value))

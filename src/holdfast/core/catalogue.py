@@ -191,14 +191,18 @@ class Catalogue:
         return slots
 
     def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:
+        all_fresh = not self._free
         slots = self._take_slots(len(keys))
         at = np.array(slots, np.intp)
         for name, values in columns.items():
             getattr(self, name)[at] = values
-        self.key_hashes[at] = [xxh3_64_intdigest(key.encode()) for key in keys]
+        self.key_hashes[at] = list(map(xxh3_64_intdigest, map(str.encode, keys)))
         named = self.keys
-        for slot, key in zip(slots, keys, strict=True):
-            named[slot] = key
+        if all_fresh:
+            named[len(named) - len(keys) :] = keys
+        else:
+            for slot, key in zip(slots, keys, strict=True):
+                named[slot] = key
         self.by_key.bind_many(keys, slots)
         self.count += len(keys)
         return slots

@@ -11,10 +11,12 @@ from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_OBJECT_BYTES
 def check_keys(keys: list[str]) -> None:
     if len(keys) > MAX_BATCH:
         raise BadRequest(f"{len(keys):,} keys in one request, at most {MAX_BATCH:,} are taken; nothing was changed")
+    lengths = list(map(len, keys))
+    if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES // 4):
+        return  # A character takes at most 4 bytes.
     for key in keys:
         if not key:
             raise BadKey("a key is empty; nothing was changed")
-        # A character takes at most 4 bytes, so short keys need no encoding.
         if len(key) > MAX_KEY_BYTES // 4 and (size := len(key.encode())) > MAX_KEY_BYTES:
             raise BadKey(
                 f"the key {key[:40]!r}... takes {size:,} bytes, the limit is {MAX_KEY_BYTES:,}; nothing was changed"

@@ -28,7 +28,7 @@ class KeyIndex:
 
     def slots_of(self, keys: list[str]) -> list[int]:
         shards = self._shards
-        return [shards[hash(key) & _MASK].get(key, ABSENT) for key in keys]
+        return [shards[h & _MASK].get(key, ABSENT) for h, key in zip(map(hash, keys), keys, strict=True)]
 
     def presence(self, keys: list[str]) -> bytes:
         """One byte a key: 1 if it is bound."""
@@ -36,15 +36,15 @@ class KeyIndex:
         if len(keys) == 1:
             key = keys[0]
             return _THERE if key in shards[hash(key) & _MASK] else _GONE
-        return bytes([key in shards[hash(key) & _MASK] for key in keys])
+        return bytes([key in shards[h & _MASK] for h, key in zip(map(hash, keys), keys, strict=True)])
 
     def bind(self, key: str, slot: int) -> None:
         self._shards[hash(key) & _MASK][key] = slot
 
     def bind_many(self, keys: list[str], slots: list[int]) -> None:
         shards = self._shards
-        for key, slot in zip(keys, slots, strict=True):
-            shards[hash(key) & _MASK][key] = slot
+        for h, key, slot in zip(map(hash, keys), keys, slots, strict=True):
+            shards[h & _MASK][key] = slot
 
     def unbind(self, keys: Iterable[str]) -> None:
         shards = self._shards

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Engine, Waiting
 from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
+from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -45,14 +47,18 @@ class RpcServer:
         self.controls: dict[int, Connection] = {}
         self.stopping = False
         self._next = 1
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._host = this_host()
+        self._local = f"holdfast-{secrets.token_hex(12)}"
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        near = await loop.create_unix_server(lambda: Connection(self), "\0" + self._local, backlog=1024)
+        self._listeners = [listener, near]
         self._ticking = asyncio.create_task(self._tick())
-        address = self._listener.sockets[0].getsockname()
+        address = listener.sockets[0].getsockname()
         return address[0], address[1]
 
     async def _tick(self) -> None:
@@ -68,8 +74,8 @@ class RpcServer:
     async def stop(self) -> None:
         """Refuse what waits, let the last replies leave, and close."""
         self.stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._ticking is not None:
             self._ticking.cancel()
         self.engine.refuse_parked(Stopping("the master is stopping; nothing was stored. Try again"))
@@ -113,7 +119,20 @@ class RpcServer:
             write_window_bytes=rules.write_window_bytes,
             shared_grant_bytes=rules.shared_grant_bytes,
             topology=state.topology,
+            host=self._host,
+            local=self._local,
         )
+
+
+def _notice_silence(stream: socket.socket) -> None:
+    """The kernel asks a TCP peer that says nothing, so that one that vanished is noticed."""
+    if stream.family == socket.AF_UNIX:
+        return
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -131,12 +150,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        _notice_silence(transport.get_extra_info("socket"))
         if len(self._server.connections) >= MAX_CONNECTIONS:
             self._refuse(TryAgain(f"{MAX_CONNECTIONS:,} connections are open, the most there may be; try again later"))
             return

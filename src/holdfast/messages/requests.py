@@ -150,6 +150,10 @@ class Welcome(Message, tag=96):
     write_window_bytes: int
     shared_grant_bytes: int
     topology: int
+    host: str = ""
+    """Identity of the master's machine."""
+    local: str = ""
+    """The abstract Unix socket on which it also listens: half the cost of TCP for a client on the same machine."""
 
 
 class Failed(Message, tag=97):

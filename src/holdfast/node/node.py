@@ -21,6 +21,7 @@ from holdfast.node.lent_memory import Lending, LentMemory
 from holdfast.node.membership import Membership, NodeCard
 from holdfast.node.report import Report
 from holdfast.transport.addresses import host_and_port, joined, master_addresses
+from holdfast.transport.host import this_host
 
 LONGEST_SOCKET_PATH = 107
 
@@ -58,7 +59,7 @@ class Node:
         try:
             path = self._socket_path()
             self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)
-            self.card = NodeCard(plan.name, host_identity(), self._data_address(masters[0]), path)
+            self.card = NodeCard(plan.name, this_host(), self._data_address(masters[0]), path)
         except BaseException:
             self._data.stop()
             self._remove_made_dir()
@@ -146,11 +147,6 @@ class Node:
             return self._plan.advertise
         host, port = host_and_port(self._data.address, default_port=None)
         return joined(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
-
-
-def host_identity() -> str:
-    """The same for all processes of this machine since it was started, and for nobody else."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def own_host_towards(address: str) -> str:

@@ -6,9 +6,13 @@ recognised here so that they get a clear answer while only given addresses are s
 
 from __future__ import annotations
 
+import socket
+
 from holdfast.errors import BadValue
 
 DEFAULT_PORT = 7070
+LOCAL = "unix:@"
+"""What the address of an abstract Unix socket begins with."""
 _LOOKED_UP = ("etcd", "zookeeper", "sqlite", "memory")
 
 
@@ -34,6 +38,24 @@ def host_and_port(address: str, default_port: int | None = DEFAULT_PORT) -> tupl
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise BadValue(f"{address!r} is no address: the port must be a number up to 65535")
     return host, int(port_text)
+
+
+def connected(address: str, timeout: float) -> socket.socket:
+    """A blocking stream to a master, by TCP or by its Unix socket; OSError if nobody answers."""
+    if not address.startswith(LOCAL):
+        made = socket.create_connection(host_and_port(address), timeout=timeout)
+        made.settimeout(None)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout)
+        made.connect("\0" + address.removeprefix(LOCAL))
+        made.settimeout(None)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def joined(host: str, port: int) -> str:

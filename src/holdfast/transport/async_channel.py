@@ -10,7 +10,7 @@ from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, 
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.transport.addresses import host_and_port
+from holdfast.transport.addresses import LOCAL, host_and_port
 from holdfast.transport.channel import LAST_ID
 from holdfast.transport.patience import told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
@@ -34,14 +34,17 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, address: str, hello: Hello, deadline: float) -> AsyncChannel:
-        host, port = host_and_port(address)
         left = deadline - now_seconds()
         if left <= 0:
             raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(left):
-                _, channel = await loop.create_connection(lambda: cls(address), host, port)
+                if address.startswith(LOCAL):
+                    name = "\0" + address.removeprefix(LOCAL)
+                    _, channel = await loop.create_unix_connection(lambda: cls(address), name)
+                else:
+                    _, channel = await loop.create_connection(lambda: cls(address), *host_and_port(address))
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
@@ -91,7 +94,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         connected = transport.get_extra_info("socket")
-        if connected is not None:
+        if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, error: Exception | None) -> None:
