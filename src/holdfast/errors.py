@@ -14,6 +14,8 @@ class HoldfastError(Exception):
     """Anything that holdfast reports. Its text says what happened, what was not changed and what to do."""
 
     code: ClassVar[str] = "error"
+    hint: str = ""
+    """Where to ask instead, if that is known."""
 
 
 class Refused(HoldfastError):

@@ -110,6 +110,15 @@ class MasterSettings(Settings):
     name: Name = Field("master-1", description="This master's name; each in a cluster has its own.")
     cluster: Name = Field("holdfast", description="The cluster's name.")
     data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
+    advertise: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT that others are told, where it differs from --listen."
+    )
+    leader_ttl_ms: Annotated[int, Field(ge=500)] = Field(
+        5_000, description="Silence after which a standby takes over without proof of the primary's end."
+    )
+    early_takeover: bool = Field(
+        True, description="Take over at once when the primary's port is refused; off where something stands between."
+    )
     lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
     soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
     grant_timeout_ms: Positive = Field(30_000, description="How long a writer may be silent before its put ends.")

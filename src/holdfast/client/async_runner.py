@@ -17,6 +17,7 @@ from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MA
 from holdfast.client.core import Core
 from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel
@@ -29,10 +30,9 @@ THREADS = 8
 class AsyncRunner:
     """The connection of one client, and the task that keeps what it holds."""
 
-    def __init__(self, core: Core, addresses: list[str]) -> None:
+    def __init__(self, core: Core, masters: Masters) -> None:
         self._core = core
-        self._addresses = addresses
-        self._turn = 0
+        self._masters = masters
         self._channel: AsyncChannel | None = None
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -100,7 +100,8 @@ class AsyncRunner:
         if isinstance(effect, Sleep):
             await asyncio.sleep(effect.seconds)
         elif isinstance(effect, LeaveMaster):
-            self._turn += 1
+            self._masters.failed()
+            self._masters.hinted(effect.hint)
             if self._channel is not None:
                 self._channel.close()
         return None
@@ -114,8 +115,9 @@ class AsyncRunner:
             if channel is not None and not channel.closed:
                 return channel
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
-            for _ in self._addresses:
-                address = self._addresses[self._turn % len(self._addresses)]
+            masters = self._masters
+            known = await asyncio.to_thread(masters.candidates) if masters.looks_up else masters.candidates()
+            for address in known:
                 try:
                     until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
                     self._channel = await self._nearer(
@@ -123,7 +125,8 @@ class AsyncRunner:
                     )
                 except TryAgain as error:
                     last = Unreachable(str(error))
-                    self._turn += 1
+                    masters.failed()
+                    masters.hinted(error.hint)
                     continue
                 self._core.welcomed(self._channel.welcome)
                 return self._channel

@@ -26,10 +26,10 @@ from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.core import Core
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadPattern, BadValue, ObjectNotFound
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import NodeList, ObjectStat, Status
-from holdfast.transport.addresses import master_addresses
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
@@ -40,12 +40,12 @@ async def open_async_cache(
     address: str, call_seconds: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> AsyncCache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
-    addresses = master_addresses(address)
+    masters = Masters(address)
     call_seconds = checked_timeout(call_seconds)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
     core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
-    runner = AsyncRunner(core, addresses)
+    runner = AsyncRunner(core, masters)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:
         await runner.run(refresh(core, deadline), deadline)

@@ -25,10 +25,10 @@ from holdfast.client.blocking_runner import Runner
 from holdfast.client.core import Core
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadPattern, BadValue, ObjectNotFound
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, NodeList, ObjectStat, Presence, Status
-from holdfast.transport.addresses import master_addresses
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
@@ -39,12 +39,12 @@ def open_cache(
     address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> Cache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
-    addresses = master_addresses(address)
+    masters = Masters(address)
     timeout = checked_timeout(timeout)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
     core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
-    runner = Runner(core, addresses)
+    runner = Runner(core, masters)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:
         runner.run(refresh(core, deadline), deadline)

@@ -12,6 +12,7 @@ from typing import TypeVar
 from holdfast.client.core import Core
 from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
@@ -26,10 +27,9 @@ CLOSED_TEXT = "the client was closed; connect again"
 class Runner:
     """The connection of one client, and the thread that keeps what it holds."""
 
-    def __init__(self, core: Core, addresses: list[str]) -> None:
+    def __init__(self, core: Core, masters: Masters) -> None:
         self._core = core
-        self._addresses = addresses
-        self._turn = 0
+        self._masters = masters
         self._channel: Channel | None = None
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
@@ -77,7 +77,8 @@ class Runner:
         if isinstance(effect, Sleep):
             time.sleep(effect.seconds)
         elif isinstance(effect, LeaveMaster):
-            self._turn += 1
+            self._masters.failed()
+            self._masters.hinted(effect.hint)
             if self._channel is not None:
                 self._channel.close()
         return None
@@ -93,14 +94,14 @@ class Runner:
                     return self._channel
                 self._channel.close()
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
-            for _ in self._addresses:
-                address = self._addresses[self._turn % len(self._addresses)]
+            for address in self._masters.candidates():
                 try:
                     until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
                     channel = self._nearer(Channel.open(address, self._core.hello(), until), until)
                 except TryAgain as error:
                     last = Unreachable(str(error))
-                    self._turn += 1
+                    self._masters.failed()
+                    self._masters.hinted(error.hint)
                     continue
                 self._core.welcomed(channel.welcome)
                 self._channel = channel

@@ -28,7 +28,6 @@ from holdfast.errors import (
     Stopping,
     TryAgain,
     Unreachable,
-    from_code,
 )
 from holdfast.messages.requests import (
     CommitPuts,
@@ -40,7 +39,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL
-from holdfast.wire.codec import expect
+from holdfast.wire.codec import expect, raised
 
 T = TypeVar("T", bound=Message)
 
@@ -175,7 +174,7 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
             last = _worth_another_try(reply, kind)
             unsure = False
             if isinstance(last, (Stopping, NotLeader)):
-                yield LeaveMaster()
+                yield LeaveMaster(last.hint)
         except Unreachable as error:
             last = error
         except ReplyLost as error:
@@ -197,7 +196,7 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
 def _worth_another_try(reply: Message, kind: type[Message]) -> TryAgain:
     """The error that the master reported, if the same request may succeed soon; otherwise it is raised."""
     if isinstance(reply, Failed):
-        error = from_code(reply.code, reply.text)
+        error = raised(reply)
         if isinstance(error, (Stopping, NotLeader, Busy)):
             return error
         raise error

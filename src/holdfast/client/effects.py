@@ -36,7 +36,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LeaveMaster:
-    """Close the connection to this master; the next message goes to the next address."""
+    """Close the connection to this master; the next message goes to the one it named, or to the next address."""
+
+    hint: str = ""
 
 
 Effect: TypeAlias = Message | Sleep | Work | LeaveMaster

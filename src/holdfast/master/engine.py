@@ -79,6 +79,10 @@ class Engine:
         return self.primary.state
 
     @property
+    def durable_index(self) -> int:
+        return self.log.durable if self.log is not None else self.state.index
+
+    @property
     def parked(self) -> int:
         return len(self._parked)
 

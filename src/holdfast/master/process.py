@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
-import secrets
 import signal
 import sys
 
 import structlog
 
-from holdfast.core.primary import Primary
+from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.coordination.opening import open_coordination
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
 from holdfast.dashboard.http import build_app, serve_http
-from holdfast.instant import now_ms
-from holdfast.master.engine import Engine
+from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
+from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import MasterSettings, join_address, split_address
 
 log = structlog.get_logger("holdfast.master")
@@ -31,9 +31,6 @@ def rules_of(settings: MasterSettings) -> Rules:
 
 def serve(settings: MasterSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    if settings.coordination != "memory://":
-        log.error("only the in-memory log is there in this version", coordination=settings.coordination)
-        return 2
     try:
         import uvloop
     except ImportError:  # asyncio's own loop serves as well, only slower.
@@ -42,38 +39,72 @@ def serve(settings: MasterSettings) -> int:
 
 
 async def _serve(settings: MasterSettings) -> int:
-    engine = Engine(Primary(State(), rules_of(settings)))
-    engine.start_log(secrets.randbits(63) | 1, settings.cluster, secrets.token_bytes(32), now_ms())
-    engine.start_epoch(1, now_ms())
-    server = RpcServer(engine, settings.name, settings.token)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    coordination = await _coordination(settings, stopped)
+    if stopped.is_set():
+        return 0
+    server = RpcServer(settings.name, settings.token)
     try:
         host, port = await server.start(*split_address(settings.listen))
     except OSError as error:
         print(f"holdfast: cannot listen on {settings.listen}: {error.strerror or error}", file=sys.stderr)
         return 1
-    view = MasterView(server, join_address(host, port))
+    address = settings.advertise or join_address(host, port)
+    plan = Plan(
+        rules=rules_of(settings),
+        cluster=settings.cluster,
+        address=address,
+        leader_ttl_ms=settings.leader_ttl_ms,
+        durability=settings.durability,
+        early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
+    )
+    directory = settings.data_dir / "snapshots" if settings.data_dir is not None else None
+    master = Master(server, coordination, plan, SnapshotStore(directory))
+    view = MasterView(master)
     try:
         http = await serve_http(build_app(view), *split_address(settings.http))
     except OSError as error:
         print(f"holdfast: cannot listen on {settings.http}: {error.strerror or error}", file=sys.stderr)
         await server.stop()
         return 1
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
     # What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    log.info("serving", name=settings.name, address=join_address(host, port), http=http.address)
+    running = asyncio.create_task(master.run())
+    log.info("serving", name=settings.name, address=address, http=http.address)
     if settings.ready_file is not None:
-        _write_ready(settings, join_address(host, port), http.address)
-    await stopped.wait()
+        _write_ready(settings, address, http.address)
+    await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping", name=settings.name)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
     await server.stop()
     await http.stop()
+    if coordination is not None:
+        await coordination.close()
     return 0
+
+
+async def _coordination(settings: MasterSettings, stopped: asyncio.Event) -> Coordination | None:
+    """Keeps trying until it answers; None for the in-memory log of a master that is alone."""
+    if settings.coordination.startswith("memory:"):
+        return None
+    said = False
+    while not stopped.is_set():
+        try:
+            return await open_coordination(settings.coordination, settings.cluster, settings.leader_ttl_ms)
+        except CoordinationLost as error:
+            if not said:
+                log.warning("coordination does not answer; it is tried until it does", why=str(error))
+                said = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), 1.0)
+    return None
 
 
 def _write_ready(settings: MasterSettings, address: str, http: str) -> None:

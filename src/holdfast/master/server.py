@@ -13,14 +13,14 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import structlog
 
 from holdfast.core.primary import Parked
-from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, Stopping, TryAgain
+from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
-from holdfast.master.engine import Engine, Waiting
+from holdfast.master.engine import Answer, Engine, Waiting
 from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.host import this_host
@@ -34,15 +34,16 @@ log = structlog.get_logger("holdfast.master")
 
 
 class RpcServer:
-    """What the connections share: the engine, who is connected, and how often each verb was asked."""
+    """What the connections share: the engine of a primary, who is connected, and how often each verb was asked."""
 
-    def __init__(self, engine: Engine, name: str, token: str) -> None:
-        self.engine = engine
+    def __init__(self, name: str, token: str) -> None:
+        self.engine: Engine | None = None
+        self.leader_hint = ""
         self.name = name
         self.token = token
         self.requests: Counter[type[Message]] = Counter()
-        self.views: dict[type[Message], Callable[[], Message]] = {}
-        """Verbs that look at the process rather than at the catalogue."""
+        self.views: dict[type[Message], Callable[[Any, Answer], None]] = {}
+        """Verbs that are about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
         self.stopping = False
@@ -61,11 +62,31 @@ class RpcServer:
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
 
+    def lead(self, engine: Engine) -> None:
+        """From now on requests are decided here."""
+        self.engine = engine
+
+    def follow(self, why: str) -> None:
+        """From now on they are not. Whoever waits for an answer asks the next primary: what is not durable here
+        was promised to nobody, and the connection's end tells that its fate is unknown."""
+        engine, self.engine = self.engine, None
+        if engine is None:
+            return
+        engine.refuse_parked(self.not_leading(why))
+        for connection in list(self.connections.values()):
+            if not connection.looks:
+                connection.transport.close()
+
+    def not_leading(self, why: str = "this master is not the primary") -> NotLeader:
+        error = NotLeader(f"{why}; nothing was changed. Ask {self.leader_hint or 'the primary'}")
+        error.hint = self.leader_hint
+        return error
+
     async def _tick(self) -> None:
         while True:
             again = False
             try:
-                again = self.engine.tick(now_ms())
+                again = self.engine.tick(now_ms()) if self.engine is not None else False
             except Exception:
                 log.exception("upkeep failed; it is tried again")
             # Between two steps of an eviction, requests get their turn.
@@ -78,7 +99,8 @@ class RpcServer:
             listener.close()
         if self._ticking is not None:
             self._ticking.cancel()
-        self.engine.refuse_parked(Stopping("the master is stopping; nothing was stored. Try again"))
+        if self.engine is not None:
+            self.engine.refuse_parked(Stopping("the master is stopping; nothing was stored. Try again"))
         for connection in list(self.connections.values()):
             connection.transport.close()
         for _ in range(100):
@@ -98,11 +120,16 @@ class RpcServer:
         self.connections.pop(connection.number, None)
         if self.controls.get(connection.client) is connection:
             del self.controls[connection.client]
-        self.engine.connection_lost(connection.number)
+        if self.engine is not None:
+            self.engine.connection_lost(connection.number)
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
             raise NotAuthorized("the token is missing or wrong; the connection is closed. Give the cluster's token")
+        if self.engine is None:
+            if not hello.looks:
+                raise self.not_leading()
+            return Welcome(0, 0, self.name, 0, 0, 0, 0, 0)
         if hello.control:
             # Nothing that an older connection still carries may be handled after what this one carries.
             older = self.controls.pop(hello.client, None)
@@ -147,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._greeted = False
         self.number = 0
         self.client = 0
+        self.looks = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -212,7 +240,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._greeted:
             self._greet(request_id, request)
         elif kind in server.views:
-            self._send(request_id, server.views[kind]())
+            server.views[kind](request, partial(self._send, request_id))
+        elif server.engine is None:
+            self._send(request_id, failed(server.not_leading()))
         elif server.stopping:
             self._send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
@@ -232,6 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(request, GrantRanges), "only a grant waits for room"
         deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
         waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self._send(request_id, reply))
+        assert self._server.engine is not None, "it has just parked this"
         self._server.engine.park(waiting, now)
 
     def _greet(self, request_id: int, request: Message) -> None:
@@ -239,6 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             raise BadRequest("the first request must be Hello; the connection is closed")
         welcome = self._server.greet(self, request)
         self.client = request.client
+        self.looks = request.looks
         self._greeted = True
         self._send(request_id, welcome)
 

@@ -10,65 +10,89 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.registry import Collector
 
 from holdfast import __version__
+from holdfast.core.apply import ranges_of
 from holdfast.core.digest import digest
 from holdfast.core.reads import list_keys, stat_of
+from holdfast.core.state import State
 from holdfast.instant import now_ms
-from holdfast.master.server import RpcServer
-from holdfast.messages.requests import GetStatus, KeyList, ListKeys, ListNodes, NodeInfo, NodeList, Status
+from holdfast.master.engine import Answer
+from holdfast.master.roles import Master
+from holdfast.messages.requests import (
+    FetchSnapshot,
+    GetStatus,
+    KeyList,
+    ListKeys,
+    ListNodes,
+    NodeInfo,
+    NodeList,
+    Status,
+)
 
 
 class MasterView:
-    def __init__(self, server: RpcServer, address: str) -> None:
-        self._server = server
-        self._address = address
+    def __init__(self, master: Master) -> None:
+        self.master = master
         self._started = now_ms()
-        self._digest: tuple[int, str] = (-1, "")
+        self._digest: tuple[int, int, str] = (-1, -1, "")
         self.registry = CollectorRegistry()
         self.registry.register(Figures(self))
-        server.views[GetStatus] = self.status_message
-        server.views[ListNodes] = self.nodes_message
+        master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
+        master.server.views[ListNodes] = lambda request, answer: answer(self.nodes_message())
+        master.server.views[FetchSnapshot] = self._fetch_snapshot
+
+    def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
+        answer(self.master.snapshots.piece(request.batch, request.offset))
 
     @property
-    def server(self) -> RpcServer:
-        return self._server
+    def state(self) -> State:
+        """The primary's, or the standby's copy."""
+        engine = self.master.server.engine
+        return engine.state if engine is not None else self.master.standby.state
 
     def _current_digest(self) -> str:
-        state = self._server.engine.state
-        if self._digest[0] != state.index:
-            self._digest = (state.index, digest(state.catalogue))
-        return self._digest[1]
+        state = self.state
+        if self._digest[:2] != (id(state), state.index):
+            self._digest = (id(state), state.index, digest(state.catalogue))
+        return self._digest[2]
 
     def status_message(self) -> Status:
-        primary = self._server.engine.primary
-        state = primary.state
+        state, master = self.state, self.master
+        engine = master.server.engine
+        capacity = sum(segment.size_bytes for segment in state.segments.values())
         granted = sum(grant.left_bytes * len(grant.ranges) for grant in state.grants.values())
         quarantined = sum(held.size_bytes for held in state.quarantine.values())
+        free = engine.primary.free_bytes if engine is not None else 0
+        used = capacity - free - granted - quarantined if engine is not None else occupied_bytes(state)
+        promotable, reason = master.promotable()
         return Status(
-            cluster=state.cluster,
-            name=self._server.name,
-            role="primary",
+            cluster=state.cluster or master.cluster,
+            name=master.server.name,
+            role=master.role,
             epoch=state.epoch,
-            log_index=state.index,
+            log_index=master.log_index,
             applied_index=state.index,
-            durable_index=state.index,
-            promotable=False,
-            promotable_reason="it is the primary",
+            durable_index=engine.durable_index if engine is not None else state.index,
+            promotable=promotable,
+            promotable_reason=reason,
             objects=state.catalogue.count,
-            used_bytes=primary.capacity_bytes - primary.free_bytes - granted - quarantined,
-            capacity_bytes=primary.capacity_bytes,
+            used_bytes=used,
+            capacity_bytes=capacity,
             digest=self._current_digest(),
-            leader=self._address,
+            leader=master.leader_address,
             granted_bytes=granted,
             quarantined_bytes=quarantined,
-            free_bytes=primary.free_bytes,
-            nodes=len(primary.members),
-            clients=len(self._server.connections),
+            free_bytes=free,
+            nodes=len({segment.name.node for segment in state.segments.values()}),
+            clients=len(master.server.connections),
             uptime_ms=now_ms() - self._started,
             version=__version__,
         )
 
     def nodes_message(self) -> NodeList:
-        primary = self._server.engine.primary
+        engine = self.master.server.engine
+        if engine is None:
+            return NodeList([])
+        primary = engine.primary
         now = now_ms()
         found = []
         for member in primary.members.values():
@@ -96,7 +120,10 @@ class MasterView:
 
     def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
         """A page of objects; the cursor goes on where it stopped, 0 when all were seen."""
-        primary = self._server.engine.primary
+        engine = self.master.server.engine
+        if engine is None:
+            return {"objects": [], "cursor": 0}
+        primary = engine.primary
         now = now_ms()
         reply, _ = list_keys(primary, ListKeys(prefix, cursor), 0, now)
         assert isinstance(reply, KeyList)
@@ -112,11 +139,20 @@ class MasterView:
         return {"objects": found, "cursor": after}
 
     def ready(self) -> tuple[bool, str]:
-        if self._server.stopping:
+        if self.master.server.stopping:
             return False, "the master is stopping"
-        if not self._server.engine.state.segments:
+        if self.master.server.engine is None:
+            promotable, reason = self.master.promotable()
+            return promotable, f"standby: {reason}"
+        if not self.state.segments:
             return True, "serving; no node lends memory yet"
         return True, "serving"
+
+
+def occupied_bytes(state: State) -> int:
+    """What the objects take, for a role that keeps no free space."""
+    live = state.catalogue.live()
+    return sum(int(lengths.sum()) for _, _, lengths in ranges_of(state, live)) if len(live) else 0
 
 
 def _fields(message: msgspec.Struct) -> dict[str, Any]:
@@ -130,7 +166,7 @@ class Figures(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        server = self._view.server
+        server = self._view.master.server
         engine = server.engine
         status = self._view.status_message()
         gauges = {
@@ -142,18 +178,20 @@ class Figures(Collector):
             "free_bytes": ("Memory that can be granted.", status.free_bytes),
             "nodes": ("Nodes registered.", status.nodes),
             "connections": ("Open RPC connections.", status.clients),
-            "parked_puts": ("Puts waiting for room.", engine.parked),
+            "parked_puts": ("Puts waiting for room.", engine.parked if engine is not None else 0),
+            "primary": ("1 while this master is the primary.", int(status.role == "primary")),
+            "promotable": ("1 while this master could take over.", int(status.promotable)),
             "epoch": ("The master's epoch.", status.epoch),
             "log_index": ("Records in the log.", status.log_index),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value)
-        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", engine.evicted)
+        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", engine.evicted if engine else 0)
         asked = CounterMetricFamily("holdfast_requests", "Requests by verb.", labels=["verb"])
         for kind, count in list(server.requests.items()):
             asked.add_metric([kind.__name__], count)
         yield asked
         refused = CounterMetricFamily("holdfast_failures", "Requests refused, by error.", labels=["code"])
-        for code, count in list(engine.failures.items()):
+        for code, count in list(engine.failures.items()) if engine is not None else ():
             refused.add_metric([code], count)
         yield refused

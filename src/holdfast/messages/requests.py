@@ -16,6 +16,8 @@ class Hello(Message, tag=1):
     token: str = ""
     control: bool = False
     """True: this is the client's one control connection; an older one of the same client is closed first."""
+    looks: bool = False
+    """True: only asks how things stand, which a standby answers too."""
 
 
 class Exists(Message, tag=2):
@@ -139,6 +141,21 @@ class ListNodes(Message, tag=16):
     """The nodes and how they stand; the same as `/api/v1/nodes`."""
 
 
+class FetchSnapshot(Message, tag=17):
+    """A piece of the newest snapshot that this master keeps (`batch` 0), or of that one; any role answers."""
+
+    batch: int = 0
+    offset: int = 0
+
+
+class HandOver(Message, tag=18):
+    """The primary makes durable what it has begun, resigns, and becomes a standby."""
+
+
+class TakeSnapshot(Message, tag=19):
+    """Write a snapshot now. Answered by `Done` with the number of the log's batch that it holds."""
+
+
 class Welcome(Message, tag=96):
     """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is true."""
 
@@ -161,6 +178,8 @@ class Failed(Message, tag=97):
 
     code: str
     text: str
+    hint: str = ""
+    """With `not_leader`: the address of the primary, if it is known."""
 
 
 class Presence(Message, tag=98):
@@ -301,3 +320,11 @@ class NodeInfo(Message, tag=111):
 
 class NodeList(Message, tag=112):
     nodes: list[NodeInfo]
+
+
+class SnapshotPiece(Message, tag=113):
+    """`size_bytes` is of the whole; batch 0: there is no snapshot."""
+
+    batch: int
+    size_bytes: int
+    content: bytes

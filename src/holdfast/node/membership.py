@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import HoldfastError, MemoryVoid, NameTaken, Refused, TryAgain, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
@@ -73,7 +74,7 @@ class Membership:
     def __init__(
         self,
         card: NodeCard,
-        addresses: list[str],
+        masters: Masters,
         token: str,
         lender: Lender,
         report: Report,
@@ -82,7 +83,7 @@ class Membership:
         self.failure: HoldfastError | None = None
         """Why the node cannot go on, once it cannot."""
         self._card = card
-        self._addresses = addresses
+        self._masters = masters
         self._hello = Hello(secrets.randbits(63) | 1, token, control=True)
         self._lender = lender
         self._report = report
@@ -129,18 +130,19 @@ class Membership:
 
     def _belong_once(self) -> None:
         """For as long as one connection lasts. Raises only what ends the node."""
-        # Standbys and dead masters are passed over: the next try is for the next address.
-        address = self._addresses[0]
-        self._addresses = [*self._addresses[1:], address]
+        # Standbys and dead masters are passed over: the next try is for the next address, or the one they name.
         try:
-            channel = Channel.open(address, self._hello, now_seconds() + CONNECT_SECONDS)
+            channel = Channel.open(self._masters.candidates()[0], self._hello, now_seconds() + CONNECT_SECONDS)
         except HoldfastError as error:
+            self._masters.failed()
+            self._masters.hinted(error.hint)
             self._lost(error)
             return
         self._channel = channel
         try:
             self._stay(channel)
         except HoldfastError as error:
+            self._masters.hinted(error.hint)
             self._lost(error)
         finally:
             self._channel = None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import GrantId
 from holdfast.node.attach_server import AttachServer
@@ -20,7 +21,7 @@ from holdfast.node.data_server import DataServer
 from holdfast.node.lent_memory import Lending, LentMemory
 from holdfast.node.membership import Membership, NodeCard
 from holdfast.node.report import Report
-from holdfast.transport.addresses import host_and_port, joined, master_addresses
+from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
 
 LONGEST_SOCKET_PATH = 107
@@ -52,14 +53,14 @@ class Node:
         self._memory: LentMemory | None = None
         self._made_dir: str | None = None
         self._started = False
-        masters = master_addresses(plan.address)
+        masters = Masters(plan.address)
         self._lending = Lending()
         self._report = Report()
         self._data = DataServer(plan.listen, self._lending, plan.max_connections)
         try:
             path = self._socket_path()
             self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)
-            self.card = NodeCard(plan.name, this_host(), self._data_address(masters[0]), path)
+            self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
             self._remove_made_dir()

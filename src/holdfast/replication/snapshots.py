@@ -144,6 +144,11 @@ def _sections(data: memoryview) -> dict[str, memoryview]:
     return found
 
 
+def verify(data: bytes | memoryview) -> None:
+    """CorruptSnapshot unless every section is whole and as it was written."""
+    _sections(memoryview(data))
+
+
 def load(data: bytes | memoryview, now: Instant) -> Restored:
     sections = _sections(memoryview(data))
     try:

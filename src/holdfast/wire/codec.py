@@ -34,6 +34,9 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.ListSegments,
     requests.GetStatus,
     requests.ListNodes,
+    requests.FetchSnapshot,
+    requests.HandOver,
+    requests.TakeSnapshot,
     of_nodes.RegisterNode,
     of_nodes.Beat,
     of_nodes.Leave,
@@ -53,6 +56,7 @@ REPLIES: tuple[type[Message], ...] = (
     requests.SegmentList,
     requests.Status,
     requests.NodeList,
+    requests.SnapshotPiece,
     of_nodes.Registered,
     of_nodes.Beaten,
 )
@@ -93,7 +97,14 @@ decode_data_reply = decoder(DATA_REPLIES)
 
 
 def failed(error: HoldfastError) -> Failed:
-    return Failed(error.code, str(error))
+    return Failed(error.code, str(error), error.hint)
+
+
+def raised(reply: Failed) -> HoldfastError:
+    """The error that the peer reported."""
+    error = from_code(reply.code, reply.text)
+    error.hint = reply.hint
+    return error
 
 
 def expect(reply: Message, kind: type[T]) -> T:
@@ -101,5 +112,5 @@ def expect(reply: Message, kind: type[T]) -> T:
     if type(reply) is kind:
         return reply
     if isinstance(reply, Failed):
-        raise from_code(reply.code, reply.text)
+        raise raised(reply)
     raise BadRequest(f"the peer answered {type(reply).__name__} where {kind.__name__} was expected")

@@ -1,0 +1,115 @@
+"""How a term is won, the same on every backend: look, judge how the last term ended, take.
+
+A backend says what it sees (`Look`) and tries to take the leadership on the strength of it; between the two it
+compares, in one transaction, that nothing has moved. A leader is silent when, by the watcher's own clock, its
+deadline must have passed (I12); a watcher that could not look for a while starts counting anew, so that an outage
+of coordination is not taken for a death.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.coordination.interface import CoordinationLost, Proof, Term
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, proof_after, unless_cancelled
+from holdfast.errors import Uncertain
+
+log = logging.getLogger("holdfast.coordination")
+
+RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The last term as a campaigner sees it."""
+
+    record: TermRecord | None
+    mark: object = None
+    """Changes with every renewal; None when the backend has dropped the leader by itself."""
+    promised_until: float | None = None
+    """Where the backend can tell: until when, by our clock, the leader may still be answering."""
+    dead: bool = False
+    """The leader's process is gone for sure."""
+
+
+class Silence:
+    """When the leader must have stopped answering, by this process's clock."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._mark: object = None
+        self._looked_at = float("-inf")
+        self._until: float | None = None
+
+    def observe(self, look: Look) -> bool:
+        now = self._timing.clock()
+        was_away = now - self._looked_at > self._timing.ttl_s / 2
+        self._looked_at = now
+        if look.promised_until is not None:
+            self._until = look.promised_until
+        elif self._until is None or was_away or (look.mark is not None and look.mark != self._mark):
+            self._until = now + self._timing.ttl_s
+        if look.mark is not None:
+            self._mark = look.mark
+        return now >= self._until
+
+    def left_s(self) -> float:
+        if self._until is None:
+            return 0.0
+        return max(0.0, self._until - self._timing.clock())
+
+
+class Contest(Protocol):
+    """What a backend brings to a campaign."""
+
+    timing: Timing
+    look_every_s: float
+
+    def leader_changes(self) -> int: ...
+
+    async def look(self) -> Look: ...
+
+    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+        """The term, running; None when something has moved since the look. Leaves nothing when it raises."""
+        ...
+
+    async def leader_changed(self, seen: int, wait_s: float) -> None:
+        """Return when there is more than was seen, or after the wait."""
+        ...
+
+
+def judge(look: Look, replacing: int | None, silence: Silence) -> Proof | None:
+    """How the last term is known to have ended; None while it may lead."""
+    silent = silence.observe(look)
+    if look.record is None:
+        return "first"
+    if look.record.resigned:
+        return proof_after(look.record, "resigned")
+    if look.dead:
+        return proof_after(look.record, "flock")
+    if silent:
+        return "silence"
+    if replacing == look.record.epoch:
+        return "guess"
+    return None
+
+
+async def campaign(contest: Contest, address: str, replacing: int | None) -> Term:
+    silence = Silence(contest.timing)
+    while True:
+        seen = contest.leader_changes()
+        try:
+            look = await contest.look()
+            proof = judge(look, replacing, silence)
+            if proof is not None:
+                term = await unless_cancelled(contest.take(address, look, proof))
+                if term is not None:
+                    log.info("won epoch %d (%s)", term.epoch, proof)
+                    return term
+        except (CoordinationLost, Uncertain) as error:
+            log.warning("campaigning, but coordination fails: %s", error)
+            await contest.timing.sleep(RETRY_S)
+            continue
+        await contest.leader_changed(seen, min(contest.look_every_s, silence.left_s() + 0.002))

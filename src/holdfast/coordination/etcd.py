@@ -1,0 +1,255 @@
+"""Coordination in etcd: the production default.
+
+The leader key hangs on a lease that the leader keeps alive; a campaigner reads how much of that lease is left and
+so knows, by its own clock, until when the leader may be answering, even if somebody revokes the lease. Watches
+only say that it is time to read again: Debian's etcd 3.4 loses and repeats events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc.aio
+from aetcd import rpc
+
+from holdfast.coordination import following
+from holdfast.coordination.campaigning import Look, campaign
+from holdfast.coordination.etcd_channel import EtcdChannel
+from holdfast.coordination.etcd_keys import (
+    Keys,
+    created_at,
+    decode_record,
+    decode_tail,
+    delete,
+    found,
+    get,
+    put,
+    txn,
+)
+from holdfast.coordination.etcd_term import EtcdTerm
+from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, Proof, Term
+from holdfast.coordination.locations import Location
+from holdfast.coordination.stored import decode_batch, decode_leader, encode_leader, encode_record
+from holdfast.coordination.terms import Tenure, TermRecord, Timing
+from holdfast.errors import HoldfastError, Uncertain
+from holdfast.instant import now_seconds
+
+log = logging.getLogger("holdfast.coordination")
+
+TRIM_KEYS = 512
+WATCH_AGAIN_S = 0.2
+READ_KEYS = (4, 1024)
+
+
+class EtcdCoordination:
+    max_batch_bytes = MIB
+    appends_in_flight = 1
+    look_every_s = 0.5
+
+    def __init__(self, place: Location, leader_ttl_ms: int) -> None:
+        self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
+        self._keys = Keys(place.cluster)
+        self._channel = EtcdChannel(place, self.timing.answer_s)
+        self._compacts = place.options.get("compact", "on") != "off"
+        self._leader_changes = following.Changes()
+        self._log_changes = following.Changes()
+        self._watching: asyncio.Task[None] | None = None
+        self._terms: list[Tenure] = []
+
+    async def open(self) -> None:
+        await self._channel.authenticate()
+        await self.last_index()
+        self._watching = asyncio.create_task(self._keep_watching(), name="watch etcd")
+
+    async def _keep_watching(self) -> None:
+        while True:
+            try:
+                async for keys in self._channel.watch([self._keys.leader, self._keys.tail]):
+                    if self._keys.leader in keys:
+                        self._leader_changes.bump()
+                    if self._keys.tail in keys:
+                        self._log_changes.bump()
+            except grpc.aio.AioRpcError as error:
+                log.debug("the watch of etcd broke: %s", error.details())
+            except asyncio.CancelledError:
+                # The channel cancels the call, not this task, when it turns to another member.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+            self._leader_changes.bump()
+            self._log_changes.bump()
+            await asyncio.sleep(WATCH_AGAIN_S)
+
+    async def _read(self, *operations: Any) -> Any:
+        return await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], list(operations)))
+
+    async def _write(self, request: Any) -> Any:
+        return await self._channel.write(lambda stubs: stubs.kv.Txn, request)
+
+    async def campaign(self, address: str, replacing: int | None = None) -> Term:
+        return await campaign(self, address, replacing)
+
+    def leader_changes(self) -> int:
+        return self._leader_changes.count
+
+    async def leader_changed(self, seen: int, wait_s: float) -> None:
+        await self._leader_changes.beyond(seen, wait_s)
+
+    async def look(self) -> Look:
+        answer = await self._read(get(self._keys.leader), get(self._keys.epoch))
+        leader, record = found(answer, 0), decode_record(found(answer, 1))
+        if not leader:
+            return Look(record)
+        return Look(record, leader[0].create_revision, promised_until=await self._promised_until(leader[0].lease))
+
+    async def _promised_until(self, lease: int) -> float | None:
+        """None if the lease is gone. Seconds are told rounded down, so one more may be left."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease)
+        left = await self._channel.read(lambda stubs: stubs.lease.LeaseTimeToLive, request)
+        if left.TTL < 0:
+            return None
+        renewed_by = self.timing.clock() - (left.grantedTTL - left.TTL - 1)
+        return float(renewed_by + self.timing.ttl_s)
+
+    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+        sent_at = self.timing.clock()
+        ttl = rpc.LeaseGrantRequest(TTL=math.ceil(self.timing.ttl_s))
+        lease = (await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID
+        term: EtcdTerm | None = None
+        try:
+            term = await self._take(address, look, proof, lease)
+        finally:
+            if term is None:
+                await self._revoke(lease)
+        if term is not None:
+            self._terms = [*(term for term in self._terms if not term.over), term]
+            term.begin(sent_at, self)
+        return term
+
+    async def _take(self, address: str, look: Look, proof: Proof, lease: int) -> EtcdTerm | None:
+        keys = self._keys
+        if look.mark is not None:
+            # One transaction may not both delete and put a key. Between the two, the first come is served.
+            deposing = txn([created_at(keys.leader, int(str(look.mark)))], [delete(keys.leader)])
+            if not (await self._write(deposing)).succeeded:
+                return None
+        epoch = 1 if look.record is None else look.record.epoch + 1
+        record = TermRecord(epoch, address, doubtful=proof == "guess")
+        winning = txn(
+            [created_at(keys.leader, 0), self._unchanged(look.record)],
+            [
+                put(keys.leader, encode_leader(Leader(epoch, address)), lease),
+                put(keys.epoch, encode_record(record)),
+                get(keys.tail),
+            ],
+        )
+        answer = await self._write(winning)
+        if not answer.succeeded:
+            return None
+        tail, fence = decode_tail(found(answer, 2)), answer.header.revision
+        return EtcdTerm(record, proof, look.record, self.timing, self._channel, keys, lease, fence, tail)
+
+    def _unchanged(self, record: TermRecord | None) -> Any:
+        if record is None:
+            return created_at(self._keys.epoch, 0)
+        return rpc.Compare(
+            key=self._keys.epoch, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=encode_record(record)
+        )
+
+    async def _revoke(self, lease: int) -> None:
+        try:
+            await self._channel.write(lambda stubs: stubs.lease.LeaseRevoke, rpc.LeaseRevokeRequest(ID=lease))
+        except (CoordinationLost, Uncertain) as error:
+            log.warning("a lease of a lost campaign was not revoked and will run out: %s", error)
+
+    async def leader(self) -> Leader | None:
+        kvs = found(await self._read(get(self._keys.leader)), 0)
+        return decode_leader(kvs[0].value) if kvs else None
+
+    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        return following.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
+
+    def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
+        limit = READ_KEYS[0]
+
+        async def read(after: int) -> Batches:
+            nonlocal limit
+            seen = self._log_changes.count
+            start = self._keys.batch(after + 1)
+            answer = await self._read(get(start, range_end=self._keys.log_end, limit=limit))
+            kvs = found(answer, 0)
+            if not kvs:
+                await self._log_changes.beyond(seen, self.look_every_s)
+                return []
+            if self._keys.index(kvs[0].key) != after + 1:
+                raise Compacted(self._keys.index(kvs[0].key))
+            mean_bytes = max(1, sum(len(kv.value) for kv in kvs) // len(kvs))
+            limit = min(max(READ_KEYS[0], following.READ_BYTES // mean_bytes), READ_KEYS[1])
+            return [(self._keys.index(kv.key), decode_batch(kv.value).batch) for kv in kvs]
+
+        return following.follow_log(read, self.last_index, after_index)
+
+    async def last_index(self) -> int:
+        return decode_tail(found(await self._read(get(self._keys.tail)), 0)).number
+
+    async def trim(self, through_index: int) -> None:
+        through = min(through_index, await self.last_index() - 1)
+        revision = 0
+        while True:
+            first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1, keys_only=True)
+            kvs = found(await self._read(first), 0)
+            if not kvs or self._keys.index(kvs[0].key) > through:
+                break
+            end = min(self._keys.index(kvs[0].key) + TRIM_KEYS, through + 1)
+            step = rpc.DeleteRangeRequest(key=kvs[0].key, range_end=self._keys.batch(end))
+            answer = await self._channel.write(lambda stubs: stubs.kv.DeleteRange, step)
+            revision = answer.header.revision
+        if revision and self._compacts:
+            await self._compact(revision)
+
+    async def _compact(self, revision: int) -> None:
+        """etcd keeps what was deleted until it is compacted; without that the log would fill it."""
+        try:
+            await self._channel.write(lambda stubs: stubs.kv.Compact, rpc.CompactionRequest(revision=revision))
+        except HoldfastError as error:
+            # Somebody else's compaction may have gone further, or this user may not: the trim itself is done.
+            log.info("etcd was not compacted: %s", error)
+
+    async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
+        lease = 0
+        if ttl_ms is not None:
+            ttl = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000))
+            lease = (await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID
+        await self._write(txn([], [put((self._keys.published + name).encode(), value, lease)]))
+
+    async def read(self, name: str) -> bytes | None:
+        kvs = found(await self._read(get((self._keys.published + name).encode())), 0)
+        return bytes(kvs[0].value) if kvs else None
+
+    async def list(self, prefix: str) -> dict[str, bytes]:
+        start = (self._keys.published + prefix).encode()
+        kvs = found(await self._read(get(start, range_end=start[:-1] + bytes([start[-1] + 1]))), 0)
+        return {kv.key.decode()[len(self._keys.published) :]: bytes(kv.value) for kv in kvs}
+
+    async def unpublish(self, name: str) -> None:
+        await self._write(txn([], [delete((self._keys.published + name).encode())]))
+
+    async def log_bytes(self) -> int:
+        first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1)
+        answer = await self._read(get(self._keys.tail), first)
+        if not found(answer, 1):
+            return 0
+        stored = decode_batch(found(answer, 1)[0].value)
+        return decode_tail(found(answer, 0)).total_bytes - stored.total_bytes + len(stored.batch)
+
+    async def close(self) -> None:
+        for term in self._terms:
+            await term.resign()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._channel.close()

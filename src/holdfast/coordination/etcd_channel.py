@@ -1,0 +1,213 @@
+"""Requests to etcd: one of several members at a time, the next one when it fails, a deadline on each.
+
+The stubs come from aetcd; the channel is our own, because ours has TLS, several members and tokens. A write whose
+answer is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+from aetcd import rpc
+
+from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.locations import Location
+from holdfast.errors import BadValue, HoldfastError, NotAuthorized, ReplyLost
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1500),  # It is also how long one attempt to connect may take.
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+NOT_SENT = ("failed to connect", "connection refused", "name resolution", "dns resolution", "too many requests")
+LEAST_TRY_S = 0.5
+
+
+class Stubs(NamedTuple):
+    channel: Any
+    kv: Any
+    lease: Any
+    watch: Any
+    auth: Any
+
+
+def stubs_on(channel: Any) -> Stubs:
+    return Stubs(channel, rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.WatchStub(channel), rpc.AuthStub(channel))
+
+
+def credentials_of(place: Location) -> Any:
+    """TLS as the URL asks for it, or None."""
+    options = place.options
+    if not (options.get("ca") or options.get("cert") or options.get("tls") == "on"):
+        return None
+
+    def content(name: str) -> bytes | None:
+        if not options.get(name):
+            return None
+        try:
+            return Path(options[name]).read_bytes()
+        except OSError as error:
+            raise BadValue(f"cannot read {name}={options[name]}: {error.strerror}") from error
+
+    return grpc.ssl_channel_credentials(content("ca"), content("key"), content("cert"))
+
+
+def told(error: Any, place: Location, writes: bool) -> HoldfastError:
+    """What an error of gRPC means for the caller."""
+    code, details = error.code(), error.details() or ""
+    where = f"etcd at {','.join(place.hosts)}"
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return NotAuthorized(f"{where} refuses: {details}; nothing was changed")
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
+        if "auth" in details or "user name" in details:
+            return NotAuthorized(f"{where} refuses: {details}; check user= and password= in its URL")
+        return BadValue(f"{where} refuses: {details}; nothing was changed")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
+        return CoordinationLost(
+            f"{where} has filled its quota and takes no writes; nothing was written; "
+            "compact and defragment it, then disarm the NOSPACE alarm"
+        )
+    text = f"{where} does not answer: {details or code.name}"
+    if writes and not any(sign in details.lower() for sign in NOT_SENT):
+        return ReplyLost(f"{text}; it may have been written")
+    return CoordinationLost(f"{text}; nothing was changed")
+
+
+def is_stale_token(error: Any) -> bool:
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or "auth store is old" in (error.details() or "")
+
+
+class EtcdChannel:
+    def __init__(self, place: Location, answer_s: float) -> None:
+        self.place = place
+        self.answer_s = answer_s
+        self._credentials = credentials_of(place)
+        self._at = 0
+        self._open: dict[int, Stubs] = {}
+        self._token = ""
+        self._watching: Any = None
+
+    def _stubs(self) -> Stubs:
+        if self._at not in self._open:
+            host = self.place.hosts[self._at]
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(host, options=OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(host, self._credentials, options=OPTIONS)
+            self._open[self._at] = stubs_on(channel)
+        return self._open[self._at]
+
+    def _next_member(self, failed: int) -> None:
+        if failed == self._at and len(self.place.hosts) > 1:
+            self._at = (self._at + 1) % len(self.place.hosts)
+            if self._watching is not None:
+                self._watching.cancel()
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        # A member that was cut off from the others must say so instead of waiting for them.
+        found = [("hasleader", "true")]
+        if self._token:
+            found.append(("token", self._token))
+        return found
+
+    async def authenticate(self) -> None:
+        try:
+            await self._authenticate()
+        except grpc.aio.AioRpcError as error:
+            raise told(error, self.place, writes=False) from error
+
+    async def _authenticate(self) -> None:
+        user = self.place.options.get("user", "")
+        if user:
+            request = rpc.AuthenticateRequest(name=user, password=self.place.options.get("password", ""))
+            self._token = ""
+            self._token = (await self._try(lambda stubs: stubs.auth.Authenticate, request, self.answer_s)).token
+
+    async def read(self, method: Callable[[Stubs], Any], request: Any) -> Any:
+        """Harmless to ask again: every member is tried."""
+        try_s = max(LEAST_TRY_S, self.answer_s / len(self.place.hosts))
+        for left in reversed(range(len(self.place.hosts))):
+            try:
+                return await self._with_token(method, request, try_s)
+            except grpc.aio.AioRpcError as error:
+                failure = told(error, self.place, writes=False)
+                if left == 0 or not isinstance(failure, CoordinationLost):
+                    raise failure from error
+        raise AssertionError("an etcd location without hosts")
+
+    async def write(self, method: Callable[[Stubs], Any], request: Any) -> Any:
+        """Sent once."""
+        try:
+            return await self._with_token(method, request, self.answer_s)
+        except grpc.aio.AioRpcError as error:
+            raise told(error, self.place, writes=True) from error
+
+    async def _with_token(self, method: Callable[[Stubs], Any], request: Any, try_s: float) -> Any:
+        try:
+            return await self._try(method, request, try_s)
+        except grpc.aio.AioRpcError as error:
+            # A token runs out, and dies with the member that gave it; what it refused was not done.
+            if not self._token or not is_stale_token(error):
+                raise
+        await self._authenticate()
+        return await self._try(method, request, try_s)
+
+    async def _try(self, method: Callable[[Stubs], Any], request: Any, try_s: float) -> Any:
+        at = self._at
+        try:
+            return await method(self._stubs())(request, timeout=try_s, metadata=self._metadata())
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                grpc.StatusCode.UNKNOWN,
+                grpc.StatusCode.INTERNAL,
+            ):
+                self._next_member(at)
+            raise
+
+    async def keep_alive(self, lease: int) -> int:
+        """The seconds that the lease has again; 0 if it is gone."""
+        at = self._at
+        call = self._stubs().lease.LeaseKeepAlive(timeout=self.answer_s, metadata=self._metadata())
+        try:
+            await call.write(rpc.LeaseKeepAliveRequest(ID=lease))
+            answer = await call.read()
+            if answer is grpc.aio.EOF:
+                raise CoordinationLost(f"etcd at {self.place.hosts[at]} closed the lease's stream; it is tried again")
+            return int(answer.TTL)
+        except grpc.aio.AioRpcError as error:
+            self._next_member(at)
+            if self._token and is_stale_token(error):
+                await self.authenticate()
+            raise told(error, self.place, writes=False) from error
+        finally:
+            call.cancel()
+
+    async def watch(self, keys: list[bytes]) -> AsyncIterator[list[bytes]]:
+        """The keys that changed, as one member tells it; ends when that fails. Nobody may rely on it alone."""
+        call = self._stubs().watch.Watch(metadata=self._metadata())
+        self._watching = call
+        try:
+            for key in keys:
+                await call.write(rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key)))
+            async for answer in call:
+                if answer.canceled:
+                    return
+                yield [event.kv.key for event in answer.events] or keys
+        finally:
+            self._watching = None
+            call.cancel()
+
+    async def close(self) -> None:
+        for stubs in self._open.values():
+            await stubs.channel.close(None)
+        self._open.clear()

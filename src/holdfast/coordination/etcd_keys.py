@@ -1,0 +1,69 @@
+"""How a cluster lies in etcd, under `/holdfast/CLUSTER/`, and the transactions that are put together from it.
+
+`leader` hangs on a lease; its create_revision is the fence. `epoch` is the record of the last term, which stays.
+Nothing but `epoch` is needed for it to go on growing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aetcd import rpc
+
+from holdfast.coordination import stored
+from holdfast.coordination.stored import Tail
+from holdfast.coordination.terms import TermRecord
+
+
+class Keys:
+    def __init__(self, cluster: str) -> None:
+        self.prefix = f"/holdfast/{cluster}/"
+        self.leader = f"{self.prefix}leader".encode()
+        self.epoch = f"{self.prefix}epoch".encode()
+        self.tail = f"{self.prefix}tail".encode()
+        self.log_end = f"{self.prefix}log0".encode()
+        self.published = f"{self.prefix}published/"
+
+    def batch(self, index: int) -> bytes:
+        return f"{self.prefix}log/{index:020d}".encode()
+
+    def index(self, key: bytes) -> int:
+        return int(key.rpartition(b"/")[2])
+
+
+def decode_record(kvs: Any) -> TermRecord | None:
+    return stored.decode_record(kvs[0].value) if kvs else None
+
+
+def decode_tail(kvs: Any) -> Tail:
+    return stored.decode_tail(kvs[0].value, kvs[0].mod_revision) if kvs else Tail(0, 0, 0)
+
+
+def created_at(key: bytes, revision: int) -> Any:
+    """Compare: the key was created at that revision; 0 means that it does not exist."""
+    return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
+
+
+def changed_at(key: bytes, revision: int) -> Any:
+    return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
+
+
+def get(key: bytes, **options: Any) -> Any:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, **options))
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def delete(key: bytes) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+
+
+def txn(compare: list[Any], success: list[Any], failure: list[Any] | None = None) -> Any:
+    return rpc.TxnRequest(compare=compare, success=success, failure=failure or [])
+
+
+def found(answer: Any, number: int) -> Any:
+    """The key-values that the numbered operation of a transaction read."""
+    return answer.responses[number].response_range.kvs

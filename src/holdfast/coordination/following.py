@@ -1,0 +1,100 @@
+"""Waiting for news, reading the log on and on, and watching the leader: the same on every backend.
+
+A change is only counted; what it was is always read again. A reader takes the count before it reads and waits for
+more than that count, so that it cannot miss what happens in between, and it looks again from time to time even if
+no change is reported, so that a backend's lost watch costs a moment and not a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from holdfast.coordination.interface import Batches, CoordinationLost, Leader, LogBehind
+from holdfast.errors import Uncertain
+
+log = logging.getLogger("holdfast.coordination")
+
+RETRY_S = 0.2
+READ_BYTES = 4 << 20
+"""About as much as one read of a follower that is behind brings."""
+
+
+class Changes:
+    """A count that only grows. Lives in one event loop."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self.count = 0
+        self._sleep = sleep
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def bump(self) -> None:
+        self.count += 1
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def beyond(self, seen: int, wait_s: float) -> None:
+        if self.count != seen or wait_s <= 0:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        timer = asyncio.ensure_future(self._sleep(wait_s))
+        try:
+            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiter)
+
+
+async def follow_log(
+    read: Callable[[int], Awaitable[Batches]],
+    last_index: Callable[[], Awaitable[int]],
+    after_index: int,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[Batches, None]:
+    """`read(after)` gives the batches that follow, waiting a while if there are none, or raises `Compacted`."""
+    checked = False
+    while True:
+        try:
+            if not checked:
+                last = await last_index()
+                if last < after_index:
+                    raise LogBehind(last, after_index)
+                checked = True
+            batches = await read(after_index)
+        except (CoordinationLost, Uncertain) as error:
+            log.warning("following the log, but coordination fails: %s", error)
+            await sleep(RETRY_S)
+            continue
+        if not batches:
+            continue
+        indexes = [index for index, _ in batches]
+        assert indexes == list(range(after_index + 1, after_index + 1 + len(batches))), "a gap in the log"
+        after_index = indexes[-1]
+        yield batches
+
+
+async def watch_leader(
+    read: Callable[[], Awaitable[Leader | None]],
+    changes: Callable[[], int],
+    changed: Callable[[int, float], Awaitable[None]],
+    look_every_s: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[Leader | None, None]:
+    told: Leader | None = None
+    first = True
+    while True:
+        seen = changes()
+        try:
+            leader = await read()
+        except (CoordinationLost, Uncertain) as error:
+            log.debug("watching the leader, but coordination fails: %s", error)
+            await sleep(RETRY_S)
+            continue
+        if first or leader != told:
+            first, told = False, leader
+            yield leader
+        await changed(seen, look_every_s)

@@ -1,0 +1,130 @@
+"""What a master needs from coordination: a term of leadership, one log, and a little soft state.
+
+The log can be written through a `Term` and through nothing else, and a backend refuses a term's batch in the very
+transaction that would write it once a later term exists (I3). Batches are numbered from 1 without a gap (I13);
+the last one always stays, however far the log is trimmed, so that its end can be compared. Whatever a watch of a
+backend says is only a reason to read again: no promise rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from holdfast.errors import Refused, TryAgain
+
+Proof: TypeAlias = Literal["first", "resigned", "flock", "silence", "guess"]
+"""How the end of the previous term is known: there was none, it resigned, its process is dead for sure, its
+leadership must have run out by its own clock, or it was deposed without knowing."""
+
+Batches: TypeAlias = list[tuple[int, bytes]]
+
+MIB = 1 << 20
+
+
+class Deposed(Refused):
+    """A later term exists, or this one has ended: nothing was written."""
+
+    code = "deposed"
+
+
+class Compacted(Refused):
+    """The next batch has been trimmed away: start from a snapshot, then follow from `first_index` or later."""
+
+    code = "compacted"
+
+    def __init__(self, first_index: int) -> None:
+        super().__init__(f"the log now begins at batch {first_index}; load a snapshot and follow from there")
+        self.first_index = first_index
+
+
+class LogBehind(Refused):
+    """The log ends before what the follower already holds: it has lost its tail."""
+
+    code = "log_behind"
+
+    def __init__(self, last_index: int, after_index: int) -> None:
+        super().__init__(
+            f"the log ends at batch {last_index}, but batch {after_index} was there once: coordination has lost "
+            "its tail (restored from a backup?); nothing was changed"
+        )
+        self.last_index = last_index
+
+
+class CoordinationLost(TryAgain):
+    """Coordination does not answer, or cannot store anything now. Nothing was written."""
+
+    code = "coordination_lost"
+
+
+class Leader(NamedTuple):
+    epoch: int
+    address: str
+
+
+class Term(Protocol):
+    """Proof of leadership, kept alive by its backend until it ends."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def proof(self) -> Proof: ...
+
+    @property
+    def previous_address(self) -> str: ...
+
+    @property
+    def valid_until(self) -> float:
+        """Seconds of `now_seconds()`: until then this process may answer as primary (I12)."""
+        ...
+
+    async def append(self, index: int, batch: bytes) -> None:
+        """Durable on return. `Deposed`, or `CoordinationLost`: nothing was written. `ReplyLost`: it may have been;
+        the same index and bytes may then be appended again, and being found in the log is success."""
+        ...
+
+    async def ended(self) -> str:
+        """Returns, with the reason, when the term is over; `valid_until` is then in the past."""
+        ...
+
+    async def resign(self) -> None: ...
+
+
+class Coordination(Protocol):
+    max_batch_bytes: int
+    appends_in_flight: int
+
+    async def campaign(self, address: str, replacing: int | None = None) -> Term:
+        """Waits until won. With `replacing`, that very term is deposed at once, if it still leads."""
+        ...
+
+    async def leader(self) -> Leader | None: ...
+
+    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        """The present leader at once, then each change; it outlasts outages and never misses the latest."""
+        ...
+
+    def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
+        """Batches after that index, in order, each once, without end. `Compacted`, `LogBehind`."""
+        ...
+
+    async def last_index(self) -> int: ...
+
+    async def trim(self, through_index: int) -> None:
+        """Forget batches through that index, in bounded steps; the last batch stays."""
+        ...
+
+    async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None: ...
+
+    async def read(self, name: str) -> bytes | None: ...
+
+    async def list(self, prefix: str) -> dict[str, bytes]: ...
+
+    async def unpublish(self, name: str) -> None: ...
+
+    async def log_bytes(self) -> int:
+        """Bytes of the batches that the log holds now."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,74 @@
+"""Open the coordination that a URL names; a backend is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.coordination.interface import Coordination
+from holdfast.coordination.locations import Location, parse_location
+from holdfast.errors import BadValue
+
+LEADER_TTL_MS = 5000
+
+
+async def open_coordination(url: str, cluster: str = "holdfast", leader_ttl_ms: int = LEADER_TTL_MS) -> Coordination:
+    """`CoordinationLost` when it does not answer now."""
+    if leader_ttl_ms < 500:
+        raise BadValue(f"a leader_ttl of {leader_ttl_ms} ms is too short to be kept up; give at least 500")
+    place = parse_location(url, cluster)
+    if place.scheme == "memory":
+        from holdfast.coordination.memory import MemoryCoordination, named_store
+
+        return MemoryCoordination(named_store(place.hosts[0]), place.cluster, leader_ttl_ms)
+    if place.scheme == "sqlite":
+        return await _open_sqlite(place, leader_ttl_ms)
+    if place.scheme == "etcd":
+        return await _open_etcd(place, leader_ttl_ms)
+    return await _open_zookeeper(place, leader_ttl_ms)
+
+
+async def _open_sqlite(place: Location, leader_ttl_ms: int) -> Coordination:
+    from holdfast.coordination.sqlite import SqliteCoordination
+
+    synchronous = place.options.get("synchronous", "full").upper()
+    if synchronous not in ("FULL", "NORMAL"):
+        raise BadValue(f"synchronous={synchronous.lower()} is neither full nor normal")
+    opened = SqliteCoordination(Path(place.path), place.cluster, leader_ttl_ms, synchronous)
+    try:
+        await opened.open()
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+async def _open_etcd(place: Location, leader_ttl_ms: int) -> Coordination:
+    try:
+        from holdfast.coordination.etcd import EtcdCoordination
+    except ImportError as error:
+        raise missing_extra("etcd", error) from error
+    opened = EtcdCoordination(place, leader_ttl_ms)
+    try:
+        await opened.open()
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+async def _open_zookeeper(place: Location, leader_ttl_ms: int) -> Coordination:
+    try:
+        from holdfast.coordination.zookeeper import ZooKeeperCoordination
+    except ImportError as error:
+        raise missing_extra("zookeeper", error) from error
+    opened = ZooKeeperCoordination(place, leader_ttl_ms)
+    try:
+        await opened.open()
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+def missing_extra(extra: str, error: ImportError) -> BadValue:
+    return BadValue(f"{extra}:// needs a package that is not installed ({error.name}): pip install 'holdfast[{extra}]'")

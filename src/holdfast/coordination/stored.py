@@ -1,0 +1,65 @@
+"""How terms, leaders and batches are written in etcd and ZooKeeper.
+
+The tail and each batch begin with two numbers, so that the bytes which the log holds are known from its two ends,
+and so that a batch found in the log can be told to be one's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.coordination.interface import Leader
+from holdfast.coordination.terms import TermRecord
+
+HEADER = struct.Struct(">QQ")
+
+
+class Tail(NamedTuple):
+    """The last batch, the bytes of all batches that ever were, and what the backend compares to see it unchanged."""
+
+    number: int
+    total_bytes: int
+    version: int
+
+
+class Stored(NamedTuple):
+    epoch: int
+    total_bytes: int
+    batch: bytes
+
+
+def encode_record(record: TermRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(value: bytes) -> TermRecord:
+    return msgspec.msgpack.decode(value, type=TermRecord)
+
+
+def encode_leader(leader: Leader) -> bytes:
+    return msgspec.msgpack.encode(tuple(leader))
+
+
+def decode_leader(value: bytes) -> Leader:
+    return Leader(*msgspec.msgpack.decode(value, type=tuple[int, str]))
+
+
+def encode_batch(epoch: int, total_bytes: int, batch: bytes) -> bytes:
+    return HEADER.pack(epoch, total_bytes) + batch
+
+
+def decode_batch(value: bytes) -> Stored:
+    epoch, total_bytes = HEADER.unpack_from(value)
+    return Stored(epoch, total_bytes, value[HEADER.size :])
+
+
+def encode_tail(number: int, total_bytes: int) -> bytes:
+    return HEADER.pack(number, total_bytes)
+
+
+def decode_tail(value: bytes, version: int) -> Tail:
+    number, total_bytes = HEADER.unpack(value)
+    return Tail(number, total_bytes, version)

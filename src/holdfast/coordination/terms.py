@@ -1,0 +1,210 @@
+"""A term while it lasts: how long it may answer, when it is over, and why.
+
+A leader's deadline counts from before each renewal was sent, and is shortened by the drift allowed between two
+clocks; whoever waits for its silence counts the whole `leader_ttl` from when it saw that renewal. So the leader
+has always stopped first (I12), and no clock value leaves a process (I16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.coordination.interface import Coordination, CoordinationLost, Deposed, Proof
+from holdfast.errors import BadValue, HoldfastError, ReplyLost, Uncertain
+
+log = logging.getLogger("holdfast.coordination")
+
+DRIFT = 0.01
+MARGIN_S = 0.03
+BEATS_PER_TTL = 5
+
+
+class Timing(NamedTuple):
+    """Clock, sleep and the leader's time to live: arguments, so that a simulator can drive them."""
+
+    ttl_s: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    @property
+    def beat_s(self) -> float:
+        return self.ttl_s / BEATS_PER_TTL
+
+    @property
+    def answer_s(self) -> float:
+        """How long one request to coordination may take."""
+        return max(0.5, self.ttl_s / 3)
+
+
+class TermRecord(msgspec.Struct, array_like=True, frozen=True):
+    """What stays of the last term for the next one: it is what makes the epoch grow for ever."""
+
+    epoch: int
+    address: str
+    resigned: bool = False
+    doubtful: bool = False
+    """Won by deposing a term that may still be answering; cleared once that can no longer be so."""
+
+
+def proof_after(record: TermRecord | None, how: Proof) -> Proof:
+    """The proof that a new term has. While the last term's own predecessor may still be answering, only silence,
+    which has outlasted that one too, is more than a guess."""
+    if record is not None and record.doubtful and how != "silence":
+        return "guess"
+    return how
+
+
+class Tenure(ABC):
+    """The part of a `Term` that is the same on every backend."""
+
+    def __init__(self, record: TermRecord, proof: Proof, previous: TermRecord | None, timing: Timing) -> None:
+        self.record = record
+        self.epoch = record.epoch
+        self.proof: Proof = proof
+        self.previous_address = previous.address if previous is not None else ""
+        self._timing = timing
+        self._valid_until = 0.0
+        self._reason = ""
+        self._over = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._appending = asyncio.Lock()
+
+    @property
+    def valid_until(self) -> float:
+        return self._valid_until
+
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    async def ended(self) -> str:
+        await self._over.wait()
+        return self._reason
+
+    def begin(self, sent_at: float, coordination: Coordination) -> None:
+        self.extend(sent_at)
+        self._settled_at = sent_at + self._timing.ttl_s * (1 + 2 * DRIFT)
+        self._tasks = [
+            asyncio.create_task(self._keep_renewing(), name=f"renew epoch {self.epoch}"),
+            asyncio.create_task(self._keep_watching(coordination), name=f"watch epoch {self.epoch}"),
+        ]
+
+    def extend(self, sent_at: float) -> None:
+        if not self.over:
+            self._valid_until = max(self._valid_until, sent_at + self._timing.ttl_s * (1 - DRIFT) - MARGIN_S)
+
+    def finish(self, reason: str) -> None:
+        """The term is over; this may be called from anywhere, and more than once."""
+        if self.over:
+            return
+        log.info("the term of epoch %d is over: %s", self.epoch, reason)
+        self._reason = reason
+        self._valid_until = min(self._valid_until, self._timing.clock())
+        self._over.set()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def append(self, index: int, batch: bytes) -> None:
+        async with self._appending:
+            try:
+                if not self.over:
+                    await self._append(index, batch)
+                elif not await self._is_written(index, batch):
+                    raise Deposed(f"the term of epoch {self.epoch} is over; batch {index} was not written")
+            except Deposed as error:
+                self.finish(str(error))
+                raise
+
+    async def resign(self) -> None:
+        """Free the leadership at once; if coordination does not answer, it is freed by silence."""
+        if self.over:
+            return
+        # From here on nothing more may be answered: the next leader takes the resignation for proof.
+        self.finish("resigned")
+        async with self._appending:
+            try:
+                await self._resign()
+            except (CoordinationLost, Uncertain) as error:
+                log.warning("could not resign epoch %d, it will run out instead: %s", self.epoch, error)
+
+    async def _keep_renewing(self) -> None:
+        while not self.over:
+            sent_at = self._timing.clock()
+            try:
+                settles = self.record.doubtful and sent_at >= self._settled_at
+                await self._renew(settles)
+            except Deposed as error:
+                self.finish(str(error))
+                return
+            except HoldfastError as error:
+                log.warning("the leadership of epoch %d was not renewed: %s", self.epoch, error)
+            else:
+                self.extend(sent_at)
+                if settles:
+                    self.record = msgspec.structs.replace(self.record, doubtful=False)
+            await self._timing.sleep(self._timing.beat_s)
+
+    async def _keep_watching(self, coordination: Coordination) -> None:
+        try:
+            async with aclosing(coordination.watch_leader()) as leaders:
+                async for leader in leaders:
+                    if leader is None:
+                        self.finish("the leadership was lost: it ran out or was revoked")
+                        return
+                    if leader.epoch != self.epoch:
+                        self.finish(f"deposed by epoch {leader.epoch} at {leader.address}")
+                        return
+        except HoldfastError as error:
+            # The renewals will find out as well, only later.
+            log.warning("epoch %d cannot watch its own leadership: %s", self.epoch, error)
+
+    @abstractmethod
+    async def _append(self, index: int, batch: bytes) -> None: ...
+
+    @abstractmethod
+    async def _is_written(self, index: int, batch: bytes) -> bool:
+        """Whether this term has written this very batch, as the log itself says."""
+
+    @abstractmethod
+    async def _renew(self, settles: bool) -> None:
+        """Prove that this term still leads, or raise `Deposed`. With `settles`, its doubt is over: store that."""
+
+    @abstractmethod
+    async def _resign(self) -> None: ...
+
+
+def check_size(batch: bytes, max_batch_bytes: int) -> None:
+    if len(batch) > max_batch_bytes:
+        raise BadValue(f"a batch of {len(batch)} bytes is over the limit of {max_batch_bytes}; nothing was written")
+
+
+def out_of_order(index: int, last_index: int) -> BadValue:
+    return BadValue(f"batch {index} cannot follow batch {last_index}, or differs from it; nothing was written")
+
+
+def append_unknown(index: int, error: object) -> ReplyLost:
+    return ReplyLost(f"whether batch {index} was written is not known ({error}); append the same bytes again")
+
+
+async def unless_cancelled(winning: Awaitable[Tenure | None]) -> Tenure | None:
+    """Await an attempt to win. A cancelled one is waited for, which its own deadline bounds, and given back."""
+    attempt = asyncio.ensure_future(winning)
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        try:
+            term = await attempt
+        except HoldfastError as error:
+            log.debug("a cancelled campaign had failed anyway: %s", error)
+        else:
+            if term is not None:
+                await term.resign()
+        raise

@@ -1,0 +1,67 @@
+"""Where the primary may be, for whoever wants to talk to it: the three ways of an address.
+
+Given addresses are tried in turn, any of which may name the primary; a coordination URL is asked who leads each time
+the primary is lost; a service name is looked up once. A standby's hint goes before all of these.
+"""
+
+from __future__ import annotations
+
+from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.locations import parse_location
+from holdfast.errors import Unreachable
+from holdfast.transport.addresses import master_addresses
+
+LOOK_SECONDS = 2.0
+
+
+class Masters:
+    """To be used by one thread at a time; `candidates` may block where coordination must be asked."""
+
+    def __init__(self, address: str) -> None:
+        self.text = address
+        self._given: list[str] = []
+        self._url = ""
+        self._hint = ""
+        self._turn = 0
+        self.direction: str
+        """Some address on the way to the masters, for finding one's own towards them."""
+        if "://" in address:
+            place = parse_location(address, "holdfast")
+            self._once = bool(place.service)
+            self._url = address
+            self.direction = place.hosts[0] if place.hosts else "127.0.0.1:7070"
+        else:
+            self._given = master_addresses(address)
+            self.direction = self._given[0]
+
+    @property
+    def looks_up(self) -> bool:
+        return bool(self._url)
+
+    def candidates(self) -> list[str]:
+        """Whom to try now, in this order. Unreachable if coordination knows nobody."""
+        hint, self._hint = self._hint, ""
+        known = self._given or [self._look_up()]
+        turned = known[self._turn % len(known) :] + known[: self._turn % len(known)]
+        return [hint, *(address for address in turned if address != hint)] if hint else turned
+
+    def _look_up(self) -> str:
+        from holdfast.coordination.finding import find_leader
+
+        try:
+            leader = find_leader(self._url, LOOK_SECONDS)
+        except CoordinationLost as error:
+            raise Unreachable(f"no primary is known: {error}") from None
+        if leader is None:
+            raise Unreachable(f"{self._url} names no primary now; nothing was sent")
+        if self._once:
+            self._given = [leader.address]
+        return leader.address
+
+    def hinted(self, address: str) -> None:
+        """Somebody said that the primary is there."""
+        self._hint = address
+
+    def failed(self) -> None:
+        """The first one did not help: begin with the next one."""
+        self._turn += 1

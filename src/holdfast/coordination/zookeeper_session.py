@@ -1,0 +1,132 @@
+"""A ZooKeeper session, awaited: kazoo's threads do the work, the event loop gets the answers.
+
+Every request has a deadline. A connection that is lost for a while is nobody's death: reads and writes fail, the
+leader's own deadline passes if it lasts, and only a session that ended for good is told to whoever listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.retry import KazooRetry
+
+from holdfast.coordination.interface import CoordinationLost
+from holdfast.errors import ReplyLost
+
+log = logging.getLogger("holdfast.coordination")
+
+OPEN_S = 5.0
+REFUSALS = (BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency)
+
+
+class ZooKeeperSession:
+    def __init__(self, hosts: tuple[str, ...], timeout_s: float, answer_s: float) -> None:
+        self.hosts = ",".join(hosts)
+        self._answer_s = answer_s
+        self._loop = asyncio.get_running_loop()
+        self._lost: list[Callable[[], None]] = []
+        self._moved: list[Callable[[], None]] = []
+        retry = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0)
+        self.client = KazooClient(self.hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log())
+        self.client.add_listener(self._state_changed)
+
+    @property
+    def number(self) -> int | None:
+        """The session's id, by which its ephemeral nodes are known."""
+        identity = self.client.client_id
+        return None if identity is None else int(identity[0])
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        self._lost.append(call)
+
+    def when_moved(self, call: Callable[[], None]) -> None:
+        """After any change of the connection, watches may have missed something."""
+        self._moved.append(call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _state_changed(self, state: str) -> None:
+        for call in [*self._moved, *(self._lost if state == KazooState.LOST else [])]:
+            self.soon(call)
+
+    async def open(self) -> None:
+        connected = self.client.start_async()
+        found = await self._loop.run_in_executor(None, connected.wait, OPEN_S)
+        if not found:
+            raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer; nothing was changed")
+
+    async def read(self, result: Any) -> Any:
+        """`NoNodeError` passes; any other failure is `CoordinationLost`."""
+        try:
+            return await self._answer(result)
+        except NoNodeError:
+            raise
+        except (KazooException, TimeoutError) as error:
+            raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer: {_name(error)}") from error
+
+    async def write(self, result: Any) -> Any:
+        """A refusal (wrong version, node missing or there) passes; with any other failure it may have been done."""
+        try:
+            return await self._answer(result)
+        except REFUSALS:
+            raise
+        except (KazooException, TimeoutError) as error:
+            text = f"ZooKeeper at {self.hosts} does not answer: {_name(error)}; it may have been written"
+            raise ReplyLost(text) from error
+
+    async def commit(self, transaction: Any) -> list[Any] | None:
+        """The results of all operations, or None when the transaction was refused as a whole."""
+        results: list[Any] = await self.write(transaction.commit_async())
+        refused = [result for result in results if isinstance(result, Exception)]
+        for error in refused:
+            if not isinstance(error, REFUSALS):
+                raise ReplyLost(f"ZooKeeper at {self.hosts} answered {_name(error)}; it may have been written")
+        return None if refused else results
+
+    async def _answer(self, result: Any) -> Any:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle() -> None:
+            if answer.done():
+                return
+            if result.exception is not None:
+                answer.set_exception(result.exception)
+            else:
+                answer.set_result(result.value)
+
+        result.rawlink(lambda _: self.soon(settle))
+        async with asyncio.timeout(self._answer_s):
+            return await answer
+
+    async def close(self) -> None:
+        self._lost.clear()
+        self._moved.clear()
+        await self._loop.run_in_executor(None, self._stop)
+
+    def _stop(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".strip()
+
+
+def _kazoo_log() -> logging.Logger:
+    found = logging.getLogger("holdfast.coordination.kazoo")
+    found.setLevel(logging.ERROR)
+    return found

@@ -1,0 +1,302 @@
+"""One master's life: standby, then primary, then standby again, for as long as the process runs.
+
+As a standby it follows the log and campaigns; won, it applies the log to its end, promotes the state, logs the
+new epoch, and only then serves (I15). When its term ends, in whatever way, it closes every connection: what is not
+durable was promised to nobody, and clients ask the next primary about what they do not know the fate of. It then
+starts over from a snapshot and the log, because records of its own that are not durable are in no history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from holdfast.coordination.interface import (
+    Compacted,
+    Coordination,
+    CoordinationLost,
+    Deposed,
+    Leader,
+    LogBehind,
+    Term,
+)
+from holdfast.core.primary import Primary
+from holdfast.core.promotion import promote
+from holdfast.core.rules import Rules
+from holdfast.core.state import State
+from holdfast.errors import HoldfastError
+from holdfast.instant import now_ms, now_seconds
+from holdfast.master.engine import Engine
+from holdfast.master.server import RpcServer
+from holdfast.master.suspicion import refused_leader
+from holdfast.replication.batches import BrokenChain, UnknownRecord
+from holdfast.replication.log_writer import LogWriter
+from holdfast.replication.pending import PendingLog
+from holdfast.replication.snapshot_store import SnapshotStore
+from holdfast.replication.standby import Standby
+
+log = structlog.get_logger("holdfast.master")
+PROVEN = ("first", "resigned", "flock")
+DRIFT = 1.01
+AGAIN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a master is told at its start."""
+
+    rules: Rules
+    cluster: str
+    address: str
+    leader_ttl_ms: int = 5_000
+    durability: str = "durable"
+    early_takeover: bool = True
+
+
+class Master:
+    """The roles over one server. Without coordination it leads alone, and its log is in memory."""
+
+    def __init__(
+        self, server: RpcServer, coordination: Coordination | None, plan: Plan, snapshots: SnapshotStore
+    ) -> None:
+        self.server = server
+        self.coordination = coordination
+        self.plan = plan
+        self.cluster = plan.cluster
+        self.snapshots = snapshots
+        self.standby = Standby()
+        self.role = "standby"
+        self.leader: Leader | None = None
+        self.hand_over = asyncio.Event()
+        self.promotion_seconds: deque[float] = deque(maxlen=100)
+        """From winning a term to serving, for each."""
+        self.writer: LogWriter | None = None
+        self._caught_up = asyncio.Event()
+        self._last_batch = 0
+        self._won_at = 0.0
+
+    @property
+    def leader_address(self) -> str:
+        if self.role == "primary":
+            return self.plan.address
+        return self.leader.address if self.leader is not None else ""
+
+    @property
+    def log_index(self) -> int:
+        engine = self.server.engine
+        return engine.state.index if engine is not None else self.standby.position.index
+
+    def promotable(self) -> tuple[bool, str]:
+        """Could it take over, and why (not)?"""
+        if self.role == "primary":
+            return False, "it is the primary"
+        if self.standby.stuck:
+            return False, self.standby.stuck
+        behind = self._last_batch - self.standby.position.batch
+        if not self._caught_up.is_set() or behind > 0:
+            return False, f"it has not caught up with the log: {max(0, behind)} batches behind"
+        return True, f"it follows the log at record {self.standby.position.index}"
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        if self.coordination is None:
+            self._lead_alone()
+            await asyncio.Event().wait()
+            return
+        watching = asyncio.create_task(self._watch_leader(self.coordination))
+        try:
+            while True:
+                try:
+                    await self._as_primary(self.coordination, await self._as_standby(self.coordination))
+                except UnknownRecord:
+                    await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
+                except (HoldfastError, ValueError) as error:
+                    # A failed promotion serves nothing, and nothing is kept of the attempt (I15).
+                    log.error("back to following the log", why=str(error))
+                    await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            self._serve_nobody("the master is stopping")
+            await _ended(watching)
+
+    def _lead_alone(self) -> None:
+        now = now_ms()
+        engine = Engine(Primary(State(), self.plan.rules))
+        engine.start_log(secrets.randbits(63) | 1, self.cluster, secrets.token_bytes(32), now)
+        engine.start_epoch(1, now)
+        self.role = "primary"
+        self.server.lead(engine)
+
+    async def _watch_leader(self, coordination: Coordination) -> None:
+        async for leader in coordination.watch_leader():
+            self.leader = leader
+            other = leader is not None and leader.address != self.plan.address
+            self.server.leader_hint = leader.address if leader is not None and other else ""
+
+    async def _as_standby(self, coordination: Coordination) -> Term:
+        """Follow the log and campaign; the term that was won, with the log applied to its end."""
+        self._caught_up.clear()
+        restored = await asyncio.to_thread(self.snapshots.newest)
+        self.standby = restored if restored is not None else Standby()
+        following = asyncio.create_task(self._follow(coordination))
+        caught_up = asyncio.create_task(self._caught_up.wait())
+        campaigning: asyncio.Task[Term] | None = None
+        try:
+            # A master that has not read the log must not win over one that has.
+            await _first(following, caught_up)
+            campaigning = asyncio.create_task(self._campaign(coordination))
+            await _first(following, campaigning)
+            term = campaigning.result()
+        finally:
+            for task in (following, caught_up, campaigning):
+                if task is not None:
+                    await _ended(task)
+        self._won_at = now_seconds()
+        try:
+            await self._drain(coordination)
+        except BaseException:
+            await term.resign()
+            raise
+        return term
+
+    async def _follow(self, coordination: Coordination) -> None:
+        while True:
+            try:
+                self._last_batch = await coordination.last_index()
+                if self.standby.position.batch >= self._last_batch:
+                    self._caught_up.set()
+                async for batches in coordination.follow(self.standby.position.batch):
+                    self._take(batches)
+                    if self.standby.position.batch >= self._last_batch:
+                        self._caught_up.set()
+                    await asyncio.sleep(0)
+            except CoordinationLost as error:
+                log.warning("coordination does not answer; the log is followed again when it does", why=str(error))
+            except Compacted as error:
+                await self._start_over(error)
+            except (BrokenChain, LogBehind) as error:
+                log.error("the log does not continue what this master holds; it starts over", why=str(error))
+                self.standby = Standby()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _start_over(self, error: Compacted) -> None:
+        """The log no longer reaches back to what is held here: go on from a newer snapshot, wherever it is."""
+        log.warning("the log was trimmed past this master; it looks for a snapshot", why=str(error))
+        found = await asyncio.to_thread(self.snapshots.newest)
+        if found is not None and found.position.batch + 1 >= error.first_index:
+            self.standby = found
+        else:
+            self.standby.stuck = "it waits for a snapshot that reaches the log"
+            raise error
+
+    def _take(self, batches: list[tuple[int, bytes]]) -> None:
+        now = now_ms()
+        for number, batch in batches:
+            try:
+                self.standby.take(number, batch, now)
+            except UnknownRecord as error:
+                self.standby.stuck = str(error)
+                log.error("the log cannot be followed further", why=str(error))
+                raise
+        self._last_batch = max(self._last_batch, self.standby.position.batch)
+
+    async def _campaign(self, coordination: Coordination) -> Term:
+        """Wait for the leader's end; sooner, where its port is refused, which is a guess that it is dead."""
+        waiting = asyncio.create_task(coordination.campaign(self.plan.address))
+        if not self.plan.early_takeover:
+            return await waiting
+        suspecting = asyncio.create_task(refused_leader(lambda: self.leader, self.plan.address))
+        try:
+            await _first(waiting, suspecting)
+            if waiting.done():
+                return waiting.result()
+        finally:
+            await _ended(suspecting)
+            if not waiting.done():
+                await _ended(waiting)
+        epoch = suspecting.result()
+        log.warning("the primary's port is refused; taking over", epoch=epoch)
+        return await coordination.campaign(self.plan.address, replacing=epoch)
+
+    async def _drain(self, coordination: Coordination) -> None:
+        """Apply the log to its end: the term is ours, so nobody else can add to it."""
+        last = await coordination.last_index()
+        if self.standby.position.batch >= last:
+            return
+        async for batches in coordination.follow(self.standby.position.batch):
+            self._take(batches)
+            if self.standby.position.batch >= last:
+                return
+
+    async def _as_primary(self, coordination: Coordination, term: Term) -> None:
+        engine, pending = self._promoted(term)
+        writer = self.writer = LogWriter(
+            term, pending, coordination.max_batch_bytes, lambda: engine.after_durable(now_ms())
+        )
+        engine.on_record = writer.rouse
+        ended = asyncio.create_task(term.ended())
+        writing = asyncio.create_task(self._write(writer, engine, term))
+        giving_up = asyncio.create_task(self.hand_over.wait())
+        try:
+            await _first(ended, writing, giving_up)
+            if giving_up.done():
+                log.info("handing over", epoch=term.epoch)
+                engine.leads_until = lambda: 0
+                await _ended(writing)
+                await writer.flush()
+            elif ended.done():
+                log.warning("the term ended", epoch=term.epoch, why=ended.result())
+        except Deposed as error:
+            log.warning("this master was deposed", epoch=term.epoch, why=str(error))
+        finally:
+            self._serve_nobody("this master is not the primary any more")
+            self.hand_over.clear()
+            for task in (writing, ended, giving_up):
+                await _ended(task)
+            with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
+                await term.resign()
+
+    def _promoted(self, term: Term) -> tuple[Engine, PendingLog]:
+        now = now_ms()
+        plan = self.plan
+        primary = promote(self.standby.state, plan.rules, plan.leader_ttl_ms, term.proof in PROVEN, now)
+        pending = PendingLog(self.standby.position)
+        engine = Engine(primary, pending, plan.durability)
+        engine.leads_until = lambda: int(term.valid_until * 1000)
+        if term.proof == "guess":
+            engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
+        if not engine.state.log_id:
+            engine.start_log(secrets.randbits(63) | 1, self.cluster, secrets.token_bytes(32), now)
+        engine.start_epoch(term.epoch, now)
+        return engine, pending
+
+    async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
+        await writer.flush()
+        # The epoch is durable: from here on this master is the primary.
+        self.role = "primary"
+        self.promotion_seconds.append(now_seconds() - self._won_at)
+        self.server.lead(engine)
+        log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
+        await writer.run()
+
+    def _serve_nobody(self, why: str) -> None:
+        self.role = "standby"
+        self.server.follow(why)
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> None:
+    """Until one of them is done; its error, if it failed."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, HoldfastError):
+        await task

@@ -1,0 +1,59 @@
+"""A guess that the primary is dead: our own connection to it broke, and its port is refused.
+
+A process that lives keeps its listener open while it may answer, so a refusal by its own machine means that it does
+not. It is a guess all the same (something may stand between), which is why a primary that took over by it
+acknowledges no removal until the old one's leadership must have run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from holdfast.coordination.interface import Leader
+from holdfast.transport.addresses import host_and_port
+from holdfast.wire.frames import PREAMBLE
+
+LOOK_SECONDS = 0.1
+
+
+async def refused_leader(leader: Callable[[], Leader | None], own_address: str) -> int:
+    """The epoch of a leader whose connection broke and whose port is refused now; waits until there is one."""
+    while True:
+        suspect = leader()
+        if suspect is not None and suspect.address != own_address:
+            was_connected = await _until_it_breaks(suspect.address)
+            if was_connected and leader() == suspect and await _is_refused(suspect.address):
+                return suspect.epoch
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _until_it_breaks(address: str) -> bool:
+    """Was there a connection? It is closed by a live master too, after a while, for want of a greeting."""
+    try:
+        reader, writer = await asyncio.open_connection(*host_and_port(address))
+    except OSError:
+        return False
+    try:
+        writer.write(PREAMBLE)
+        while await reader.read(4096):
+            pass
+    except OSError:
+        pass  # Broken off is broken as well.
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    return True
+
+
+async def _is_refused(address: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*host_and_port(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return False

@@ -1,0 +1,118 @@
+"""Snapshots in a directory: written whole or not at all, verified, kept by number, the newest good one found.
+
+A file appears under its name only when all of it is on disk. One that is torn or altered is passed over, said,
+and the next older one is taken (I18).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from holdfast.errors import TryAgain
+from holdfast.instant import now_ms
+from holdfast.messages.requests import SnapshotPiece
+from holdfast.replication.snapshots import CorruptSnapshot, dump, load, verify
+from holdfast.replication.standby import Standby
+
+log = structlog.get_logger("holdfast.snapshots")
+_NAME = re.compile(r"snapshot-(\d{15})\.hfs")
+KEPT = 3
+PIECE_BYTES = 4 << 20
+
+
+class SnapshotFailed(TryAgain):
+    """The snapshot could not be written; those before it are untouched, and the log is not trimmed."""
+
+    code = "snapshot_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    batch: int
+    path: Path
+    size_bytes: int
+
+
+class SnapshotStore:
+    """Without a directory nothing is kept, and the log is never trimmed."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            for partial in directory.glob("*.partial"):
+                partial.unlink()
+
+    def kept(self) -> list[Kept]:
+        """Newest first."""
+        if self.directory is None:
+            return []
+        found = []
+        for path in self.directory.iterdir():
+            matched = _NAME.fullmatch(path.name)
+            if matched is not None:
+                found.append(Kept(int(matched[1]), path, path.stat().st_size))
+        return sorted(found, key=lambda one: one.batch, reverse=True)
+
+    def newest(self) -> Standby | None:
+        """The newest that can be read, as a standby that goes on from there."""
+        for one in self.kept():
+            try:
+                restored = load(one.path.read_bytes(), now_ms())
+            except (CorruptSnapshot, OSError) as error:
+                log.error("a snapshot cannot be used; the next older one is taken", file=one.path.name, why=str(error))
+                continue
+            for fault in restored.faults:
+                log.error("an entry of a snapshot was left out", file=one.path.name, why=fault)
+            return Standby(restored.state, restored.position)
+        return None
+
+    def take(self, standby: Standby) -> tuple[int, bytes]:
+        """The standby's state now, for `write`. Nothing else may run meanwhile: it must not change."""
+        return standby.position.batch, b"".join(dump(standby.state, standby.position, now_ms()))
+
+    def write(self, batch: int, content: bytes) -> Kept:
+        """Blocking. OSError (a full disk) leaves nothing behind but what was there."""
+        if self.directory is None:
+            raise SnapshotFailed("no data directory is set, so no snapshot can be kept; give --data-dir")
+        verify(content)
+        path = self.directory / f"snapshot-{batch:015d}.hfs"
+        partial = path.with_suffix(".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            folder = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # It may not even have been made.
+                partial.unlink()
+            raise SnapshotFailed(f"the snapshot could not be written to {path}: {error.strerror}") from None
+        for old in self.kept()[KEPT:]:
+            old.path.unlink()
+        return Kept(batch, path, len(content))
+
+    def piece(self, batch: int, offset: int) -> SnapshotPiece:
+        """Part of a kept snapshot, for a master that asks for it; batch 0 asks for the newest."""
+        chosen = next((one for one in self.kept() if batch in (0, one.batch)), None)
+        if chosen is None or offset < 0:
+            return SnapshotPiece(0, 0, b"")
+        with chosen.path.open("rb") as file:
+            file.seek(offset)
+            return SnapshotPiece(chosen.batch, chosen.size_bytes, file.read(PIECE_BYTES))
+
+    def trim_through(self) -> int:
+        """The batch that the log may be trimmed through: the older of the last two; 0 while there is one or none."""
+        kept = self.kept()
+        return kept[1].batch if len(kept) > 1 else 0

@@ -1,0 +1,64 @@
+"""Somewhere to coordinate: one of the four backends, with the means to make it stop answering."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from pathlib import Path
+
+from holdfast.coordination.interface import Coordination
+from holdfast.coordination.memory import named_store
+from holdfast.coordination.opening import open_coordination
+from tests.contract.servers import Server
+
+BACKENDS = ("memory", "sqlite", "etcd", "zookeeper")
+_numbers = itertools.count(1)
+
+
+class Place:
+    """Somewhere to coordinate, with a cluster of its own for each test."""
+
+    def __init__(self, kind: str, url: str, server: Server | None = None, path: Path | None = None) -> None:
+        self.kind = kind
+        self.cluster = f"test-{next(_numbers)}"
+        self._url = url
+        self._server = server
+        self._path = path
+        self._locked: sqlite3.Connection | None = None
+        self._opened: list[Coordination] = []
+
+    def url(self, cluster: str = "", **options: str) -> str:
+        cluster = cluster or self.cluster
+        if self.kind in ("memory", "sqlite"):
+            options = {"cluster": cluster, **options}
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return self._url.replace("CLUSTER", cluster) + (f"?{query}" if query else "")
+
+    async def open(self, cluster: str = "", leader_ttl_ms: int = 5000) -> Coordination:
+        opened = await open_coordination(self.url(cluster), leader_ttl_ms=leader_ttl_ms)
+        self._opened.append(opened)
+        return opened
+
+    def stop_answering(self) -> None:
+        """A stopped server; on SQLite, another process that keeps the database locked."""
+        if self._server is not None:
+            self._server.pause()
+        elif self._path is not None:
+            self._locked = sqlite3.connect(self._path, isolation_level=None)
+            self._locked.execute("BEGIN IMMEDIATE")
+        else:
+            named_store(self._url.removeprefix("memory://")).faults.outage = True
+
+    def answer_again(self) -> None:
+        if self._server is not None:
+            self._server.resume()
+        elif self._locked is not None:
+            self._locked.close()
+            self._locked = None
+        elif self._path is None:
+            named_store(self._url.removeprefix("memory://")).faults.outage = False
+
+    async def close(self) -> None:
+        self.answer_again()
+        for opened in self._opened:
+            await opened.close()

@@ -1,0 +1,134 @@
+"""Real etcd and real ZooKeeper, each in a directory and on ports of its own, ended by whoever started them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waiting import wait_until
+
+ZOOKEEPER_CLASSPATH = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def answers(port: int, question: bytes, answer: bytes) -> bool:
+    """Whether it serves: a port that is open is not enough."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(question)
+            with connection.makefile("rb") as said:
+                return answer in said.read()
+    except OSError:
+        return False
+
+
+class Server:
+    """One process that can be stopped, continued and killed."""
+
+    def __init__(self, command: list[str], folder: Path, port: int, health: tuple[bytes, bytes]) -> None:
+        self.port = port
+        self._health = health
+        self._log = (folder / "log").open("ab")
+        self.process = subprocess.Popen(command, cwd=folder, stdout=self._log, stderr=subprocess.STDOUT)
+        self._log_path = folder / "log"
+
+    def wait_until_it_serves(self) -> None:
+        def serves() -> bool:
+            assert self.process.poll() is None, self._log_path.read_text()[-2000:]
+            return answers(self.port, *self._health)
+
+        wait_until(serves, 60, f"a server on port {self.port}")
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(self._is_stopped, what="every thread of the server has stopped")
+
+    def _is_stopped(self) -> bool:
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+        self._log.close()
+
+
+def start_etcd(folder: Path, *more: str) -> Server:
+    client, peer = free_ports(2)
+    return start_member(folder, "one", client, peer, f"one=http://127.0.0.1:{peer}", *more)
+
+
+def start_member(folder: Path, name: str, client: int, peer: int, members: str, *more: str) -> Server:
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        *("etcd", "--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", members),
+        *("--listen-client-urls", f"http://127.0.0.1:{client}"),
+        *("--advertise-client-urls", f"http://127.0.0.1:{client}"),
+        *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+        *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+        *more,
+    ]
+    return Server(command, folder, client, (b"GET /health HTTP/1.0\r\n\r\n", b"true"))
+
+
+@contextmanager
+def etcd_of_three(folder: Path) -> Iterator[dict[str, Server]]:
+    ports = free_ports(6)
+    names = ("a", "b", "c")
+    peers = ",".join(f"{name}=http://127.0.0.1:{ports[3 + number]}" for number, name in enumerate(names))
+    members = {
+        name: start_member(folder / name, name, ports[number], ports[3 + number], peers)
+        for number, name in enumerate(names)
+    }
+    try:
+        for member in members.values():
+            member.wait_until_it_serves()
+        yield members
+    finally:
+        for member in members.values():
+            member.end()
+
+
+def start_zookeeper(folder: Path) -> Server:
+    folder.mkdir(parents=True, exist_ok=True)
+    (port,) = free_ports(1)
+    (folder / "zoo.cfg").write_text(
+        f"tickTime=200\ndataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
+        "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n"
+    )
+    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-Dzookeeper.jmx.log4j.disable=true"]
+    return Server(
+        [*command, "-cp", ZOOKEEPER_CLASSPATH, main, str(folder / "zoo.cfg")], folder, port, (b"ruok", b"imok")
+    )
+
+
+@contextmanager
+def leader_process(url: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own that leads the cluster, with a leader_ttl of 1.5 s."""
+    command = [sys.executable, str(Path(__file__).with_name("leading.py")), url, *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("leads")
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+        assert process.stdout is not None
+        process.stdout.close()

@@ -1,0 +1,117 @@
+"""etcd with users, passwords and TLS: what the URL says is what is used, and a wrong one is named."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from aetcd import rpc
+
+from holdfast.coordination.etcd import EtcdCoordination
+from holdfast.coordination.finding import find_leader
+from holdfast.coordination.interface import CoordinationLost, Leader
+from holdfast.coordination.opening import open_coordination
+from holdfast.errors import BadValue, NotAuthorized
+from tests.contract.servers import Server, free_ports, start_etcd
+from tests.contract.stories import append_all, read_log, soon
+
+
+@pytest_asyncio.fixture
+async def guarded_etcd(tmp_path: Path) -> AsyncIterator[Server]:
+    server = start_etcd(tmp_path / "guarded")
+    try:
+        server.wait_until_it_serves()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            auth = rpc.AuthStub(channel)
+            await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password="p&ss word"), timeout=10)
+            await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"), timeout=10)
+            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)
+            await auth.AuthEnable(rpc.AuthEnableRequest(), timeout=10)
+        yield server
+    finally:
+        server.end()
+
+
+async def test_user_and_password_are_used_and_a_token_that_ran_out_is_renewed(guarded_etcd: Server) -> None:
+    where = f"etcd://127.0.0.1:{guarded_etcd.port}/c"
+    url = f"{where}?user=root&password=p%26ss%20word"
+    coordination = await open_coordination(url)
+    assert isinstance(coordination, EtcdCoordination)
+    try:
+        term = await soon(coordination.campaign("one:7070"))
+        await append_all(term, 1, [b"a"])
+        coordination._channel._token = "this one ran out"
+        await append_all(term, 2, [b"b"])
+        assert await read_log(coordination, 0, 2) == [(1, b"a"), (2, b"b")]
+        assert await asyncio.to_thread(find_leader, url, 5.0) == Leader(1, "one:7070")
+        for wrong in (where, f"{where}?user=root&password=guessed"):
+            with pytest.raises(NotAuthorized):
+                await open_coordination(wrong)
+            with pytest.raises(NotAuthorized):
+                await asyncio.to_thread(find_leader, wrong, 5.0)
+    finally:
+        await coordination.close()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for this machine that is its own authority."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=holdfast"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return cert, key
+
+
+@pytest.fixture
+def tls_etcd(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[Server]:
+    cert, key = certificate
+    client, peer, metrics = free_ports(3)
+    where = f"https://127.0.0.1:{client}"
+    peers = f"http://127.0.0.1:{peer}"
+    command = [
+        *("etcd", "--name", "one", "--data-dir", str(tmp_path / "data"), "--initial-cluster", f"one={peers}"),
+        *("--listen-client-urls", where, "--advertise-client-urls", where),
+        *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+        *("--listen-metrics-urls", f"http://127.0.0.1:{metrics}"),
+        *("--cert-file", str(cert), "--key-file", str(key), "--trusted-ca-file", str(cert), "--client-cert-auth"),
+    ]
+    server = Server(command, tmp_path, metrics, (b"GET /health HTTP/1.0\r\n\r\n", b"true"))
+    try:
+        server.wait_until_it_serves()
+        server.port = client
+        yield server
+    finally:
+        server.end()
+
+
+async def test_tls_is_spoken_and_both_sides_are_known_by_their_certificates(
+    tls_etcd: Server, certificate: tuple[Path, Path]
+) -> None:
+    cert, key = certificate
+    where = f"etcd://127.0.0.1:{tls_etcd.port}/c"
+    url = f"{where}?ca={cert}&cert={cert}&key={key}"
+    coordination = await open_coordination(url)
+    try:
+        term = await soon(coordination.campaign("one:7070"))
+        await append_all(term, 1, [b"a"])
+        assert await asyncio.to_thread(find_leader, url, 5.0) == Leader(1, "one:7070")
+        for wrong in (where, f"{where}?ca={cert}"):
+            with pytest.raises(CoordinationLost):
+                await open_coordination(wrong, leader_ttl_ms=1500)
+        with pytest.raises(BadValue, match="cannot read ca="):
+            await open_coordination(f"{where}?ca={cert}.missing")
+    finally:
+        await coordination.close()

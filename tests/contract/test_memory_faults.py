@@ -1,0 +1,118 @@
+"""The faults that the memory backend can be told to have, under a clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.coordination.interface import Deposed
+from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.errors import ReplyLost
+from tests.contract.stories import append_all, read_log, soon
+
+
+class HandClock:
+    """Time that stands still between calls of `pass_time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._sleeping: list[tuple[float, asyncio.Future[None]]] = []
+
+    def read(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping.append((self.now + seconds, waking))
+        await waking
+
+    async def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            self._sleeping = [(at, waking) for at, waking in self._sleeping if not waking.done()]
+            due = min((at for at, _ in self._sleeping), default=until + 1)
+            if due > until:
+                self.now = until
+                return
+            self.now = max(self.now, due)
+            for at, waking in self._sleeping:
+                if at <= self.now and not waking.done():
+                    waking.set_result(None)
+
+
+def world() -> tuple[HandClock, MemoryStore, MemoryCoordination, MemoryCoordination]:
+    clock = HandClock()
+    store = MemoryStore(clock.sleep)
+    one, two = (MemoryCoordination(store, "c", 5000, clock.read, clock.sleep) for _ in range(2))
+    return clock, store, one, two
+
+
+async def test_an_append_whose_answer_was_lost_is_found_when_it_is_sent_again() -> None:
+    """I1."""
+    _, store, one, _ = world()
+    term = await soon(one.campaign("one"))
+    store.faults.appends.extend(["written_unanswered", "lost"])
+    with pytest.raises(ReplyLost):
+        await term.append(1, b"a")
+    assert await one.last_index() == 1
+    with pytest.raises(ReplyLost):
+        await term.append(1, b"a")
+    await append_all(term, 1, [b"a", b"b"])
+    assert await read_log(one, 0, 2) == [(1, b"a"), (2, b"b")]
+    await one.close()
+
+
+async def test_an_append_that_was_lost_on_the_way_is_written_when_it_is_sent_again() -> None:
+    _, store, one, _ = world()
+    term = await soon(one.campaign("one"))
+    store.faults.appends.append("lost")
+    with pytest.raises(ReplyLost):
+        await term.append(1, b"a")
+    assert await one.last_index() == 0
+    await append_all(term, 1, [b"a"])
+    await one.close()
+
+
+async def test_a_silent_leader_is_replaced_only_after_it_must_have_stopped_answering() -> None:
+    """I12, under a clock that shows it exactly."""
+    clock, store, one, two = world()
+    old = await soon(one.campaign("one"))
+    waiting = asyncio.create_task(two.campaign("two"))
+    await clock.pass_time(10)
+    assert not waiting.done()
+    store.expire_leader("c")
+    await clock.pass_time(0)
+    assert await soon(old.ended())
+    deadline = clock.now + 5
+    while not waiting.done():
+        await clock.pass_time(0.1)
+        assert clock.now < deadline + 1
+    new = waiting.result()
+    assert new.proof == "silence"
+    assert clock.now >= deadline - 1.1  # The last renewal that was seen is at most a second old.
+    with pytest.raises(Deposed):
+        await old.append(1, b"late")
+    await two.close()
+
+
+async def test_validity_ends_without_an_answer_and_before_a_watcher_may_call_it_silence() -> None:
+    """I12."""
+    clock, store, one, two = world()
+    term = await soon(one.campaign("one"))
+    waiting = asyncio.create_task(two.campaign("two"))
+    await clock.pass_time(3)
+    store.faults.outage = True
+    renewed_until = term.valid_until
+    await clock.pass_time(60)
+    assert term.valid_until == renewed_until < clock.now
+    assert not waiting.done()
+    store.faults.outage = False
+    await clock.pass_time(2)
+    assert term.valid_until > clock.now
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await one.close()
