@@ -133,6 +133,9 @@ class MasterSettings(Settings):
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )
     token: str = Field("", repr=False, description="Secret that clients and nodes must show. Empty: none is asked.")
+    busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        100, description="How long to look for the next request before sleeping; 0 saves CPU, and answers later."
+    )
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")

@@ -46,7 +46,7 @@ async def _serve(settings: MasterSettings) -> int:
     coordination = await _coordination(settings, stopped)
     if stopped.is_set():
         return 0
-    server = RpcServer(settings.name, settings.token)
+    server = RpcServer(settings.name, settings.token, settings.busy_poll_us)
     try:
         host, port = await server.start(*split_address(settings.listen))
     except OSError as error:

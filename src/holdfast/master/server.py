@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import secrets
 import socket
 from collections import Counter
@@ -19,7 +20,7 @@ import structlog
 
 from holdfast.core.primary import Parked
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
-from holdfast.instant import Instant, now_ms
+from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.engine import Answer, Engine, Waiting
 from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
@@ -36,7 +37,7 @@ log = structlog.get_logger("holdfast.master")
 class RpcServer:
     """What the connections share: the engine of a primary, who is connected, and how often each verb was asked."""
 
-    def __init__(self, name: str, token: str) -> None:
+    def __init__(self, name: str, token: str, busy_poll_us: int = 0) -> None:
         self.engine: Engine | None = None
         self.leader_hint = ""
         self.name = name
@@ -47,6 +48,9 @@ class RpcServer:
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
         self.stopping = False
+        self._stays_awake = busy_poll_us / 1e6
+        self._awake = False
+        self._awake_until = 0.0
         self._next = 1
         self._listeners: list[asyncio.Server] = []
         self._host = this_host()
@@ -54,13 +58,28 @@ class RpcServer:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         near = await loop.create_unix_server(lambda: Connection(self), "\0" + self._local, backlog=1024)
         self._listeners = [listener, near]
         self._ticking = asyncio.create_task(self._tick())
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
+
+    def stay_awake(self) -> None:
+        """Look again at once, for a short while after a request: the next one often follows on its heels, and a core
+        that went to sleep takes longer to wake, with cold caches, than most requests take."""
+        self._awake_until = now_seconds() + self._stays_awake
+        if not self._awake and self._stays_awake:
+            self._awake = True
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        if now_seconds() < self._awake_until:
+            os.sched_yield()
+            self._loop.call_soon(self._look_again)
+        else:
+            self._awake = False
 
     def lead(self, engine: Engine) -> None:
         """From now on requests are decided here."""
@@ -223,6 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
         finally:
             self._reading = False
+            self._server.stay_awake()
             out = self._out
             if out:
                 self.transport.write(out[0] if len(out) == 1 else b"".join(out))

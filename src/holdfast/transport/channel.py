@@ -26,6 +26,7 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 ALONE_BYTES = 64 << 10
 """A request of this size fits into the send buffer of an idle connection, so sending it does not block."""
+AWAKE_SECONDS = 100e-6
 SLICE_SECONDS = 0.5
 """The kernel gives a blocked receive back this often, so that its deadline can be looked at."""
 _SLICE = struct.pack("@ll", 0, int(SLICE_SECONDS * 1e6))
@@ -244,7 +245,7 @@ class Channel:
             if left < SLICE_SECONDS and not self._readable(left):
                 raise self._late()
             try:
-                count = self._socket.recv_into(buffer.space())
+                count = self._receive(buffer.space())
             except BlockingIOError:
                 left = deadline - _clock(_BOOTTIME)
                 if left <= 0:
@@ -257,6 +258,20 @@ class Channel:
                 self._end(f"{self.address} closed the connection{self._last_word}")
                 raise self._lost()
             buffer.filled(count)
+
+    def _receive(self, space: memoryview) -> int:
+        """A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that:
+        so look a few times before waiting, giving way to whatever else wants this core."""
+        receive = self._socket.recv_into
+        until = _clock(_BOOTTIME) + AWAKE_SECONDS
+        while True:
+            try:
+                return receive(space, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if _clock(_BOOTTIME) > until:
+                    break
+            os.sched_yield()
+        return receive(space)
 
     def _hand_over(self, request_id: int, payload: memoryview) -> None:
         slot = self._waiting.get(request_id)
