@@ -1,9 +1,9 @@
 """Every setting of every process, declared once.
 
 A field here is a flag (`--lease-ttl-ms`), an environment variable (`HOLDFAST_LEASE_TTL_MS`) and a key of a TOML
-file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[client]`). A flag wins over the
-environment, the environment over the file, the file over the default. What cannot be understood is refused by
-name, before anything starts: a misspelt key that is silently ignored is found in production.
+file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[demo]`, `[client]`). A flag wins
+over the environment, the environment over the file, the file over the default. What cannot be understood is refused
+by name, before anything starts: a misspelt key that is silently ignored is found in production.
 """
 
 from __future__ import annotations
@@ -85,10 +85,17 @@ def _name(text: str) -> str:
     return text
 
 
+def _shared_coordination(text: str) -> str:
+    if text.startswith("memory:"):
+        raise ValueError("memory:// is one process's own, so that no other master could follow; leave it out")
+    return text
+
+
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Address = Annotated[str, AfterValidator(_address)]
 Name = Annotated[str, AfterValidator(_name)]
+Coordination = Annotated[str, AfterValidator(_shared_coordination)]
 Positive = Annotated[int, Field(gt=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
@@ -119,6 +126,7 @@ class MasterSettings(Settings):
     early_takeover: bool = Field(
         True, description="Take over at once when the primary's port is refused; off where something stands between."
     )
+    snapshot_bytes: Size = Field(64 * MIB, description="How much the log grows between two snapshots.")
     lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
     soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
     grant_timeout_ms: Positive = Field(30_000, description="How long a writer may be silent before its put ends.")
@@ -160,12 +168,6 @@ class NodeSettings(Settings):
     log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")
 
 
-def _one_master(count: int) -> int:
-    if count != 1:
-        raise ValueError("this version runs one master; standbys come with a later one")
-    return count
-
-
 class UpSettings(Settings):
     table = "up"
 
@@ -175,13 +177,29 @@ class UpSettings(Settings):
     size: Size = Field(GIB, description="Memory that each node lends, like 4GiB.")
     listen: Listen = Field("127.0.0.1:7070", description="Where clients connect. Port 0 is any free one.")
     http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
-    masters: Annotated[int, AfterValidator(_one_master)] = Field(1, description="Masters to run.")
+    masters: Annotated[int, Field(ge=1, le=5)] = Field(2, description="Masters to run: one primary, the others follow.")
     nodes: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Nodes to run; they take the ports from 7071 on.")
+    coordination: Coordination = Field(
+        "", description="Where masters elect a primary and keep the log; without it, a file in the data directory."
+    )
     token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
     ready_file: Path | None = Field(
         None, description="File for all addresses and process ids, as JSON, once it serves."
     )
     log_level: LogLevel = Field("warning", description="debug, info, warning or error.")
+
+
+class DemoSettings(Settings):
+    table = "demo"
+
+    objects: Annotated[int, Field(ge=10, le=10_000_000)] = Field(2_000, description="Objects to write.")
+    value_size: Size = Field(64 << 10, description="Size of each object, like 64KiB.")
+    clients: Annotated[int, Field(ge=1, le=64)] = Field(2, description="Clients that write at once.")
+    seconds: Annotated[float, Field(gt=0, le=3_600)] = Field(6.0, description="How long the writing shall last.")
+    coordination: Coordination = Field(
+        "", description="Where masters elect a primary and keep the log; without it, a file that is removed afterwards."
+    )
+    keep: bool = Field(False, description="Leave the cluster running afterwards, until Ctrl-C.")
 
 
 class ClientSettings(Settings):
@@ -193,7 +211,7 @@ class ClientSettings(Settings):
 
 
 MODELS: dict[str, type[Settings]] = {
-    model.table: model for model in (MasterSettings, NodeSettings, UpSettings, ClientSettings)
+    model.table: model for model in (MasterSettings, NodeSettings, UpSettings, DemoSettings, ClientSettings)
 }
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

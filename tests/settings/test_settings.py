@@ -139,9 +139,15 @@ def test_a_bad_value_is_blamed_on_where_it_came_from(tmp_path: Path, monkeypatch
         load(NodeSettings, {}, config)
 
 
-def test_more_than_one_master_is_refused_in_words() -> None:
-    with pytest.raises(BadSetting, match="one master"):
-        load(UpSettings, {"masters": "2"})
+@pytest.mark.parametrize("count", ["0", "6", "two"])
+def test_a_number_of_masters_that_makes_no_sense_is_refused_in_words(count: str) -> None:
+    with pytest.raises(BadSetting, match="--masters"):
+        load(UpSettings, {"masters": count})
+
+
+def test_up_needs_a_log_that_every_master_can_follow() -> None:
+    with pytest.raises(BadSetting, match="no other master could follow"):
+        load(UpSettings, {"coordination": "memory://"})
 
 
 @pytest.mark.parametrize("address", ["h1:1,h2:2", "etcd://h:2379/c", "[::1]:7070"])

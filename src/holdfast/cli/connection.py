@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
+from holdfast.messages.requests import Hello
 from holdfast.settings import ClientSettings
+from holdfast.transport.channel import Channel
 
 if TYPE_CHECKING:
     from holdfast.client.blocking import Cache
 
 
 def open_cache(settings: ClientSettings) -> Cache:
-    """Connected, or `Unreachable`; close it with `with`."""
+    """Connected to the primary, or `Unreachable`; close it with `with`."""
     import holdfast
 
     return holdfast.connect(settings.address, timeout=settings.timeout, token=settings.token)
+
+
+def open_channel(address: str, token: str, deadline: float) -> Channel:
+    """Connected to the master at this very address, whatever its role."""
+    return Channel.open(address, Hello(secrets.randbits(63) | 1, token, looks=True), deadline)

@@ -48,26 +48,13 @@ async def _serve(settings: MasterSettings) -> int:
         return 0
     server = RpcServer(settings.name, settings.token, settings.busy_poll_us)
     try:
-        host, port = await server.start(*split_address(settings.listen))
+        listen = settings.listen
+        host, port = await server.start(*split_address(listen))
+        master = _master(settings, server, coordination, join_address(host, port))
+        listen = settings.http
+        http = await serve_http(build_app(MasterView(master)), *split_address(listen))
     except OSError as error:
-        print(f"holdfast: cannot listen on {settings.listen}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    address = settings.advertise or join_address(host, port)
-    plan = Plan(
-        rules=rules_of(settings),
-        cluster=settings.cluster,
-        address=address,
-        leader_ttl_ms=settings.leader_ttl_ms,
-        durability=settings.durability,
-        early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
-    )
-    directory = settings.data_dir / "snapshots" if settings.data_dir is not None else None
-    master = Master(server, coordination, plan, SnapshotStore(directory))
-    view = MasterView(master)
-    try:
-        http = await serve_http(build_app(view), *split_address(settings.http))
-    except OSError as error:
-        print(f"holdfast: cannot listen on {settings.http}: {error.strerror or error}", file=sys.stderr)
+        print(f"holdfast: cannot listen on {listen}: {error.strerror or error}", file=sys.stderr)
         await server.stop()
         return 1
     # What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'.
@@ -75,9 +62,9 @@ async def _serve(settings: MasterSettings) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     running = asyncio.create_task(master.run())
-    log.info("serving", name=settings.name, address=address, http=http.address)
+    log.info("serving", name=settings.name, address=master.plan.address, http=http.address)
     if settings.ready_file is not None:
-        _write_ready(settings, address, http.address)
+        _write_ready(settings, master.plan.address, http.address)
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping", name=settings.name)
     running.cancel()
@@ -88,6 +75,21 @@ async def _serve(settings: MasterSettings) -> int:
     if coordination is not None:
         await coordination.close()
     return 0
+
+
+def _master(settings: MasterSettings, server: RpcServer, coordination: Coordination | None, listening: str) -> Master:
+    plan = Plan(
+        rules=rules_of(settings),
+        cluster=settings.cluster,
+        address=settings.advertise or listening,
+        leader_ttl_ms=settings.leader_ttl_ms,
+        durability=settings.durability,
+        # On one machine the embedded backend has proof of a death at once, and needs no guess.
+        early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
+        snapshot_bytes=settings.snapshot_bytes,
+    )
+    directory = settings.data_dir / "snapshots" if settings.data_dir is not None else None
+    return Master(server, coordination, plan, SnapshotStore(directory))
 
 
 async def _coordination(settings: MasterSettings, stopped: asyncio.Event) -> Coordination | None:

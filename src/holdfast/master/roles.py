@@ -34,11 +34,12 @@ from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine import Engine
 from holdfast.master.server import RpcServer
+from holdfast.master.snapshotting import Snapshots
 from holdfast.master.suspicion import refused_leader
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
-from holdfast.replication.snapshot_store import SnapshotStore
+from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 
 log = structlog.get_logger("holdfast.master")
@@ -57,19 +58,24 @@ class Plan:
     leader_ttl_ms: int = 5_000
     durability: str = "durable"
     early_takeover: bool = True
+    snapshot_bytes: int = 64 << 20
+    """How much the log grows between two snapshots."""
 
 
 class Master:
     """The roles over one server. Without coordination it leads alone, and its log is in memory."""
 
-    def __init__(
-        self, server: RpcServer, coordination: Coordination | None, plan: Plan, snapshots: SnapshotStore
-    ) -> None:
+    def __init__(self, server: RpcServer, coordination: Coordination | None, plan: Plan, store: SnapshotStore) -> None:
         self.server = server
         self.coordination = coordination
         self.plan = plan
         self.cluster = plan.cluster
-        self.snapshots = snapshots
+        self.store = store
+        self.snapshots = (
+            Snapshots(store, coordination, server.name, plan.address, server.token, plan.snapshot_bytes)
+            if coordination is not None
+            else None
+        )
         self.standby = Standby()
         self.role = "standby"
         self.leader: Leader | None = None
@@ -141,9 +147,11 @@ class Master:
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won, with the log applied to its end."""
         self._caught_up.clear()
-        restored = await asyncio.to_thread(self.snapshots.newest)
+        restored = await asyncio.to_thread(self.store.newest)
         self.standby = restored if restored is not None else Standby()
+        assert self.snapshots is not None, "there is coordination"
         following = asyncio.create_task(self._follow(coordination))
+        keeping = asyncio.create_task(self.snapshots.keep_for_standby(lambda: self.standby))
         caught_up = asyncio.create_task(self._caught_up.wait())
         campaigning: asyncio.Task[Term] | None = None
         try:
@@ -153,7 +161,7 @@ class Master:
             await _first(following, campaigning)
             term = campaigning.result()
         finally:
-            for task in (following, caught_up, campaigning):
+            for task in (following, keeping, caught_up, campaigning):
                 if task is not None:
                     await _ended(task)
         self._won_at = now_seconds()
@@ -187,12 +195,13 @@ class Master:
     async def _start_over(self, error: Compacted) -> None:
         """The log no longer reaches back to what is held here: go on from a newer snapshot, wherever it is."""
         log.warning("the log was trimmed past this master; it looks for a snapshot", why=str(error))
-        found = await asyncio.to_thread(self.snapshots.newest)
+        assert self.snapshots is not None, "there is coordination"
+        await self.snapshots.fetch_newest()
+        found = await asyncio.to_thread(self.store.newest)
         if found is not None and found.position.batch + 1 >= error.first_index:
             self.standby = found
         else:
-            self.standby.stuck = "it waits for a snapshot that reaches the log"
-            raise error
+            self.standby.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
 
     def _take(self, batches: list[tuple[int, bytes]]) -> None:
         now = now_ms()
@@ -203,6 +212,8 @@ class Master:
                 self.standby.stuck = str(error)
                 log.error("the log cannot be followed further", why=str(error))
                 raise
+            if self.snapshots is not None:
+                self.snapshots.log_bytes += len(batch)
         self._last_batch = max(self._last_batch, self.standby.position.batch)
 
     async def _campaign(self, coordination: Coordination) -> Term:
@@ -242,6 +253,8 @@ class Master:
         ended = asyncio.create_task(term.ended())
         writing = asyncio.create_task(self._write(writer, engine, term))
         giving_up = asyncio.create_task(self.hand_over.wait())
+        assert self.snapshots is not None, "there is coordination"
+        keeping = asyncio.create_task(self.snapshots.keep_for_primary(engine.state, writer, pending))
         try:
             await _first(ended, writing, giving_up)
             if giving_up.done():
@@ -256,7 +269,7 @@ class Master:
         finally:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
-            for task in (writing, ended, giving_up):
+            for task in (writing, keeping, ended, giving_up):
                 await _ended(task)
             with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
                 await term.resign()
@@ -283,6 +296,15 @@ class Master:
         self.server.lead(engine)
         log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
         await writer.run()
+
+    async def snapshot(self) -> int:
+        """Write one now, whatever the role; the number of its last batch."""
+        if self.snapshots is None:
+            raise SnapshotFailed("this master's log is in memory only, so there is nothing for a snapshot to serve")
+        engine = self.server.engine
+        if engine is not None and engine.log is not None and self.writer is not None:
+            return await self.snapshots.write_by_child(engine.state, self.writer, engine.log)
+        return await self.snapshots.write(self.standby)
 
     def _serve_nobody(self, why: str) -> None:
         self.role = "standby"

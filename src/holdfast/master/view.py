@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +15,25 @@ from holdfast.core.apply import ranges_of
 from holdfast.core.digest import digest
 from holdfast.core.reads import list_keys, stat_of
 from holdfast.core.state import State
+from holdfast.errors import HoldfastError, Refused
 from holdfast.instant import now_ms
 from holdfast.master.engine import Answer
 from holdfast.master.roles import Master
 from holdfast.messages.requests import (
+    Done,
     FetchSnapshot,
     GetStatus,
+    HandOver,
     KeyList,
     ListKeys,
     ListNodes,
     NodeInfo,
     NodeList,
     Status,
+    TakeSnapshot,
 )
+from holdfast.replication.snapshot_store import SnapshotFailed
+from holdfast.wire.codec import failed
 
 
 class MasterView:
@@ -39,9 +46,33 @@ class MasterView:
         master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
         master.server.views[ListNodes] = lambda request, answer: answer(self.nodes_message())
         master.server.views[FetchSnapshot] = self._fetch_snapshot
+        master.server.views[HandOver] = self._hand_over
+        master.server.views[TakeSnapshot] = self._take_snapshot
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
-        answer(self.master.snapshots.piece(request.batch, request.offset))
+        answer(self.master.store.piece(request.batch, request.offset))
+
+    def _hand_over(self, request: HandOver, answer: Answer) -> None:
+        master = self.master
+        if master.server.engine is None:
+            answer(failed(master.server.not_leading()))
+        elif master.coordination is None:
+            answer(failed(Refused("this master is alone: there is nobody to hand over to; nothing was changed")))
+        else:
+            master.hand_over.set()
+            answer(Done(1))
+
+    def _take_snapshot(self, request: TakeSnapshot, answer: Answer) -> None:
+        async def take() -> None:
+            try:
+                answer(Done(await self.master.snapshot()))
+            except (HoldfastError, OSError) as error:
+                answer(failed(error if isinstance(error, HoldfastError) else SnapshotFailed(str(error))))
+
+        task = asyncio.create_task(take())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def state(self) -> State:

@@ -13,6 +13,7 @@ import structlog
 
 from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.errors import ReplyLost
+from holdfast.replication.batches import Position
 from holdfast.replication.pending import PendingLog
 
 log = structlog.get_logger("holdfast.log")
@@ -27,12 +28,25 @@ class LogWriter:
         self._most_bytes = most_bytes
         self._durable = durable
         self._wake = asyncio.Event()
+        self._at_boundary: list[Callable[[Position], None]] = []
         self.batches = 0
         self.bytes = 0
 
     def rouse(self) -> None:
         """There is something to write."""
         self._wake.set()
+
+    def at_boundary(self, then: Callable[[Position], None]) -> None:
+        """Call `then` at a moment when the state is exactly what the batches through that position hold; the last of
+        them may not be durable yet."""
+        self._at_boundary.append(then)
+        self.rouse()
+
+    def _boundary(self) -> None:
+        if self._at_boundary and not self._pending.has_more:
+            waiting, self._at_boundary = self._at_boundary, []
+            for then in waiting:
+                then(self._pending.position)
 
     async def run(self) -> None:
         """Write until the term ends: raises Deposed then."""
@@ -45,11 +59,13 @@ class LogWriter:
         """Write everything there is."""
         while (cut := self._pending.cut(self._most_bytes)) is not None:
             batch, position = cut
+            self._boundary()
             await self._append(position.batch, batch)
             self.batches += 1
             self.bytes += len(batch)
             self._pending.is_durable(position, batch)
             self._durable()
+        self._boundary()
 
     async def _append(self, number: int, batch: bytes) -> None:
         pause = PAUSE_SECONDS

@@ -56,6 +56,11 @@ class PendingLog:
             # An answer that waits for an earlier record than one before it waits for that one too: no harm.
             self._waiting.append((index, then))
 
+    @property
+    def has_more(self) -> bool:
+        """Are there records that no batch holds yet?"""
+        return bool(self._records)
+
     def cut(self, most_bytes: int) -> tuple[bytes, Position] | None:
         """The next batch and the position behind it; None while there is nothing to write."""
         if not self._records:

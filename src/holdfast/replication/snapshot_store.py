@@ -46,8 +46,8 @@ class SnapshotStore:
         self.directory = directory
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            for partial in directory.glob("*.partial"):
-                partial.unlink()
+            for unfinished in (*directory.glob("*.partial"), *directory.glob("*.unproven")):
+                unfinished.unlink()
 
     def kept(self) -> list[Kept]:
         """Newest first."""
@@ -77,13 +77,14 @@ class SnapshotStore:
         """The standby's state now, for `write`. Nothing else may run meanwhile: it must not change."""
         return standby.position.batch, b"".join(dump(standby.state, standby.position, now_ms()))
 
-    def write(self, batch: int, content: bytes) -> Kept:
-        """Blocking. OSError (a full disk) leaves nothing behind but what was there."""
+    def write(self, batch: int, content: bytes, proven: bool = True) -> Kept:
+        """Blocking. SnapshotFailed (a full disk) leaves what was there. Not `proven`: its last batch is not durable
+        yet, so that it counts only after `prove`."""
         if self.directory is None:
             raise SnapshotFailed("no data directory is set, so no snapshot can be kept; give --data-dir")
         verify(content)
-        path = self.directory / f"snapshot-{batch:015d}.hfs"
-        partial = path.with_suffix(".partial")
+        path = self._path(batch) if proven else self._path(batch).with_suffix(".unproven")
+        partial = self._path(batch).with_suffix(".partial")
         try:
             with partial.open("wb") as file:
                 file.write(content)
@@ -99,9 +100,21 @@ class SnapshotStore:
             with contextlib.suppress(OSError):  # It may not even have been made.
                 partial.unlink()
             raise SnapshotFailed(f"the snapshot could not be written to {path}: {error.strerror}") from None
+        self._forget_old()
+        return Kept(batch, path, len(content))
+
+    def prove(self, batch: int) -> None:
+        """Its last batch is durable: from now on it counts."""
+        self._path(batch).with_suffix(".unproven").replace(self._path(batch))
+        self._forget_old()
+
+    def _path(self, batch: int) -> Path:
+        assert self.directory is not None, "nothing is kept without a directory"
+        return self.directory / f"snapshot-{batch:015d}.hfs"
+
+    def _forget_old(self) -> None:
         for old in self.kept()[KEPT:]:
             old.path.unlink()
-        return Kept(batch, path, len(content))
 
     def piece(self, batch: int, offset: int) -> SnapshotPiece:
         """Part of a kept snapshot, for a master that asks for it; batch 0 asks for the newest."""

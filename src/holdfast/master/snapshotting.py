@@ -1,0 +1,190 @@
+"""Snapshots in the background, and the log behind them trimmed.
+
+A standby writes them, so that the primary never pauses; it tells the others where. The primary fetches a copy,
+verifies it and trims the log through the older of its last two. Alone, it has a forked child write its own. A
+standby that the log has been trimmed past fetches one from any master that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.core.state import State
+from holdfast.errors import HoldfastError, TryAgain
+from holdfast.instant import now_ms, now_seconds
+from holdfast.messages.requests import FetchSnapshot, Hello, SnapshotPiece
+from holdfast.replication.batches import Position
+from holdfast.replication.log_writer import LogWriter
+from holdfast.replication.pending import PendingLog
+from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
+from holdfast.replication.snapshots import dump
+from holdfast.replication.standby import Standby
+from holdfast.transport.async_channel import AsyncChannel
+from holdfast.wire.codec import expect
+
+log = structlog.get_logger("holdfast.snapshots")
+PREFIX = "snapshots/"
+LOOK_SECONDS = 2.0
+FETCH_SECONDS = 30.0
+FRESH_MS = 60_000
+"""A standby's word about its snapshot is good for so long; it repeats it."""
+
+
+class Offer(msgspec.Struct, array_like=True):
+    """`name` keeps a snapshot through `batch`, and gives it to whoever asks at `address`."""
+
+    name: str
+    address: str
+    batch: int
+
+
+class Snapshots:
+    """The snapshots of one master."""
+
+    def __init__(
+        self, store: SnapshotStore, coordination: Coordination, name: str, address: str, token: str, every_bytes: int
+    ) -> None:
+        self.store = store
+        self._coordination = coordination
+        self._name = name
+        self._address = address
+        self._token = token
+        self._every_bytes = every_bytes
+        self._writing = asyncio.Lock()
+        self.log_bytes = 0
+        """Of the log since the last snapshot, as this master applied or wrote it."""
+
+    def _newest(self) -> int:
+        kept = self.store.kept()
+        return kept[0].batch if kept else 0
+
+    async def write(self, standby: Standby) -> int:
+        """Of the standby's state as it is now; the number of its last batch."""
+        async with self._writing:
+            if self._newest() >= standby.position.batch:
+                return self._newest()
+            batch, content = self.store.take(standby)
+            self.log_bytes = 0
+            kept = await asyncio.to_thread(self.store.write, batch, content)
+        log.info("snapshot written", batch=batch, bytes=kept.size_bytes)
+        await self._offer(batch)
+        return batch
+
+    async def write_by_child(self, state: State, writer: LogWriter, pending: PendingLog) -> int:
+        """The same for a primary: a forked child has the state as it is now, and all the time it needs.
+
+        The file counts only once the last batch in it is durable.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._writing:
+            self.log_bytes = 0
+            forked: asyncio.Future[tuple[int, Position]] = loop.create_future()
+            writer.at_boundary(lambda position: forked.set_result((_fork(self.store, state, position), position)))
+            child, position = await forked
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if code != 0:
+                raise SnapshotFailed(f"the child that wrote the snapshot ended with {code}; the log is not trimmed")
+            durable: asyncio.Future[None] = loop.create_future()
+            pending.when_durable(position.index, lambda: durable.set_result(None))
+            await durable
+            await asyncio.to_thread(self.store.prove, position.batch)
+        log.info("snapshot written by a child", batch=position.batch)
+        await self._offer(position.batch)
+        return position.batch
+
+    async def _offer(self, batch: int) -> None:
+        offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch))
+        await self._coordination.publish(PREFIX + self._name, offer, FRESH_MS)
+
+    async def offers(self) -> list[Offer]:
+        """Of the other masters, the newest first."""
+        found = await self._coordination.list(PREFIX)
+        offers = [msgspec.msgpack.decode(value, type=Offer) for value in found.values()]
+        return sorted((o for o in offers if o.name != self._name), key=lambda o: o.batch, reverse=True)
+
+    async def fetch(self, offer: Offer) -> int:
+        """Keep a verified copy of another master's snapshot."""
+        deadline = now_seconds() + FETCH_SECONDS
+        hello = Hello(secrets.randbits(63) | 1, self._token, looks=True)
+        channel = await AsyncChannel.open(offer.address, hello, deadline)
+        try:
+            content = bytearray()
+            while True:
+                request = FetchSnapshot(offer.batch, len(content))
+                piece = expect(await channel.call(request, deadline), SnapshotPiece)
+                content += piece.content
+                if len(content) >= piece.size_bytes or not piece.content:
+                    break
+        finally:
+            channel.close()
+        if piece.batch != offer.batch or len(content) != piece.size_bytes:
+            raise TryAgain(
+                f"{offer.name} no longer keeps its snapshot through batch {offer.batch}; another is looked for"
+            )
+        await asyncio.to_thread(self.store.write, offer.batch, bytes(content))
+        return offer.batch
+
+    async def fetch_newest(self) -> None:
+        """From whoever has a newer one than this master."""
+        for offer in await self.offers():
+            if offer.batch > self._newest():
+                try:
+                    await self.fetch(offer)
+                    self.log_bytes = 0
+                    log.info("snapshot fetched", of=offer.name, batch=offer.batch)
+                    return
+                except HoldfastError as error:
+                    log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
+
+    async def keep_for_standby(self, standby: Callable[[], Standby]) -> None:
+        """Write one whenever the log has grown enough; until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                if self.store.directory is not None and self.log_bytes >= self._every_bytes:
+                    await self.write(standby())
+                elif self._newest():
+                    await self._offer(self._newest())
+            except (SnapshotFailed, CoordinationLost) as error:
+                log.error("no snapshot was written; the log grows until one is", why=str(error))
+
+    async def keep_for_primary(self, state: State, writer: LogWriter, pending: PendingLog) -> None:
+        """Fetch what a standby wrote, or have a child write one, and trim the log behind; until cancelled."""
+        trimmed = written = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.log_bytes += writer.bytes - written
+            written = writer.bytes
+            try:
+                await self.fetch_newest()
+                if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
+                    # Twice as long as a standby waits: there seems to be none.
+                    await self.write_by_child(state, writer, pending)
+                through = self.store.trim_through()
+                if through > trimmed:
+                    await self._coordination.trim(through)
+                    trimmed = through
+                    log.info("the log was trimmed", through=through)
+            except (HoldfastError, OSError) as error:
+                log.error("the log could not be trimmed now", why=str(error))
+
+
+def _fork(store: SnapshotStore, state: State, position: Position) -> int:
+    """The child's process id. The child touches no loop, lock or log of the parent's, and runs no exit handler."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        store.write(position.batch, b"".join(dump(state, position, now_ms())), proven=False)
+        code = 0
+    finally:
+        os._exit(code)

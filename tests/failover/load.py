@@ -1,0 +1,91 @@
+"""Clients at work while the cluster is tormented: what they were told is remembered, to be held against it later."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Self
+
+from tests.failover.cluster import Cluster
+from tests.waiting import wait_until
+
+PAUSE_S = 0.003
+LARGE_EVERY = 60
+
+
+def content_of(key: str) -> bytes:
+    chosen = random.Random(key)
+    return chosen.randbytes(chosen.randint(1, 3_000))
+
+
+class Load:
+    """Threads with a client each that put, read and remove keys of their own, until the `with` block ends."""
+
+    def __init__(self, cluster: Cluster, name: str, threads: int = 3, address: str = "", removals: bool = True) -> None:
+        self.acked: dict[str, bytes] = {}
+        self.removed: set[str] = set()
+        self.errors: list[str] = []
+        self.done_at: list[float] = []
+        self._cluster = cluster
+        self._address = address
+        self._name = name
+        self._removals = removals
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        try:
+            self.go_on_for(50)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in self._threads), "a call hangs past its deadline (I10)"
+
+    def go_on_for(self, calls: int, within_s: float = 60.0) -> None:
+        """Wait until so many more calls have succeeded, or one has failed."""
+        wanted = len(self.done_at) + calls
+        wait_until(lambda: len(self.done_at) >= wanted or self.errors, within_s, f"{calls} more calls succeed")
+        assert not self.errors, self.errors[:3]
+
+    def longest_gap_ms(self) -> int:
+        """The longest time in which no call of anybody succeeded."""
+        times = sorted(self.done_at)
+        return round(1000 * max((after - before for before, after in zip(times, times[1:], strict=False)), default=0))
+
+    def _work(self, number: int) -> None:
+        chosen = random.Random(f"{self._name} {number}")
+        own: list[str] = []
+        count = 0
+        try:
+            with self._cluster.connect(self._address, shared_memory=number % 2 == 0) as cache:
+                while not self._stopping.wait(PAUSE_S):
+                    count += 1
+                    key = f"{self._name}/{number}/{count}"
+                    data = content_of(key) * (100 if count % LARGE_EVERY == 0 else 1)
+                    assert cache.put(key, data) is True, f"{key} is new, and was said to be there already"
+                    self.acked[key] = data
+                    self.done_at.append(time.monotonic())
+                    own.append(key)
+                    older = own[chosen.randrange(len(own))]
+                    assert cache.get(older) == self.acked[older], f"{older} has other bytes"
+                    self.done_at.append(time.monotonic())
+                    if self._removals and count % 4 == 0:
+                        self._remove(cache, own.pop(chosen.randrange(len(own))))
+        except Exception as error:
+            self.errors.append(f"{type(error).__name__}: {error}")
+
+    def _remove(self, cache: object, key: str) -> None:
+        data = self.acked.pop(key)
+        assert data
+        assert cache.remove(key, force=True) == 1, f"{key} was there to be removed"  # type: ignore[attr-defined]
+        self.removed.add(key)
+        self.done_at.append(time.monotonic())
