@@ -33,6 +33,7 @@ KEYS_AT_ONCE = 1_000
 START_S = 60.0
 SETTLE_S = 40.0
 STOP_S = 15.0
+LEASE_S = 2.0
 
 
 class Process:
@@ -145,7 +146,7 @@ class Cluster:
         masters: int = 2,
         nodes: int = 1,
         leader_ttl_ms: int = 1_500,
-        lease_ttl_ms: int = 2_000,
+        lease_ttl_ms: int = int(1000 * LEASE_S),
         size: str = "256MiB",
         **more: object,
     ) -> None:

@@ -25,7 +25,7 @@ def granted_and_written(channel: Channel, client: int, serial: int, data: bytes)
         connection = DataConnection.open(place.data_address, now_seconds() + 10)
         try:
             connection.write(
-                *(place.name, grant, own.offset, granted.length, own.mac, own.offset),
+                *(place.name, grant, own.offset, granted.length, own.mac, 0),
                 memoryview(data),
                 now_seconds() + 10,
             )

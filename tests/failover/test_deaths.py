@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LeaseLost, ObjectLeased
 from holdfast.ids import GrantId
 from holdfast.messages.requests import (
     CommitPuts,
@@ -21,7 +22,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
-from tests.failover.cluster import Cluster, call
+from tests.failover.cluster import LEASE_S, Cluster, call
 from tests.failover.load import Load
 from tests.failover.raw import commit, granted_and_written
 from tests.waiting import wait_until
@@ -211,7 +212,7 @@ def test_a_removal_resent_to_the_new_primary_has_the_answer_of_the_old_one(clust
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["mapped", "tcp"])
 def test_open_views_and_leased_reads_go_on_through_a_failover(cluster: Cluster, shared_memory: bool) -> None:
-    """I2: the bytes are in the nodes, and the lease that the old primary gave is kept by the new one."""
+    """I2: the bytes are in the nodes, and the lease that the old primary gave is kept and renewed by the new one."""
     data = secrets.token_bytes(50_000)
     key = f"viewed/{shared_memory}"
     with cluster.connect(shared_memory=shared_memory) as cache:
@@ -222,16 +223,28 @@ def test_open_views_and_leased_reads_go_on_through_a_failover(cluster: Cluster, 
         with cache.view(key) as view:
             assert cache.get(f"{key}/cached") == data[:1_000]
             old.kill()
-            assert cache.get(f"{key}/cached") == data[:1_000]
-            assert view == data
-            new = cluster.primary(but=old)
             since = time.monotonic()
-            with cluster.connect() as other:
-                # Force unbinds the key at once; what the view looks at must stay where it is all the same.
-                assert other.remove(key, force=True) == 1
-                other.put_many({f"{key}/more/{i}": secrets.token_bytes(50_000) for i in range(50)})
-            wait_until(lambda: time.monotonic() > since + 0.5)
-            assert view == data
             assert cache.get(f"{key}/cached") == data[:1_000]
-        assert cluster.primaries() == [new]
-    cluster.verify({f"{key}/cached": data[:1_000]}, {key})
+            assert view == data
+            cluster.primary(but=old)
+            wait_until(lambda: time.monotonic() > since + 1.5 * LEASE_S, what="the first lease would have ended")
+            with cluster.connect() as other, pytest.raises(ObjectLeased):
+                other.remove(key)
+            assert view == data
+    cluster.verify({key: data, f"{key}/cached": data[:1_000]}, set())
+
+
+def test_a_view_keeps_its_bytes_when_the_new_primary_removes_the_object_by_force(cluster: Cluster) -> None:
+    """I2, I8: the range waits in quarantine for a lease that only the old primary knew of."""
+    data = secrets.token_bytes(50_000)
+    old = cluster.primary()
+    cluster.standby()
+    with contextlib.suppress(LeaseLost), cluster.connect() as cache:  # Lost it is by the end, and that is said.
+        cache.put("forced/k", data)
+        with cache.view("forced/k") as view, cluster.connect() as other:
+            old.kill()
+            assert other.remove("forced/k", force=True) == 1
+            asked_at = time.monotonic()
+            other.put_many({f"forced/{i}": secrets.token_bytes(50_000) for i in range(200)})
+            assert view == data or time.monotonic() > asked_at + LEASE_S
+    cluster.verify({}, {"forced/k"})

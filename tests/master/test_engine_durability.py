@@ -1,0 +1,153 @@
+"""Nothing leaves a master, and nothing is lent again, before the records that it rests on are durable."""
+
+from __future__ import annotations
+
+import struct
+
+from holdfast.core.primary import Parked, Primary
+from holdfast.core.rules import Rules
+from holdfast.core.state import State
+from holdfast.ids import GrantId
+from holdfast.master.engine import MAX_PENDING_BYTES, Engine, Waiting
+from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
+from holdfast.messages.shapes import Attachment, Message
+from holdfast.replication.batches import Position
+from holdfast.replication.pending import PendingLog
+
+CLIENT = 7
+
+
+class Writer:
+    """An engine whose log is written when the test says so."""
+
+    def __init__(self, **rules: float) -> None:
+        self.log = PendingLog(Position())
+        self.engine = Engine(Primary(State(), Rules(**rules)), self.log)  # type: ignore[arg-type]
+        self.engine.start_log(1, "test", b"secret", 0)
+        self.engine.start_epoch(1, 0)
+        self.now = 1_000
+        self.sent: list[Message] = []
+        self.ask(n.RegisterNode("a", 5, 0, "host", "a:1", "/a", [64 << 10]))
+        self.write()
+
+    def ask(self, request: Message) -> Message | None:
+        """The reply if it may leave now; otherwise it will be in `sent`."""
+        reply, after = self.engine.handle(request, CLIENT, 1, self.now)
+        if isinstance(reply, Parked):
+            assert isinstance(request, q.GrantRanges)
+            self.engine.park(Waiting(request, CLIENT, 1, self.now + 1_000, self.sent.append), self.now)
+            return None
+        if not after:
+            return reply
+        self.engine.when_durable(after, lambda: self.sent.append(reply))
+        return None
+
+    def write(self) -> list[Message]:
+        """Make everything durable; what left because of it."""
+        before = len(self.sent)
+        while (cut := self.log.cut(1 << 20)) is not None:
+            batch, position = cut
+            self.log.is_durable(position, batch)
+            self.engine.after_durable(self.now)
+        return self.sent[before:]
+
+    def grant(self, serial: int, size: int) -> Message | None:
+        return self.ask(q.GrantRanges(GrantId(CLIENT, serial), struct.pack("<Q", size), attached=[Attachment(1, 1)]))
+
+    def commit(self, serial: int, key: str, size: int = 64, **more: object) -> Message | None:
+        rows = struct.pack("<3Q", 0, size, 1)
+        return self.ask(q.CommitPuts(GrantId(CLIENT, serial), [key], rows, **more))  # type: ignore[arg-type]
+
+
+def test_a_grant_and_a_commit_leave_only_when_durable() -> None:
+    """I1, I11"""
+    writer = Writer()
+    assert writer.grant(1, 64) is None
+    [granted] = writer.write()
+    assert isinstance(granted, q.Granted)
+    assert writer.commit(1, "k") is None
+    assert writer.write() == [q.Committed(b"\1")]
+
+
+def test_a_reply_about_a_key_waits_for_that_keys_record_and_others_do_not() -> None:
+    """I1: nobody is told of an object, or of its absence, that a crash could take back."""
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "k")
+    assert writer.ask(q.Exists(["other"])) == q.Presence(b"\0")
+    for request in (q.Exists(["k"]), q.Locate(["other", "k"]), q.ListKeys(), q.Stat(["k"]), q.Explain(["k"])):
+        assert writer.ask(request) is None
+    assert len(writer.write()) == 6
+    assert writer.ask(q.Exists(["k"])) == q.Presence(b"\1")
+    assert writer.ask(q.Remove(["k"], 9, force=True)) is None
+    assert writer.ask(q.Exists(["k"])) is None, "its absence rests on the removal"
+    assert writer.ask(q.Remove(["k"], 9, force=True)) is None, "asked again, the answer waits as well"
+    assert len(writer.write()) == 3
+
+
+def test_memory_durability_does_not_wait() -> None:
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    assert writer.commit(1, "k", durability="memory") == q.Committed(b"\1")
+    assert writer.ask(q.Exists(["k"])) is None, "others still wait for its record"
+    assert len(writer.write()) == 1
+
+
+def test_a_freed_range_is_lent_again_only_when_that_is_durable() -> None:
+    """I9"""
+    writer = Writer(high_watermark=1.0)
+    writer.grant(1, 64 << 10)
+    writer.write()
+    writer.commit(1, "k", 64 << 10)
+    writer.write()
+    writer.ask(q.Remove(["k"], 1))
+    assert writer.engine.primary.free_bytes == 0
+    assert writer.grant(2, 64) is None
+    assert writer.engine.parked == 1
+    assert [type(reply) for reply in writer.write()] == [q.Removed, q.Granted]
+    assert writer.engine.parked == 0
+
+
+def test_past_its_leadership_deadline_it_decides_nothing() -> None:
+    """I12"""
+    writer = Writer()
+    writer.engine.leads_until = lambda: 2_000
+    writer.now = 1_999
+    assert writer.ask(q.Exists(["k"])) == q.Presence(b"\0")
+    writer.now = 2_000
+    for request in (q.Exists(["k"]), q.Locate(["k"]), q.GrantRanges(GrantId(CLIENT, 5), bytes(8)), q.Remove(["k"], 3)):
+        reply = writer.ask(request)
+        assert isinstance(reply, q.Failed)
+        assert reply.code == "not_leader"
+    assert writer.engine.tick(2_000) is False
+    assert writer.log.index == writer.log.durable
+
+
+def test_while_the_log_is_far_behind_puts_are_turned_away_and_nothing_is_dropped() -> None:
+    writer = Writer()
+    writer.log.bytes = MAX_PENDING_BYTES + 1
+    reply = writer.grant(1, 64)
+    assert isinstance(reply, q.Failed)
+    assert reply.code == "log_slow"
+    assert writer.ask(q.Exists(["k"])) == q.Presence(b"\0")
+
+
+def test_after_a_takeover_by_guess_nothing_is_taken_away_until_it_is_settled() -> None:
+    """I2: the old primary may still hand out leases on what would be removed."""
+    writer = Writer()
+    writer.engine.settled_at = 5_000
+    for request in (q.Remove(["k"], 1), q.RemoveMatching("", 2)):
+        reply = writer.ask(request)
+        assert isinstance(reply, q.Failed)
+        assert reply.code == "settling"
+    writer.grant(1, 64)
+    writer.write()
+    upsert = writer.commit(1, "k", upsert=True)
+    assert isinstance(upsert, q.Failed)
+    assert writer.commit(1, "k") is None
+    assert writer.write() == [q.Committed(b"\1")]
+    writer.now = 5_000
+    assert writer.ask(q.Remove(["k"], 3)) is None
