@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import bandwidth, batches, catalogue, evictions, single_keys
+from benchmarks import bandwidth, batches, catalogue, evictions, failover, single_keys
 from benchmarks.measure import Row, Scale
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
@@ -21,6 +21,8 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "storm": evictions.run_storm,
     "eviction": evictions.run_core,
     "catalogue": catalogue.run,
+    "failover": failover.run,
+    "failover-million": failover.run_million,
 }
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-DURABLE = "durable (the log is in memory in this version)"
-"""What is said beside every figure of a put."""
+DURABLE = "memory:// (one master, no log to survive it)"
+"""What is said beside the put figures of a single master."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +59,13 @@ def ratio_row(
     )
 
 
-def least_row(name: str, figure: float, unit: str, at_least: float, durability: str = "", note: str = "") -> Row:
+def least_row(name: str, figure: float, unit: str, at_least: float | None, durability: str = "", note: str = "") -> Row:
     return Row(
         name=name,
         figure=figure,
         unit=unit,
-        target=f">= {at_least:,}",
-        reached=figure >= at_least,
+        target=f">= {at_least:,}" if at_least is not None else "",
+        reached=figure >= at_least if at_least is not None else None,
         durability=durability,
         note=note,
     )

@@ -24,21 +24,27 @@ STOP_WITHIN_S = 15.0
 
 
 class Cluster:
-    """One master and its nodes."""
+    """Masters and their nodes. Without `coordination` there is one master, and its log is in memory."""
 
-    def __init__(self, size: str, nodes: int = 1, **master: object) -> None:
+    def __init__(self, size: str, nodes: int = 1, masters: int = 1, coordination: str = "", **master: object) -> None:
         self._size = size
         self._nodes = nodes
+        self._masters = masters
+        self._coordination = coordination
         self._flags = [part for name, value in master.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         self._started: list[subprocess.Popen[bytes]] = []
+        self.masters: dict[str, tuple[subprocess.Popen[bytes], dict[str, str]]] = {}
+        """By name: the process and what its ready file says."""
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._token = str(master.get("token", ""))
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
-        self.address = ""
 
     def __enter__(self) -> Self:
         try:
-            self.start_master()
+            if self._coordination == "sqlite":
+                self._coordination = f"sqlite:///{self._folder.name}/cluster.db"
+            for number in range(self._masters):
+                self.start_master(f"master-{number}")
             for number in range(self._nodes):
                 self.add_node(f"bench-{number}")
         except BaseException:
@@ -56,11 +62,28 @@ class Cluster:
                 process.wait(STOP_WITHIN_S)
         self._folder.cleanup()
 
-    def start_master(self) -> None:
+    @property
+    def folder(self) -> str:
+        return self._folder.name
+
+    @property
+    def address(self) -> str:
+        return ",".join(facts["address"] for _, facts in self.masters.values())
+
+    @property
+    def master(self) -> subprocess.Popen[bytes]:
+        """The only one."""
+        return self.masters["master-0"][0]
+
+    def start_master(self, name: str = "master-0") -> dict[str, str]:
         """At any free port, or again at the one it had."""
-        listen = self.address or "127.0.0.1:0"
-        self.address = self._start("master", "--http", "127.0.0.1:0", *self._flags, listen=listen)["address"]
-        self.master = self._started[-1]
+        listen = self.masters[name][1]["address"] if name in self.masters else "127.0.0.1:0"
+        flags = ["--http", "127.0.0.1:0", "--name", name, *self._flags]
+        if self._coordination:
+            flags += ["--coordination", self._coordination, "--data-dir", f"{self._folder.name}/{name}"]
+        facts = self._start("master", *flags, listen=listen)
+        self.masters[name] = (self._started[-1], facts)
+        return facts
 
     def add_node(self, name: str) -> None:
         flags = ["--token", self._token] if self._token else []

@@ -1,21 +1,68 @@
-"""Verbs that show the cluster: `status` and `nodes`."""
+"""Verbs that show the cluster: `status` and `nodes`; and `snapshot`, which writes down what a master holds."""
 
 from __future__ import annotations
 
 from holdfast.cli import connection
+from holdfast.cli.exit_codes import LATER, OK
+from holdfast.cli.masters import (
+    HEADINGS,
+    LOOK_SECONDS,
+    RIGHT,
+    Seen,
+    ask_one,
+    facts_of,
+    given_addresses,
+    primary_of,
+    row_of,
+    survey,
+)
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
+from holdfast.errors import TryAgain
+from holdfast.instant import now_seconds
+from holdfast.messages.requests import Done, FetchSnapshot, SnapshotPiece, Status, TakeSnapshot
 from holdfast.settings import ClientSettings
+
+PAST_ANY_SNAPSHOT = 1 << 40
+"""Asking for the piece there gives the size alone."""
 
 
 @takes(ClientSettings)
-def status(settings: ClientSettings, out: Output) -> None:
-    """Show the master's view of the cluster: role, objects, memory, log."""
-    with connection.open_cache(settings) as cache:
-        found = cache.status()
+def status(settings: ClientSettings, out: Output) -> int:
+    """Show the primary's view of the cluster, and how every master stands that is known."""
+    given = given_addresses(settings.address)
+    try:
+        with connection.open_cache(settings) as cache:
+            primary: Status | None = cache.status()
+    except TryAgain:
+        # No primary is exactly when one wants to know how the others stand.
+        seen = survey(given, settings.token, min(settings.timeout, LOOK_SECONDS))
+        if not any(one.status is not None for one in seen):
+            raise
+        primary = primary_of(seen)
+    else:
+        assert primary is not None
+        seen = survey([*given, primary.leader], settings.token, min(settings.timeout, LOOK_SECONDS))
+        primary = max([primary, primary_of(seen) or primary], key=lambda one: (one.epoch, one.applied_index))
     if out.as_json:
-        out.data(found)
-        return
+        shown = plain(primary) if primary is not None else {}
+        masters = [facts_of(one, primary) for one in seen]
+        out.data({**shown, "primary": shown or None, "masters": masters})
+    else:
+        show_status(out, primary, seen)
+    return OK if primary is not None else LATER
+
+
+def show_status(out: Output, found: Status | None, seen: list[Seen]) -> None:
+    if found is None:
+        out.note("no master is primary now; one of these takes over when it can")
+    else:
+        show_primary(out, found)
+        out.line("")
+    out.table(HEADINGS, [row_of(one, found) for one in seen], RIGHT)
+
+
+def show_primary(out: Output, found: Status) -> None:
     share = found.used_bytes / found.capacity_bytes if found.capacity_bytes else 0.0
     out.facts(
         [
@@ -29,9 +76,36 @@ def status(settings: ClientSettings, out: Output) -> None:
             ("in quarantine", human_bytes(found.quarantined_bytes)),
             ("free", human_bytes(found.free_bytes)),
             ("log", f"index {found.log_index}, applied {found.applied_index}, durable {found.durable_index}"),
-            ("promotable", "yes" if found.promotable else f"no: {found.promotable_reason}"),
             ("digest", found.digest),
         ]
+    )
+
+
+@takes(ClientSettings)
+def snapshot(settings: ClientSettings, out: Output) -> None:
+    """Have a master write a snapshot now: the one at --address, or, of several, a standby that has caught up."""
+    deadline = now_seconds() + settings.timeout
+    given = given_addresses(settings.address)
+    if len(given) != 1:
+        with connection.open_cache(settings) as cache:
+            given = [*given, cache.status().leader]
+    seen = survey(given, settings.token, min(settings.timeout, LOOK_SECONDS))
+    reached = [one for one in seen if one.status is not None]
+    if not reached:
+        raise TryAgain(f"no master answers: {seen[0].fault}")
+    # The primary has better things to do, as long as somebody else can.
+    chosen = next((one for one in reached if one.promotable), reached[0])
+    assert chosen.status is not None
+    batch = ask_one(chosen.address, settings.token, TakeSnapshot(), Done, deadline).count
+    piece = ask_one(chosen.address, settings.token, FetchSnapshot(batch, PAST_ANY_SNAPSHOT), SnapshotPiece, deadline)
+    facts = {"master": chosen.status.name, "address": chosen.address, "role": chosen.role, "batch": batch}
+    if out.as_json:
+        out.data({**facts, "size_bytes": piece.size_bytes or None})
+        return
+    size = f" ({human_bytes(piece.size_bytes)})" if piece.size_bytes else ""
+    out.line(
+        f"{chosen.status.name} ({chosen.role}) wrote a snapshot{size} of the log through batch {batch} "
+        "to its data directory"
     )
 
 

@@ -79,9 +79,9 @@ class LocalCluster:
         self._start_masters(taken)
         primary = await_primary(
             lambda: survey(self.addresses, self.wanted.token),
-            lambda status: not stop.is_set() or _interrupted(),
+            lambda _: True,
             now_seconds() + PRIMARY_WITHIN_S,
-            lambda seconds: _interrupted() if stop.wait(seconds) else None,
+            stop,
         )
         if primary is None:
             raise TryAgain(
@@ -122,10 +122,6 @@ class LocalCluster:
 
     def master_named(self, name: str) -> Child:
         return next(child for child, _ in self.masters if child.name == name)
-
-
-def _interrupted() -> bool:
-    raise KeyboardInterrupt
 
 
 def check_memory(wanted_bytes: int, available: int | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, TypeVar
 
 from holdfast.cli import connection
@@ -22,6 +23,7 @@ from holdfast.transport.addresses import master_addresses
 from holdfast.wire.codec import expect
 
 LOOK_SECONDS = 3.0
+LOOK_AGAIN_SECONDS = 0.02
 MOST_AT_ONCE = 16
 HEADINGS = ("MASTER", "ADDRESS", "ROLE", "EPOCH", "APPLIED", "LAG", "DIGEST EQUAL", "PROMOTABLE")
 RIGHT = ("EPOCH", "APPLIED", "LAG")
@@ -121,16 +123,14 @@ def row_of(seen: Seen, primary: Status | None) -> tuple[object, ...]:
 
 
 def await_primary(
-    look_now: Callable[[], list[Seen]],
-    wanted: Callable[[Status], bool],
-    until: float,
-    pause: Callable[[float], object],
+    look_now: Callable[[], list[Seen]], wanted: Callable[[Status], bool], until: float, stop: Event
 ) -> Status | None:
-    """The first primary that is wanted, or None when the time is up."""
+    """The first primary that is wanted, or None when the time is up. `stop` ends the wait as Ctrl-C does."""
     while True:
         found = primary_of(look_now())
         if found is not None and wanted(found):
             return found
         if now_seconds() > until:
             return None
-        pause(0.02)
+        if stop.wait(LOOK_AGAIN_SECONDS):
+            raise KeyboardInterrupt

@@ -13,7 +13,6 @@ import errno
 import mmap
 import os
 import secrets
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +31,8 @@ from holdfast.settings import ClientSettings
 if TYPE_CHECKING:
     from holdfast.client.blocking import Cache
 
-MAP_FROM = 64 << 20
-"""Files at least this long are mapped instead of read, and are worth a progress bar."""
+LONG_FROM = 64 << 20
+"""What is at least this long is worth a progress bar, and is written in pieces."""
 LOOKED_AT = 64 << 10
 TRIES = 3
 
@@ -107,14 +106,9 @@ def get(
         out.note(f"wrote {target} ({human_bytes(size_bytes)})")
 
 
-def read_source(name: str) -> bytes | bytearray | mmap.mmap:
-    """The bytes of a file or of stdin. A long file is mapped, so that it is never in memory twice."""
-    with contextlib.ExitStack() as stack:
-        source = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
-        facts = os.fstat(source.fileno())
-        if stat.S_ISREG(facts.st_mode) and facts.st_size >= MAP_FROM and source.tell() == 0:
-            return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-        return source.read()
+def read_source(name: str) -> bytes:
+    """The bytes of a file or of stdin. Read and not mapped: a mapped file that somebody truncates ends the process."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def write_file(cache: Cache, key: str, target: Path) -> int:
@@ -169,7 +163,7 @@ def fill(cache: Cache, key: str, partial: Path) -> int:
 def write_whole(sink: BinaryIO, content: bytes) -> None:
     """Write in pieces, so that Ctrl-C and a closed pipe are noticed during a long write."""
     view = memoryview(content)
-    sink.writelines(view[start : start + MAP_FROM] for start in range(0, len(view), MAP_FROM))
+    sink.writelines(view[start : start + LONG_FROM] for start in range(0, len(view), LONG_FROM))
     sink.flush()
 
 
@@ -191,7 +185,7 @@ def is_binary(head: bytes) -> bool:
 @contextlib.contextmanager
 def moving(what: str, size_bytes: int) -> Iterator[None]:
     """Show that something is going on, where a person waits long enough to wonder."""
-    if size_bytes < MAP_FROM or not sys.stderr.isatty():
+    if size_bytes < LONG_FROM or not sys.stderr.isatty():
         yield
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +79,8 @@ class Master:
         self.role = "standby"
         self.leader: Leader | None = None
         self.hand_over = asyncio.Event()
-        self.promotion_seconds: deque[float] = deque(maxlen=100)
-        """From winning a term to serving, for each."""
+        self.promotion_ms = -1
+        """The last one, from winning the term to serving."""
         self.writer: LogWriter | None = None
         self._caught_up = asyncio.Event()
         self._last_batch = 0
@@ -292,7 +291,7 @@ class Master:
         await writer.flush()
         # The epoch is durable: from here on this master is the primary.
         self.role = "primary"
-        self.promotion_seconds.append(now_seconds() - self._won_at)
+        self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
         self.server.lead(engine)
         log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
         await writer.run()

@@ -117,6 +117,9 @@ class MasterView:
             clients=len(master.server.connections),
             uptime_ms=now_ms() - self._started,
             version=__version__,
+            promotion_ms=master.promotion_ms,
+            log_bytes=master.writer.bytes if master.writer is not None else 0,
+            log_batches=master.writer.batches if master.writer is not None else 0,
         )
 
     def nodes_message(self) -> NodeList:

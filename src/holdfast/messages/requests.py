@@ -304,6 +304,11 @@ class Status(Message, tag=110):
     clients: int
     uptime_ms: int
     version: str
+    promotion_ms: int = -1
+    """How long its last promotion took, from winning the term to serving; -1 if it never was promoted."""
+    log_bytes: int = 0
+    """Written to the log in this term."""
+    log_batches: int = 0
 
 
 class NodeInfo(Message, tag=111):
