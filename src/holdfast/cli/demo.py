@@ -207,7 +207,7 @@ def wanted_by(settings: DemoSettings, directory: Path, size_bytes: int) -> Wante
         size_bytes=size_bytes,
         coordination=settings.coordination,
         cluster=f"demo-{secrets.token_hex(4)}",
-        arguments=("--log-level", "info"),
+        arguments=("--log-level", "error"),
         # What the user has set for a cluster of theirs is not meant for this one; empty is as if unset.
         variables={name: "" for name in os.environ if name.startswith(PREFIX)},
     )

@@ -45,6 +45,7 @@ log = structlog.get_logger("holdfast.master")
 PROVEN = ("first", "resigned", "flock")
 DRIFT = 1.01
 AGAIN_SECONDS = 0.5
+MODEST_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Master:
         self._caught_up = asyncio.Event()
         self._last_batch = 0
         self._won_at = 0.0
+        self._modest_until = 0.0
+        self._another_leads = asyncio.Event()
 
     @property
     def leader_address(self) -> str:
@@ -138,10 +141,12 @@ class Master:
         self.server.lead(engine)
 
     async def _watch_leader(self, coordination: Coordination) -> None:
-        async for leader in coordination.watch_leader():
-            self.leader = leader
-            other = leader is not None and leader.address != self.plan.address
-            self.server.leader_hint = leader.address if leader is not None and other else ""
+        async with contextlib.aclosing(coordination.watch_leader()) as leaders:
+            async for leader in leaders:
+                self.leader = leader
+                other = leader is not None and leader.address != self.plan.address
+                self.server.leader_hint = leader.address if leader is not None and other else ""
+                (self._another_leads.set if other else self._another_leads.clear)()
 
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won, with the log applied to its end."""
@@ -177,11 +182,7 @@ class Master:
                 self._last_batch = await coordination.last_index()
                 if self.standby.position.batch >= self._last_batch:
                     self._caught_up.set()
-                async for batches in coordination.follow(self.standby.position.batch):
-                    self._take(batches)
-                    if self.standby.position.batch >= self._last_batch:
-                        self._caught_up.set()
-                    await asyncio.sleep(0)
+                await self._follow_on(coordination)
             except CoordinationLost as error:
                 log.warning("coordination does not answer; the log is followed again when it does", why=str(error))
             except Compacted as error:
@@ -190,6 +191,14 @@ class Master:
                 log.error("the log does not continue what this master holds; it starts over", why=str(error))
                 self.standby = Standby()
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _follow_on(self, coordination: Coordination) -> None:
+        async with contextlib.aclosing(coordination.follow(self.standby.position.batch)) as following:
+            async for batches in following:
+                self._take(batches)
+                if self.standby.position.batch >= self._last_batch:
+                    self._caught_up.set()
+                await asyncio.sleep(0)
 
     async def _start_over(self, error: Compacted) -> None:
         """The log no longer reaches back to what is held here: go on from a newer snapshot, wherever it is."""
@@ -217,6 +226,9 @@ class Master:
 
     async def _campaign(self, coordination: Coordination) -> Term:
         """Wait for the leader's end; sooner, where its port is refused, which is a guess that it is dead."""
+        # Whoever handed over lets somebody else win.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._another_leads.wait(), max(0.0, self._modest_until - now_seconds()))
         waiting = asyncio.create_task(coordination.campaign(self.plan.address))
         if not self.plan.early_takeover:
             return await waiting
@@ -238,10 +250,11 @@ class Master:
         last = await coordination.last_index()
         if self.standby.position.batch >= last:
             return
-        async for batches in coordination.follow(self.standby.position.batch):
-            self._take(batches)
-            if self.standby.position.batch >= last:
-                return
+        async with contextlib.aclosing(coordination.follow(self.standby.position.batch)) as following:
+            async for batches in following:
+                self._take(batches)
+                if self.standby.position.batch >= last:
+                    return
 
     async def _as_primary(self, coordination: Coordination, term: Term) -> None:
         engine, pending = self._promoted(term)
@@ -259,6 +272,7 @@ class Master:
             if giving_up.done():
                 log.info("handing over", epoch=term.epoch)
                 engine.leads_until = lambda: 0
+                self._modest_until = now_seconds() + MODEST_SECONDS
                 await _ended(writing)
                 await writer.flush()
             elif ended.done():
