@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from cli.fake_cache import FakeCache
+from cli.fake_cache import FakeCache, FakeChannel
 from holdfast.cli import connection
 from holdfast.cli.main import main
+from holdfast.errors import Unreachable
+from holdfast.messages.requests import Status
 from holdfast.settings import ClientSettings
 
 
@@ -48,6 +50,12 @@ def cache() -> FakeCache:
 
 
 @pytest.fixture
+def masters() -> dict[str, Status]:
+    """What the masters answer that are reached by their own addresses."""
+    return {}
+
+
+@pytest.fixture
 def asked() -> list[ClientSettings]:
     """The settings that clients were opened with."""
     return []
@@ -56,6 +64,7 @@ def asked() -> list[ClientSettings]:
 @pytest.fixture
 def run(
     cache: FakeCache,
+    masters: dict[str, Status],
     asked: list[ClientSettings],
     monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
@@ -63,6 +72,11 @@ def run(
     def open_cache(settings: ClientSettings) -> FakeCache:
         asked.append(settings)
         return cache
+
+    def open_channel(address: str, token: str, deadline: float) -> FakeChannel:
+        if address not in masters:
+            raise Unreachable(f"nobody answers at {address}")
+        return FakeChannel(masters[address])
 
     def call(*arguments: str, terminal: bool = False) -> Result:
         capsysbinary.readouterr()
@@ -76,4 +90,5 @@ def run(
         return Result(code, shown or printed.out, printed.err.decode())
 
     monkeypatch.setattr(connection, "open_cache", open_cache)
+    monkeypatch.setattr(connection, "open_channel", open_channel)
     return call

@@ -18,6 +18,19 @@ class Explained:
 
 
 @dataclass
+class FakeChannel:
+    """A master that answers how it stands, whatever it is asked."""
+
+    status: Status
+
+    def call(self, request: object, deadline: float) -> Status:
+        return self.status
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
 class FakeCache:
     stored: dict[str, bytes] = field(default_factory=dict)
     leased: set[str] = field(default_factory=set)
@@ -28,6 +41,7 @@ class FakeCache:
     node_available: bool = True
     free_bytes: int = 1 << 30
     corrupts: bool = False
+    timeout: float = 5.0
 
     def __enter__(self) -> Self:
         return self

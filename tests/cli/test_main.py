@@ -81,7 +81,7 @@ def test_debugging_shows_the_traceback(run: Run, cache: FakeCache, monkeypatch: 
         ("put", "k", "f", "--replicas", "0"),
         ("node", "--size", "large"),
         ("master", "--listen", "7070"),
-        ("up", "--masters", "2"),
+        ("up", "--masters", "6"),
         ("status", "--config", "absent.toml"),
     ],
 )

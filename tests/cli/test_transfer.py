@@ -30,12 +30,23 @@ def test_a_file_is_put_and_got_back(run: Run, cache: FakeCache, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_long_file_is_mapped_not_read(run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(transfer, "MAP_FROM", 4096)
+def test_a_file_that_is_truncated_while_it_is_put_is_put_as_it_was_read(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file would end the process with SIGBUS here."""
+    content = os.urandom(100_000)
     source = tmp_path / "a"
-    source.write_bytes(os.urandom(10_000))
+    source.write_bytes(content)
+    put = cache.put
+
+    def put_after_truncation(key: str, data: Any, **options: Any) -> bool:
+        os.truncate(source, 0)
+        return put(key, data, **options)
+
+    monkeypatch.setattr(transfer, "LONG_FROM", 4096)
+    monkeypatch.setattr(cache, "put", put_after_truncation)
     assert run("put", "k", str(source)).code == 0
-    assert cache.stored["k"] == source.read_bytes()
+    assert cache.stored["k"] == content
 
 
 @pytest.mark.parametrize("arguments", [("put", "k", "-"), ("put", "k")])
@@ -202,7 +213,7 @@ def test_a_long_transfer_shows_that_it_moves_to_a_person_only(
     run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.stored["k"] = b"x" * 5_000
-    monkeypatch.setattr(transfer, "MAP_FROM", 4096)
+    monkeypatch.setattr(transfer, "LONG_FROM", 4096)
     target = str(tmp_path / "f")
     assert "get k" not in run("get", "k", "-o", target).err
     monkeypatch.setenv("TERM", "xterm")

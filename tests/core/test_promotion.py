@@ -8,10 +8,13 @@ import pytest
 from holdfast.core.digest import digest
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.state import State
+from holdfast.ids import GrantId
+from holdfast.master.engine import Engine
+from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load
-from tests.core.world import World
+from tests.core.world import CLIENT, World
 
 
 @pytest.fixture
@@ -128,3 +131,35 @@ def test_an_entry_that_makes_no_sense_costs_that_entry(world: World) -> None:
     assert restored.state.catalogue.count == catalogue.count - 4
     assert len(restored.faults) >= 4
     assert np.all([restored.state.catalogue.by_key.slot_of(f"k{i}") >= 0 for i in range(9, 50)])
+
+
+def test_a_new_primary_places_puts_on_nodes_that_have_not_come_back_yet(world: World) -> None:
+    """They count as just heard; waiting for them would be an outage, and evicting for want of them a loss (I1)."""
+    state = world.primary.twin
+    primary = promote(state, world.primary.rules, 5_000, proven=True, now=world.now)
+    engine = Engine(primary)
+    sizes = (64).to_bytes(8, "little")
+    for serial in (900, 901):
+        reply, _ = engine.handle(q.GrantRanges(GrantId(CLIENT, serial), sizes, replicas=2), CLIENT, 1, world.now)
+        assert isinstance(reply, q.Granted)
+    again = n.RegisterNode("a", 5, state.log_id, "host", "a:1", "/a", [1 << 22])
+    reply, _ = engine.handle(again, 0, 50, world.now + 100)
+    assert isinstance(reply, n.Registered)
+    newer = n.RegisterNode("b", 77, 0, "host", "b:1", "/b", [1 << 22])
+    reply, _ = engine.handle(newer, 0, 51, world.now + 100)
+    assert isinstance(reply, n.Registered), "a restarted node is not kept out by the one that the log remembers"
+
+
+def test_nothing_is_evicted_for_want_of_a_node(world: World) -> None:
+    """A put that waits for a silent node must not empty the cache meanwhile."""
+    before = world.state.catalogue.count
+    for connection in (100, 101):
+        world.engine.connection_lost(connection)
+    request = q.GrantRanges(GrantId(CLIENT, 900), (64).to_bytes(8, "little"))
+    assert world.send(request, timeout_ms=20_000) is None
+    world.pass_time(15_000)
+    assert world.state.catalogue.count == before
+    again = n.RegisterNode("a", 5, world.state.log_id, "host", "a:1", "/a", [1 << 22], live_writers=[1, 2])
+    world.ask(n.Registered, again, connection=105)
+    [late] = world.late
+    assert isinstance(late, q.Granted), "the node is back, and with it the room"

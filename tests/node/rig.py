@@ -28,7 +28,7 @@ from holdfast.transport.data_tcp import DataConnection
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 from holdfast.wire.mac import range_mac
-from waiting import wait_until
+from tests.waiting import wait_until
 
 # Connections may still end while a test does, and would talk into the next one.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

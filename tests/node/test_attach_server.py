@@ -20,7 +20,7 @@ from holdfast.transport.attach import NodeLink
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
 from node.rig import SIZE, Served, open_files, read_to_end, soon
-from waiting import wait_until
+from tests.waiting import wait_until
 
 
 def answer(connected: socket.socket) -> tuple[object, list[int]]:

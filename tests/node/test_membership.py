@@ -20,7 +20,7 @@ from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host
 from holdfast.wire.mac import range_mac
 from node.rig import SECRET, FakeMaster, soon
-from waiting import wait_until
+from tests.waiting import wait_until
 
 SIZE = 1 << 20
 GRANT = GrantId(3, 4)

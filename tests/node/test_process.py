@@ -17,7 +17,7 @@ from holdfast.errors import NameTaken
 from holdfast.messages.of_nodes import Leave, RegisterNode
 from holdfast.messages.shapes import Message
 from node.rig import FakeMaster
-from waiting import wait_until
+from tests.waiting import wait_until
 
 PROGRAM = """
 import sys

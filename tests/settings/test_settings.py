@@ -162,7 +162,9 @@ def test_a_cluster_address_without_a_port_is_refused(address: str) -> None:
 
 
 def test_a_token_is_never_shown() -> None:
-    for model in MODELS.values():
+    with_one = [model for model in MODELS.values() if "token" in model.model_fields]
+    assert len(with_one) == 4
+    for model in with_one:
         assert "hush" not in repr(load(model, {"token": "hush"}))
 
 

@@ -22,7 +22,7 @@ from holdfast.transport.shared_memory import Mapping, copy_in
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from node.rig import SIZE, Served, open_files, soon
-from waiting import wait_until
+from tests.waiting import wait_until
 
 
 def test_what_one_client_writes_another_reads_in_the_same_memory(served: Served) -> None:

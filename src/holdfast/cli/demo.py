@@ -150,7 +150,7 @@ class Performance:
         self.tell(f"{primary.name}, the primary, was killed with SIGKILL (process {child.pid})")
 
     def await_equal_digests(self) -> None:
-        """The killed one is back as a standby and holds the same catalogue, record for record (I5)."""
+        """The killed one is back and holds the same catalogue as the other, record for record (I5)."""
         give_up_at = now_seconds() + EQUAL_WITHIN_S
         while now_seconds() < give_up_at:
             self.look()
@@ -158,7 +158,7 @@ class Performance:
             if len(states) == self.cluster.wanted.masters and len({one.applied_index for one in states}) == 1:
                 self.story.digests_equal = len({one.digest for one in states}) == 1
                 same = "the same" if self.story.digests_equal else "NOT the same"
-                self.tell(f"{self.story.killed} is back as a standby and holds {same} catalogue")
+                self.tell(f"{self.story.killed} is back, and both masters hold {same} catalogue")
                 return
             self.wait()
         self.tell("the masters did not come to hold the same records in time, so their digests were not compared")

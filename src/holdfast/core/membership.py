@@ -34,7 +34,7 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
             raise MemoryVoid("this memory was last mounted under another log; mount new memory under a new boot id")
         member.connection, member.last_heard = connection, now
         return _registered(primary), _writers_gone(primary, member, _writers(primary, member) - {*request.live_writers})
-    if member is not None and primary.is_live(member, now):
+    if member is not None and member.connection > 0 and primary.is_live(member, now):
         raise NameTaken(
             f"a live node is already called {request.name!r}; nothing was mounted. Give this node another --name, or "
             "stop the other one"

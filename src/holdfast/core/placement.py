@@ -66,12 +66,16 @@ def check_possible(primary: Primary, length: int, largest: int, replicas: int, n
         )
 
 
+def available_nodes(primary: Primary, now: Instant) -> int:
+    return len({s.name.node for s in primary.state.segments.values() if primary.available(s, now)})
+
+
 def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> NoRoom:
     """For a put that waited in vain: what the memory is taken by."""
-    ready = {s.name.node for s in primary.state.segments.values() if primary.available(s, now)}
-    if len(ready) < replicas:
+    ready = available_nodes(primary, now)
+    if ready < replicas:
         return NoRoom(
-            f"{replicas} replica(s) were asked for and {len(ready)} node(s) answer; nothing was stored. "
+            f"{replicas} replica(s) were asked for and {ready} node(s) answer; nothing was stored. "
             "Try again when the nodes are back"
         )
     return NoRoom(

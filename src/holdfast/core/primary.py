@@ -31,6 +31,8 @@ class Parked:
     """The answer is not ready: there is no room yet. Ask again when something was freed, until the deadline."""
 
 
+RESTORED = -1
+"""The connection of a node that an earlier primary had: it counts as just heard, and is expected back."""
 PARKED = Parked()
 Decision = tuple[Message | Parked, list[Record]]
 
@@ -43,7 +45,7 @@ class Member:
     boot: int
     last_heard: Instant
     connection: int = 0
-    """The connection that it registered on; 0 when that is closed."""
+    """The connection that it registered on; 0 when that is closed, RESTORED after a promotion."""
     handles: list[SegmentHandle] = field(default_factory=list)
     clean: dict[GrantId, None] = field(default_factory=dict)
     """Grants that this node must close writers of, in the order they were asked for."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import ranges_of
-from holdfast.core.primary import Member, Primary
+from holdfast.core.primary import RESTORED, Member, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.ids import SegmentHandle
@@ -37,7 +37,7 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
         primary.note_grant(grant, now)
     for segment in state.segments.values():
         name = segment.name
-        member = primary.members.setdefault(name.node, Member(name.node, name.boot, now))
+        member = primary.members.setdefault(name.node, Member(name.node, name.boot, now, RESTORED))
         member.handles.append(segment.handle)
     primary.note_quarantine(state.quarantine, until)
     return primary

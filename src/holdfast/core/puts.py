@@ -16,7 +16,7 @@ from holdfast.core.checks import check_keys, check_sizes, unpack_words
 from holdfast.core.eviction import make_room
 from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
-from holdfast.core.placement import check_possible, place
+from holdfast.core.placement import available_nodes, check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, SCALAR_BELOW
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
@@ -55,6 +55,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     _check_window(primary, client, length * request.replicas)
     places = place(primary, length, request.replicas, request.prefer, now)
     if places is None:
+        if available_nodes(primary, now) < request.replicas:
+            return PARKED, records  # It waits for nodes to come back; evicting would help nobody.
         return PARKED, [*records, *make_room(primary, length * request.replicas, now)]
     writers = {attached.segment: attached.writer for attached in request.attached}
     ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]

@@ -110,6 +110,8 @@ class Engine:
         before = log.index if log is not None else 0
         reply = self._decide(request, connection if type(request) in _OF_NODES else client, now)
         after = self._rests_on(log, request, before) if log is not None else 0
+        if self._parked and type(request) in _OF_NODES:
+            self._freed = True  # A node that is back is room as well.
         if self._freed and self._parked:
             self._retry_parked(now)
         return reply, after

@@ -20,11 +20,13 @@ LOOK_SECONDS = 0.1
 
 async def refused_leader(leader: Callable[[], Leader | None], own_address: str) -> int:
     """The epoch of a leader whose connection broke and whose port is refused now; waits until there is one."""
+    met: Leader | None = None  # A connection may break a moment before the port is refused.
     while True:
         suspect = leader()
         if suspect is not None and suspect.address != own_address:
-            was_connected = await _until_it_breaks(suspect.address)
-            if was_connected and leader() == suspect and await _is_refused(suspect.address):
+            if await _until_it_breaks(suspect.address):
+                met = suspect
+            if met == suspect == leader() and await _is_refused(suspect.address):
                 return suspect.epoch
         await asyncio.sleep(LOOK_SECONDS)
 
