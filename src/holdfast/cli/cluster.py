@@ -42,7 +42,7 @@ def status(settings: ClientSettings, out: Output) -> int:
         primary = primary_of(seen)
     else:
         assert primary is not None
-        seen = survey([*given, primary.leader], settings.token, min(settings.timeout, LOOK_SECONDS))
+        seen = survey([*given, primary.leader, *primary.masters], settings.token, min(settings.timeout, LOOK_SECONDS))
         primary = max([primary, primary_of(seen) or primary], key=lambda one: (one.epoch, one.applied_index))
     if out.as_json:
         shown = plain(primary) if primary is not None else {}

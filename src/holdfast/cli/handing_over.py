@@ -48,7 +48,7 @@ def failover(
     deadline = now_seconds() + settings.timeout
     with connection.open_cache(settings) as cache:
         old = cache.status()
-        addresses = [*given_addresses(settings.address), old.leader]
+        addresses = [*given_addresses(settings.address), old.leader, *old.masters]
         seen = survey(addresses, settings.token, min(settings.timeout, LOOK_SECONDS))
         if not force:
             check_standby(seen, old)

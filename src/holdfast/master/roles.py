@@ -46,6 +46,8 @@ PROVEN = ("first", "resigned", "flock")
 DRIFT = 1.01
 AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
+MASTERS = "masters/"
+ANNOUNCED_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Master:
         self.standby = Standby()
         self.role = "standby"
         self.leader: Leader | None = None
+        self.known: list[str] = [plan.address]
+        """Addresses of the masters that run, as far as is known."""
         self.hand_over = asyncio.Event()
         self.promotion_ms = -1
         """The last one, from winning the term to serving."""
@@ -118,6 +122,7 @@ class Master:
             await asyncio.Event().wait()
             return
         watching = asyncio.create_task(self._watch_leader(self.coordination))
+        announcing = asyncio.create_task(self._announce(self.coordination))
         try:
             while True:
                 try:
@@ -131,6 +136,7 @@ class Master:
         finally:
             self._serve_nobody("the master is stopping")
             await _ended(watching)
+            await _ended(announcing)
 
     def _lead_alone(self) -> None:
         now = now_ms()
@@ -147,6 +153,17 @@ class Master:
                 other = leader is not None and leader.address != self.plan.address
                 self.server.leader_hint = leader.address if leader is not None and other else ""
                 (self._another_leads.set if other else self._another_leads.clear)()
+
+    async def _announce(self, coordination: Coordination) -> None:
+        """Let the others, and whoever asks for the status, know where this master is."""
+        name = MASTERS + self.server.name
+        while True:
+            try:
+                await coordination.publish(name, self.plan.address.encode(), ANNOUNCED_MS)
+                self.known = sorted(address.decode() for address in (await coordination.list(MASTERS)).values())
+            except CoordinationLost:
+                pass  # Whoever follows the log or leads says so.
+            await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won, with the log applied to its end."""

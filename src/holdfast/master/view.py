@@ -120,6 +120,7 @@ class MasterView:
             promotion_ms=master.promotion_ms,
             log_bytes=master.writer.bytes if master.writer is not None else 0,
             log_batches=master.writer.batches if master.writer is not None else 0,
+            masters=master.known,
         )
 
     def nodes_message(self) -> NodeList:

@@ -309,6 +309,8 @@ class Status(Message, tag=110):
     log_bytes: int = 0
     """Written to the log in this term."""
     log_batches: int = 0
+    masters: list[str] = []
+    """The addresses of all masters that are known to run, its own included."""
 
 
 class NodeInfo(Message, tag=111):
