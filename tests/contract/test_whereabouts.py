@@ -1,0 +1,52 @@
+"""Where clients and nodes look for the primary."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.coordination.memory import MemoryCoordination, named_store
+from holdfast.coordination.whereabouts import Masters
+from holdfast.errors import BadValue, Unreachable
+
+
+def test_given_addresses_are_tried_in_turn_and_a_hint_goes_first() -> None:
+    masters = Masters("a:1,b:2,c:3")
+    assert masters.candidates() == ["a:1", "b:2", "c:3"]
+    masters.failed()
+    assert masters.candidates() == ["b:2", "c:3", "a:1"]
+    masters.hinted("c:3")
+    assert masters.candidates() == ["c:3", "b:2", "a:1"]
+    assert masters.candidates() == ["b:2", "c:3", "a:1"], "a hint is good once"
+    masters.hinted("elsewhere:9")
+    assert masters.candidates()[0] == "elsewhere:9"
+    assert not masters.looks_up
+
+
+async def test_coordination_is_asked_each_time_the_primary_is_lost() -> None:
+    masters = Masters("memory://whereabouts?cluster=prod")
+    assert masters.looks_up
+    with pytest.raises(Unreachable, match="no primary"):
+        masters.candidates()
+    coordination = MemoryCoordination(named_store("whereabouts"), "prod", 5_000)
+    term = await coordination.campaign("first:1")
+    assert masters.candidates() == ["first:1"]
+    await term.resign()
+    await coordination.campaign("second:2")
+    assert masters.candidates() == ["second:2"]
+    await coordination.close()
+
+
+async def test_a_service_name_is_looked_up_once() -> None:
+    coordination = MemoryCoordination(named_store("services"), "prod", 5_000)
+    await coordination.publish("service/cache", b"one:1", None)
+    masters = Masters("memory://services?cluster=prod&service=cache")
+    assert masters.candidates() == ["one:1"]
+    await coordination.publish("service/cache", b"two:2", None)
+    assert masters.candidates() == ["one:1"]
+    await coordination.close()
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    for text in ("", "carrier-pigeon://x/y", "host:port"):
+        with pytest.raises(BadValue):
+            Masters(text)
