@@ -198,14 +198,15 @@ class Cluster:
     def connect(self, address: str = "", **options: Any) -> Cache:
         return holdfast.connect(address or self.address, **{"timeout": 30, **options})
 
-    def primaries(self) -> list[Process]:
-        return [one for one in self.masters if one.alive and one.status().get("role") == "primary"]
+    def primaries(self, but: Process | None = None) -> list[Process]:
+        asked = [one for one in self.masters if one.alive and one is not but]
+        return [one for one in asked if one.status().get("role") == "primary"]
 
     def primary(self, but: Process | None = None) -> Process:
         """The primary, once there is one that answers, other than the one given."""
 
         def found() -> Process | None:
-            return next((one for one in self.primaries() if one is not but), None)
+            return next(iter(self.primaries(but)), None)
 
         leader = wait_until(found, SETTLE_S, "there is a primary")
         assert leader is not None
@@ -276,7 +277,9 @@ class Cluster:
         def agreed() -> bool:
             found = self.settle()
             leader, standbys = found["leader"], found["standbys"]
-            assert {one["digest"] for one in standbys} <= {leader["digest"]}, "catalogues differ at the same record (I5)"
+            assert {one["digest"] for one in standbys} <= {leader["digest"]}, (
+                "catalogues differ at the same record (I5)"
+            )
             assert leader["objects"] >= at_least
             # The primary's `used` is what its allocators do not have free, the standby's is what its objects take.
             parts = ("used_bytes", "granted_bytes", "quarantined_bytes", "free_bytes")

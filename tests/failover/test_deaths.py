@@ -1,4 +1,4 @@
-"""The primary dies or falls silent, on every backend: nothing acknowledged is lost, and nobody is told anything wrong."""
+"""The primary dies or falls silent, on every backend: nothing acknowledged is lost, nobody is told a falsehood."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def test_a_stopped_primary_is_replaced_and_says_nothing_positive_when_it_goes_on
     old = cluster.primary()
     cluster.standby()
     client = secrets.randbits(63) | 1
-    with old.channel(client) as reading, old.channel(client, control=True) as writing, cluster.connect() as cache:
+    with (
+        old.channel(client) as reading,
+        old.channel(client, control=True) as writing,
+        cluster.connect(timeout=15) as cache,
+    ):
         grant, rows = granted_and_written(writing, client, 1, b"late" * 25)
         old.pause()
         began = time.monotonic()
@@ -228,8 +232,9 @@ def test_open_views_and_leased_reads_go_on_through_a_failover(cluster: Cluster, 
             assert view == data
             cluster.primary(but=old)
             wait_until(lambda: time.monotonic() > since + 1.5 * LEASE_S, what="the first lease would have ended")
-            with cluster.connect() as other, pytest.raises(ObjectLeased):
-                other.remove(key)
+            if shared_memory:  # Over TCP a view is a copy that needs no lease.
+                with cluster.connect() as other, pytest.raises(ObjectLeased):
+                    other.remove(key)
             assert view == data
     cluster.verify({key: data, f"{key}/cached": data[:1_000]}, set())
 

@@ -19,7 +19,7 @@ from holdfast.transport.channel import Channel
 
 T = TypeVar("T")
 
-ONE_MASTER_SECONDS = 2.0
+ONE_MASTER_SECONDS = 1.0
 CLOSING_SECONDS = 1.0
 CLOSED_TEXT = "the client was closed; connect again"
 

@@ -175,6 +175,7 @@ class Master:
         keeping = asyncio.create_task(self.snapshots.keep_for_standby(lambda: self.standby))
         caught_up = asyncio.create_task(self._caught_up.wait())
         campaigning: asyncio.Task[Term] | None = None
+        term: Term | None = None
         try:
             # A master that has not read the log must not win over one that has.
             await _first(following, caught_up)
@@ -185,6 +186,8 @@ class Master:
             for task in (following, keeping, caught_up, campaigning):
                 if task is not None:
                     await _ended(task)
+            if term is None and campaigning is not None:
+                await _resign_won(campaigning)
         self._won_at = now_seconds()
         try:
             await self._drain(coordination)
@@ -246,21 +249,23 @@ class Master:
         # Whoever handed over lets somebody else win.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._another_leads.wait(), max(0.0, self._modest_until - now_seconds()))
-        waiting = asyncio.create_task(coordination.campaign(self.plan.address))
-        if not self.plan.early_takeover:
-            return await waiting
-        suspecting = asyncio.create_task(refused_leader(lambda: self.leader, self.plan.address))
-        try:
-            await _first(waiting, suspecting)
-            if waiting.done():
-                return waiting.result()
-        finally:
-            await _ended(suspecting)
-            if not waiting.done():
-                await _ended(waiting)
-        epoch = suspecting.result()
-        log.warning("the primary's port is refused; taking over", epoch=epoch)
-        return await coordination.campaign(self.plan.address, replacing=epoch)
+        replacing: int | None = None
+        while True:
+            waiting = asyncio.create_task(coordination.campaign(self.plan.address, replacing))
+            if not self.plan.early_takeover:
+                return await waiting
+            suspecting = asyncio.create_task(refused_leader(lambda: self.leader, self.plan.address, replacing))
+            try:
+                await _first(waiting, suspecting)
+                if waiting.done():
+                    return waiting.result()
+                # Another may win with the same suspicion: it is then suspected like anybody who leads.
+                replacing = suspecting.result()
+                log.warning("the primary's port is refused; taking over", epoch=replacing)
+            finally:
+                await _ended(suspecting)
+                if not waiting.done():
+                    await _ended(waiting)
 
     async def _drain(self, coordination: Coordination) -> None:
         """Apply the log to its end: the term is ours, so nobody else can add to it."""
@@ -290,8 +295,8 @@ class Master:
                 log.info("handing over", epoch=term.epoch)
                 engine.leads_until = lambda: 0
                 self._modest_until = now_seconds() + MODEST_SECONDS
-                await _ended(writing)
-                await writer.flush()
+                writer.finish()
+                await _first(writing, ended)
             elif ended.done():
                 log.warning("the term ended", epoch=term.epoch, why=ended.result())
         except Deposed as error:
@@ -352,3 +357,10 @@ async def _ended(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, HoldfastError):
         await task
+
+
+async def _resign_won(campaigning: asyncio.Task[Term]) -> None:
+    """Following failed in the very moment in which the term was won: nobody would serve under it."""
+    if not campaigning.cancelled() and campaigning.exception() is None:
+        with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
+            await campaigning.result().resign()

@@ -18,12 +18,13 @@ from holdfast.wire.frames import PREAMBLE
 LOOK_SECONDS = 0.1
 
 
-async def refused_leader(leader: Callable[[], Leader | None], own_address: str) -> int:
-    """The epoch of a leader whose connection broke and whose port is refused now; waits until there is one."""
+async def refused_leader(leader: Callable[[], Leader | None], own_address: str, known: int | None = None) -> int:
+    """The epoch of a leader whose connection broke and whose port is refused now; waits until there is one.
+    The epoch that is `known` to be dead is no news."""
     met: Leader | None = None  # A connection may break a moment before the port is refused.
     while True:
         suspect = leader()
-        if suspect is not None and suspect.address != own_address:
+        if suspect is not None and suspect.address != own_address and suspect.epoch != known:
             if await _until_it_breaks(suspect.address):
                 met = suspect
             if met == suspect == leader() and await _is_refused(suspect.address):

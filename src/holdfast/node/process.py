@@ -53,7 +53,8 @@ def _serve(settings: NodeSettings) -> int:
     node = Node(plan, lambda it: write_ready_file(ready_file, it) if ready_file is not None else None)
     try:
         node.start()
-        while signal.sigtimedwait(SIGNALS, LOOK_SECONDS) is None:
+        while (caught := signal.sigtimedwait(SIGNALS, LOOK_SECONDS)) is None or caught.si_signo not in SIGNALS:
+            # A process that was stopped and continued is given a signal that is none: the wait was only interrupted.
             if node.failure is not None:
                 raise node.failure
     finally:

@@ -29,6 +29,7 @@ class LogWriter:
         self._durable = durable
         self._wake = asyncio.Event()
         self._at_boundary: list[Callable[[Position], None]] = []
+        self._finishing = False
         self.batches = 0
         self.bytes = 0
 
@@ -49,11 +50,18 @@ class LogWriter:
                 then(self._pending.position)
 
     async def run(self) -> None:
-        """Write until the term ends: raises Deposed then."""
+        """Write until the term ends (raises Deposed then), or, after `finish`, until nothing is left."""
         while True:
             self._wake.clear()
             await self.flush()
+            if self._finishing:
+                return
             await self._wake.wait()
+
+    def finish(self) -> None:
+        """Let `run` return when everything there is has been written."""
+        self._finishing = True
+        self.rouse()
 
     async def flush(self) -> None:
         """Write everything there is."""

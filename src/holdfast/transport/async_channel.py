@@ -8,11 +8,11 @@ from typing import cast
 
 from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Hello, Welcome
+from holdfast.messages.requests import GetStatus, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL, host_and_port
 from holdfast.transport.channel import LAST_ID
-from holdfast.transport.patience import told_timeout_ms
+from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -30,6 +30,8 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
+        self._minding: asyncio.TimerHandle | None = None
+        self._silences = 0
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -77,10 +79,28 @@ class AsyncChannel(asyncio.BufferedProtocol):
         timer = self._loop.call_later(left, self._give_up, reply)
         try:
             self._transport.write(outgoing)
+            if self._minding is None:
+                self._silences = 0
+                self._minding = self._loop.call_later(SILENCE_SECONDS, self._mind_silence)
             return await reply
         finally:
             timer.cancel()
             self._waiting.pop(request_id, None)
+
+    def _mind_silence(self) -> None:
+        self._minding = None
+        if not self._waiting or self.closed or self._transport is None:
+            return
+        self._silences += 1
+        if self._silences > 2:
+            self._end(f"{self.address} gives no sign of life")
+            return
+        if self._silences > 1:
+            request_id = self._next_id
+            self._next_id = request_id + 1 if request_id < LAST_ID else 1
+            # Nobody waits for this id: that something came is all that is wanted.
+            self._transport.write(frame(request_id, 1, encode(GetStatus())))
+        self._minding = self._loop.call_later(SILENCE_SECONDS, self._mind_silence)
 
     def close(self) -> None:
         self._end(f"the connection to {self.address} was closed")
@@ -105,6 +125,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self._buffer.filled(count)
+        self._silences = 0
         try:
             while (found := self._buffer.next_frame()) is not None:
                 reply = self._waiting.get(found[0])
@@ -127,6 +148,8 @@ class AsyncChannel(asyncio.BufferedProtocol):
             return
         self.closed = True
         self._reason = reason
+        if self._minding is not None:
+            self._minding.cancel()
         if self._transport is not None:
             self._transport.abort()
         for reply in self._waiting.values():

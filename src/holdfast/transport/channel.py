@@ -17,10 +17,10 @@ import time
 import weakref
 
 from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
-from holdfast.messages.requests import Hello, Welcome
+from holdfast.messages.requests import GetStatus, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
-from holdfast.transport.patience import told_timeout_ms
+from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -78,6 +78,8 @@ class Channel:
         self._baton = threading.Lock()
         self._waiting: dict[int, _Slot] = {}
         self._next_id = 0
+        self._silent_from = 0.0
+        self._asked_for_sign = False
         _open_channels.add(self)
 
     @classmethod
@@ -143,6 +145,7 @@ class Channel:
         try:
             if self._waiting or self.closed:
                 return None
+            self._silent_from = 0.0
             request_id = self._next_id
             outgoing = before + frame(request_id, told_timeout_ms(left), payload)
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
@@ -250,6 +253,7 @@ class Channel:
                 left = deadline - _clock(_BOOTTIME)
                 if left <= 0:
                     raise self._late() from None
+                self._mind_silence()
                 continue
             except OSError as error:
                 self._end(f"the connection to {self.address} was lost ({error})")
@@ -257,7 +261,28 @@ class Channel:
             if count == 0:
                 self._end(f"{self.address} closed the connection{self._last_word}")
                 raise self._lost()
+            self._silent_from = 0.0
             buffer.filled(count)
+
+    def _mind_silence(self) -> None:
+        """With the baton, after a slice of time in which nothing came."""
+        now = _clock(_BOOTTIME)
+        if not self._silent_from:
+            self._silent_from, self._asked_for_sign = now - SLICE_SECONDS, False
+        silent = now - self._silent_from
+        if silent >= 2 * SILENCE_SECONDS:
+            self._end(f"{self.address} gives no sign of life")
+        elif silent >= SILENCE_SECONDS and not self._asked_for_sign and self._sending.acquire(False):
+            try:
+                request_id = self._next_id
+                self._next_id = request_id + 1 if request_id < LAST_ID else 1
+                # Nobody waits for this id: that something came is all that is wanted.
+                self._socket.send(frame(request_id, 1, encode(GetStatus())), socket.MSG_DONTWAIT)
+                self._asked_for_sign = True
+            except OSError as error:
+                self._end(f"{self.address} takes no more bytes ({error})")
+            finally:
+                self._sending.release()
 
     def _receive(self, space: memoryview) -> int:
         """A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that:

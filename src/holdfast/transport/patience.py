@@ -17,3 +17,8 @@ def told_timeout_ms(left: float) -> int:
     if left < 10 * _ANSWER_SECONDS:
         return int(left * 900) + 1
     return int((left - _ANSWER_SECONDS) * 1000) if left < _LONGEST_SECONDS else MAX_TIMEOUT_MS
+
+
+SILENCE_SECONDS = 1.0
+"""A stopped process keeps its connections open, so one that says nothing for this long is asked for a sign of life,
+and given up if none comes for as long again. A master gives one at once, even while it makes a put wait."""

@@ -1,0 +1,186 @@
+"""etcd stops answering, is killed, comes late, or takes the leadership away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from aetcd import rpc
+
+from holdfast.coordination.etcd_channel import stubs_on
+from holdfast.coordination.etcd_keys import Keys
+from holdfast.errors import HoldfastError
+from holdfast.messages.requests import Exists, Failed
+from tests.contract.servers import Server, free_ports, start_member
+from tests.failover.cluster import Cluster, Process, call
+from tests.failover.load import Load
+from tests.waiting import wait_until
+
+
+class Etcd:
+    """One member that can also be started again, with its data and its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port, self._peer = free_ports(2)
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "it was never started"
+        return self._server
+
+    def start(self) -> None:
+        members = f"one=http://127.0.0.1:{self._peer}"
+        self._server = start_member(self._folder, "one", self.port, self._peer, members)
+        self._server.wait_until_it_serves()
+
+    def end(self) -> None:
+        if self._server is not None:
+            self._server.end()
+
+    def url(self, cluster: str = "troubled") -> str:
+        return f"etcd://127.0.0.1:{self.port}/{cluster}"
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    etcd = Etcd(tmp_path_factory.mktemp("own-etcd"))
+    etcd.start()
+    try:
+        yield etcd
+    finally:
+        etcd.end()
+
+
+@pytest.fixture(scope="module")
+def shared(etcd: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("troubled"), etcd.url(), masters=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def troubled(shared: Cluster) -> Cluster:
+    shared.heal()
+    return shared
+
+
+def says_yes(master: Process, key: str) -> bool:
+    """Does it answer positively, as a primary does?"""
+    try:
+        with master.channel() as channel:
+            return not isinstance(call(channel, Exists([key], touch=True), 2), Failed)
+    except HoldfastError:
+        return False
+
+
+def test_nobody_answers_once_etcd_was_silent_for_the_leader_ttl(etcd: Etcd, troubled: Cluster) -> None:
+    """I12: and when etcd goes on, so does everything."""
+    with troubled.connect() as cache:
+        cache.put("outage/k", b"x" * 1_000)
+    leader = troubled.primary()
+    etcd.server.pause()
+    try:
+        paused_at = time.monotonic()
+        wait_until(lambda: not says_yes(leader, "outage/k"), what="the primary stops answering")
+        # Its deadline counts from before a renewal that was sent before the pause.
+        wait_until(lambda: time.monotonic() > paused_at + troubled.leader_ttl_s)
+        until = time.monotonic() + 2 * troubled.leader_ttl_s
+
+        def asked_for_long() -> bool:
+            assert not any(says_yes(master, "outage/k") for master in troubled.masters)
+            return time.monotonic() > until
+
+        wait_until(asked_for_long)
+    finally:
+        etcd.server.resume()
+    with troubled.connect() as cache:
+        assert cache.put("outage/after", b"y", upsert=True) is True
+    troubled.verify({"outage/k": b"x" * 1_000, "outage/after": b"y"}, set())
+
+
+def test_clients_wait_through_an_outage_of_etcd_that_is_shorter_than_their_deadline(
+    etcd: Etcd, troubled: Cluster
+) -> None:
+    """I1, I10."""
+    with Load(troubled, "waits") as load:
+        etcd.server.pause()
+        try:
+            paused_at = time.monotonic()
+            wait_until(lambda: time.monotonic() > paused_at + 2 * troubled.leader_ttl_s)
+        finally:
+            etcd.server.resume()
+        load.go_on_for(100)
+    assert not load.errors
+    print("outage", load.longest_gap_ms(), "ms")
+    troubled.verify(load.acked, load.removed)
+
+
+def test_a_restart_of_etcd_loses_nothing(etcd: Etcd, troubled: Cluster) -> None:
+    """I1, I10: killed and started again with its data."""
+    with Load(troubled, "restarted") as load:
+        etcd.end()
+        etcd.start()
+        load.go_on_for(100)
+    assert not load.errors
+    print("outage", load.longest_gap_ms(), "ms")
+    troubled.verify(load.acked, load.removed)
+
+
+def test_a_primary_whose_lease_was_revoked_steps_down_and_the_cluster_goes_on(etcd: Etcd, troubled: Cluster) -> None:
+    """I3, I12."""
+    old = troubled.primary()
+    before = old.status()["epoch"]
+    troubled.standby()
+    with Load(troubled, "revoked") as load:
+        revoke_leadership(etcd, "troubled")
+        wait_until(lambda: any(one.status().get("epoch", 0) > before for one in troubled.primaries()), 30)
+        load.go_on_for(100)
+    assert not load.errors
+    print("outage", load.longest_gap_ms(), "ms")
+    troubled.verify(load.acked, load.removed)
+
+
+def revoke_leadership(etcd: Etcd, cluster: str) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{etcd.port}") as channel:
+        stubs = stubs_on(channel)
+        found = stubs.kv.Range(rpc.RangeRequest(key=Keys(cluster).leader), timeout=10)
+        stubs.lease.LeaseRevoke(rpc.LeaseRevokeRequest(ID=found.kvs[0].lease), timeout=10)
+
+
+def test_a_master_that_starts_before_etcd_says_so_and_serves_when_it_comes(tmp_path: Path) -> None:
+    late = Etcd(tmp_path / "etcd")
+    cluster = Cluster(tmp_path / "cluster", late.url(), masters=1, nodes=0)
+    [master] = cluster.masters
+    try:
+        master.start()
+        wait_until(lambda: "coordination does not answer" in master.said(), what="it says what it waits for")
+        assert master.alive
+        late.start()
+        master.wait_until_ready()
+        assert cluster.primary() is master
+    finally:
+        cluster.__exit__()
+        late.end()
+
+
+def test_a_compacted_etcd_is_followed_by_a_standby_that_was_stopped(etcd: Etcd, troubled: Cluster) -> None:
+    """I13: revisions are gone, batches are not; whatever the watch says, the log is read again."""
+    primary, standby = troubled.primary(), troubled.standby()
+    standby.pause()
+    try:
+        with troubled.connect(primary.address) as cache:
+            cache.put_many({f"compacted/{i}": b"c" * 100 for i in range(500)})
+        with grpc.insecure_channel(f"127.0.0.1:{etcd.port}") as channel:
+            stubs = stubs_on(channel)
+            revision = stubs.kv.Range(rpc.RangeRequest(key=b"none"), timeout=10).header.revision
+            stubs.kv.Compact(rpc.CompactionRequest(revision=revision, physical=True), timeout=10)
+    finally:
+        standby.resume()
+    troubled.verify({f"compacted/{i}": b"c" * 100 for i in range(500)}, set())
+    primary.kill()
+    assert troubled.primary(but=primary) is standby
+    troubled.verify({f"compacted/{i}": b"c" * 100 for i in range(500)}, set())
