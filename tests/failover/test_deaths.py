@@ -22,7 +22,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
-from tests.failover.cluster import LEASE_S, Cluster, call
+from tests.failover.cluster import LEASE_S, Cluster, Process, call
 from tests.failover.load import Load
 from tests.failover.raw import commit, granted_and_written
 from tests.waiting import wait_until
@@ -197,20 +197,19 @@ def test_a_removal_resent_to_the_new_primary_has_the_answer_of_the_old_one(clust
         old = cluster.primary()
         cluster.standby()
         request = Remove(["resent/a", "resent/b", "resent/none"], serial=7, force=True)
-        with old.channel(client, control=True) as channel:
-            first = call(channel, request)
-            assert not isinstance(first, Failed), first
-        old.kill()
-        new = cluster.primary(but=old)
-        assert cache.put("resent/a", b"put since") is True
 
-        def answered() -> Message | None:
-            with new.channel(client, control=True) as channel:
+        def answered(by: Process) -> Message | None:
+            with by.channel(client, control=True) as channel:
                 answer = call(channel, request)
             settling = isinstance(answer, Failed) and answer.code == "settling"
             return None if settling else answer
 
-        assert wait_until(answered, what="removals are answered") == first
+        first = wait_until(lambda: answered(old), what="removals are answered")
+        assert not isinstance(first, Failed), first
+        old.kill()
+        new = cluster.primary(but=old)
+        assert cache.put("resent/a", b"put since") is True
+        assert wait_until(lambda: answered(new), what="removals are answered") == first
     cluster.verify({"resent/a": b"put since"}, {"resent/b"})
 
 

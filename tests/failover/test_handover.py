@@ -109,7 +109,7 @@ def test_two_clusters_in_one_place_do_not_mix(cluster: Cluster, tmp_path: Path) 
     cluster.verify({"same key": b"ours"}, set())
 
 
-def test_of_two_standbys_one_takes_over_and_the_other_is_as_quick_at_the_next_death(url: str, tmp_path: Path) -> None:
+def test_of_two_standbys_one_takes_over_and_the_other_at_the_next_death(url: str, tmp_path: Path) -> None:
     """I3, I5: the one that lost the race follows the winner, and suspects it like any other."""
     with Cluster(tmp_path, url, masters=3, leader_ttl_ms=5_000) as cluster, Load(cluster, "three", 2) as load:
         first = cluster.primary()

@@ -151,3 +151,6 @@ def test_after_a_takeover_by_guess_nothing_is_taken_away_until_it_is_settled() -
     assert writer.write() == [q.Committed(b"\1")]
     writer.now = 5_000
     assert writer.ask(q.Remove(["k"], 3)) is None
+    [removed] = writer.write()
+    writer.engine.settled_at = 9_000
+    assert writer.ask(q.Remove(["k"], 3)) == removed, "it is done: asking again takes nothing away"

@@ -98,6 +98,7 @@ def judge(look: Look, replacing: int | None, silence: Silence) -> Proof | None:
 
 async def campaign(contest: Contest, address: str, replacing: int | None) -> Term:
     silence = Silence(contest.timing)
+    said = ""
     while True:
         seen = contest.leader_changes()
         try:
@@ -109,7 +110,9 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
                     log.info("won epoch %d (%s)", term.epoch, proof)
                     return term
         except (CoordinationLost, Uncertain) as error:
-            log.warning("campaigning, but coordination fails: %s", error)
+            if str(error) != said:  # Not five times a second for as long as it lasts (I17).
+                said = str(error)
+                log.warning("campaigning, but coordination fails: %s", error)
             await contest.timing.sleep(RETRY_S)
             continue
         await contest.leader_changed(seen, min(contest.look_every_s, silence.left_s() + 0.002))

@@ -44,10 +44,6 @@ _BY_KEYS = (Exists, Locate, Stat)
 _PUTS = frozenset({GrantRanges, CommitPuts})
 
 
-def _takes_away(request: Message) -> bool:
-    return isinstance(request, Remove | RemoveMatching) or (isinstance(request, CommitPuts) and request.upsert)
-
-
 @dataclass(slots=True)
 class Waiting:
     request: GrantRanges
@@ -105,7 +101,7 @@ class Engine:
         log = self.log
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
-        if now < self.settled_at and _takes_away(request):
+        if now < self.settled_at and self._takes_away(request, client):
             return failed(Settling("an earlier primary may still answer reads; nothing was changed. Try again")), 0
         before = log.index if log is not None else 0
         reply = self._decide(request, connection if type(request) in _OF_NODES else client, now)
@@ -115,6 +111,13 @@ class Engine:
         if self._freed and self._parked:
             self._retry_parked(now)
         return reply, after
+
+    def _takes_away(self, request: Message, client: int) -> bool:
+        """Would it take something from under an earlier primary? Not if it was done by that one, and is only asked
+        about again."""
+        if isinstance(request, Remove | RemoveMatching):
+            return (client, request.serial) not in self.state.answers
+        return isinstance(request, CommitPuts) and request.upsert
 
     def _rests_on(self, log: PendingLog, request: Message, before: int) -> int:
         if log.index == log.durable:
