@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
 from pathlib import Path
-
-import structlog
 
 from holdfast.errors import HoldfastError, NameTaken
 from holdfast.node.node import Node, NodePlan
@@ -25,7 +22,6 @@ SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 def serve(settings: NodeSettings) -> int:
     """Lend memory until a signal says to stop; the exit code."""
-    configure_logs(settings.log_level, settings.log_format)
     # Signals are waited for, not handled: a handler would run in the middle of anything.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -76,17 +72,3 @@ def write_ready_file(path: Path, node: Node) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
     draft.replace(path)
-
-
-def configure_logs(level: str, style: str) -> None:
-    as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
