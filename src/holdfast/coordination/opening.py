@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.coordination.interface import Coordination
 from holdfast.coordination.locations import Location, parse_location
@@ -27,19 +28,27 @@ async def open_coordination(url: str, cluster: str = "holdfast", leader_ttl_ms: 
     return await _open_zookeeper(place, leader_ttl_ms)
 
 
+class _Closed(Coordination, Protocol):
+    async def open(self) -> None: ...
+
+
+async def _opened(made: _Closed) -> Coordination:
+    """Open, or closed again if that fails."""
+    try:
+        await made.open()
+    except BaseException:
+        await made.close()
+        raise
+    return made
+
+
 async def _open_sqlite(place: Location, leader_ttl_ms: int) -> Coordination:
     from holdfast.coordination.sqlite import SqliteCoordination
 
     synchronous = place.options.get("synchronous", "full").upper()
     if synchronous not in ("FULL", "NORMAL"):
         raise BadValue(f"synchronous={synchronous.lower()} is neither full nor normal")
-    opened = SqliteCoordination(Path(place.path), place.cluster, leader_ttl_ms, synchronous)
-    try:
-        await opened.open()
-    except BaseException:
-        await opened.close()
-        raise
-    return opened
+    return await _opened(SqliteCoordination(Path(place.path), place.cluster, leader_ttl_ms, synchronous))
 
 
 async def _open_etcd(place: Location, leader_ttl_ms: int) -> Coordination:
@@ -47,13 +56,7 @@ async def _open_etcd(place: Location, leader_ttl_ms: int) -> Coordination:
         from holdfast.coordination.etcd import EtcdCoordination
     except ImportError as error:
         raise missing_extra("etcd", error) from error
-    opened = EtcdCoordination(place, leader_ttl_ms)
-    try:
-        await opened.open()
-    except BaseException:
-        await opened.close()
-        raise
-    return opened
+    return await _opened(EtcdCoordination(place, leader_ttl_ms))
 
 
 async def _open_zookeeper(place: Location, leader_ttl_ms: int) -> Coordination:
@@ -61,13 +64,7 @@ async def _open_zookeeper(place: Location, leader_ttl_ms: int) -> Coordination:
         from holdfast.coordination.zookeeper import ZooKeeperCoordination
     except ImportError as error:
         raise missing_extra("zookeeper", error) from error
-    opened = ZooKeeperCoordination(place, leader_ttl_ms)
-    try:
-        await opened.open()
-    except BaseException:
-        await opened.close()
-        raise
-    return opened
+    return await _opened(ZooKeeperCoordination(place, leader_ttl_ms))
 
 
 def missing_extra(extra: str, error: ImportError) -> BadValue:
