@@ -105,13 +105,17 @@ def test_a_second_node_with_a_live_name_is_refused() -> None:
 
 
 def test_puts_beyond_the_memory_evict_and_are_never_refused() -> None:
+    # Reads lease what they found for a second, so a new batch can be all that may be evicted: what is found of it
+    # is right, but it may be nothing.
     with Rig("32MiB", lease_ttl_ms=1_000) as rig, rig.connect() as cache:
+        found_at_all = 0
         for batch in range(20):
             items = {f"{batch}/{i}": os.urandom(64 << 10) for i in range(64)}
             assert cache.put_many(items) == 64
             found = cache.get_many(items)
-            assert found
             assert found.items() <= items.items()
+            found_at_all += len(found)
+        assert found_at_all > 300
         assert cache.status().objects > 100
 
 

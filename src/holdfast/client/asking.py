@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.core import KEYS_A_REQUEST, Core, ask, ask_timed
-from holdfast.client.effects import Operation
+from holdfast.effects import Operation
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
 from holdfast.messages.requests import (
     Exists,

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MASTER_SECONDS
 from holdfast.client.core import Core
-from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
 from holdfast.coordination.whereabouts import Masters
+from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel

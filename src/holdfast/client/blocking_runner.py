@@ -10,9 +10,9 @@ import weakref
 from typing import TypeVar
 
 from holdfast.client.core import Core
-from holdfast.client.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
 from holdfast.coordination.whereabouts import Masters
+from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel

@@ -6,7 +6,6 @@ and removals carry a number of the client's own, commits are known by (grant, of
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from typing import TypeVar
 
 import xxhash
 
-from holdfast.client.effects import LeaveMaster, Operation, Sleep
 from holdfast.client.grants import Grants
 from holdfast.client.leases import Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.segments import Segments
+from holdfast.effects import LeaveMaster, Operation, Sleep
+from holdfast.entropy import fresh_id
 from holdfast.errors import (
     Busy,
     ClientClosed,
@@ -73,7 +73,7 @@ class Core:
         self.clock = clock
         self.token = token
         self.verify = verify
-        self.client = secrets.randbits(63) | 1
+        self.client = fresh_id()
         self.leases = Leases()
         self.segments = Segments()
         self.grants = Grants(self.client)

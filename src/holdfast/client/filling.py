@@ -9,9 +9,9 @@ import xxhash
 
 from holdfast.client.arguments import Value
 from holdfast.client.core import Core
-from holdfast.client.effects import BULK_FROM, Operation, Work
 from holdfast.client.grants import Grant
 from holdfast.client.places import refresh
+from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import (
     DeadlineExceeded,
     GrantRefused,

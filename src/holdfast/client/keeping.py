@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 
 from holdfast.client.core import Core, OpenView, ask, ask_timed
-from holdfast.client.effects import Operation, Work
 from holdfast.client.leases import KEPT_SHARE, lease_until
 from holdfast.client.viewing import RENEW_AT_LEFT
+from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
 

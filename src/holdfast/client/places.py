@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.client.core import Core, ask
-from holdfast.client.effects import Operation, Work
+from holdfast.effects import Operation, Work
 from holdfast.messages.requests import ListSegments, SegmentList
 
 

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import xxhash
 
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.client.leases import Lease, lease_until
 from holdfast.client.places import ready_to_read, refresh
+from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import BadRequest, ChecksumMismatch, HoldfastError, NodeLost, TryAgain, Uncertain, UnknownSegment
 from holdfast.ids import LARGE_FROM
 from holdfast.messages.requests import Locate, Located, Presence, RenewLeases

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.core import Core, OpenView
-from holdfast.client.effects import Operation
 from holdfast.client.leases import KEPT_SHARE, Lease
 from holdfast.client.reading import FreshBytes, fetch, locate_one, still_there
+from holdfast.effects import Operation
 from holdfast.errors import LeaseLost, ObjectNotFound
 
 RENEW_AT_LEFT = 2 / 3

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from holdfast.client.arguments import PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.effects import BULK_FROM, Operation, Sleep
 from holdfast.client.filling import WriteFailed, copy_into, fill
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
 from holdfast.client.places import ready_to_write
+from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
     BadRequest,
     GrantRefused,

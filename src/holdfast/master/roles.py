@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from holdfast.core.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
+from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine import Engine
@@ -141,7 +141,7 @@ class Master:
     def _lead_alone(self) -> None:
         now = now_ms()
         engine = Engine(Primary(State(), self.plan.rules))
-        engine.start_log(secrets.randbits(63) | 1, self.cluster, secrets.token_bytes(32), now)
+        engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(1, now)
         self.role = "primary"
         self.server.lead(engine)
@@ -319,7 +319,7 @@ class Master:
         if term.proof == "guess":
             engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
         if not engine.state.log_id:
-            engine.start_log(secrets.randbits(63) | 1, self.cluster, secrets.token_bytes(32), now)
+            engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(term.epoch, now)
         return engine, pending
 

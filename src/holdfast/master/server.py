@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, cast
 import structlog
 
 from holdfast.core.primary import Parked
+from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.engine import Answer, Engine, Waiting
@@ -54,7 +54,7 @@ class RpcServer:
         self._next = 1
         self._listeners: list[asyncio.Server] = []
         self._host = this_host()
-        self._local = f"holdfast-{secrets.token_hex(12)}"
+        self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

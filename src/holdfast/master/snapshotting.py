@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Callable
 
 import msgspec
@@ -17,6 +16,7 @@ import structlog
 
 from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.state import State
+from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.requests import FetchSnapshot, Hello, SnapshotPiece
@@ -113,7 +113,7 @@ class Snapshots:
     async def fetch(self, offer: Offer) -> int:
         """Keep a verified copy of another master's snapshot."""
         deadline = now_seconds() + FETCH_SECONDS
-        hello = Hello(secrets.randbits(63) | 1, self._token, looks=True)
+        hello = Hello(fresh_id(), self._token, looks=True)
         channel = await AsyncChannel.open(offer.address, hello, deadline)
         try:
             content = bytearray()

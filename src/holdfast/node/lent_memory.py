@@ -13,13 +13,13 @@ import errno
 import mmap
 import os
 import re
-import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
 from holdfast.transport.shared_memory import MADV_POPULATE_WRITE, Mapping, create_memory, populate
@@ -81,7 +81,7 @@ class LentMemory:
         each = size_bytes // count // LARGE_ALIGN * LARGE_ALIGN
         if each <= 0:
             raise BadValue(f"{size_bytes:,} bytes cannot be split into {count} segments of whole pages; lend more")
-        memory = cls(node, secrets.randbits(63) | 1, [])
+        memory = cls(node, fresh_id(), [])
         try:
             for number in range(count):
                 name = SegmentName(node, memory.boot, number)

@@ -8,7 +8,6 @@ older than the highest seen are not obeyed (I3).
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.coordination.whereabouts import Masters
+from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, MemoryVoid, NameTaken, Refused, TryAgain, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
@@ -84,7 +84,7 @@ class Membership:
         """Why the node cannot go on, once it cannot."""
         self._card = card
         self._masters = masters
-        self._hello = Hello(secrets.randbits(63) | 1, token, control=True)
+        self._hello = Hello(fresh_id(), token, control=True)
         self._lender = lender
         self._report = report
         self._when_registered = when_registered
