@@ -45,7 +45,7 @@ class HandClock:
 
 def world() -> tuple[HandClock, MemoryStore, MemoryCoordination, MemoryCoordination]:
     clock = HandClock()
-    store = MemoryStore(clock.sleep)
+    store = MemoryStore(clock.read)
     one, two = (MemoryCoordination(store, "c", 5000, clock.read, clock.sleep) for _ in range(2))
     return clock, store, one, two
 
@@ -116,3 +116,23 @@ async def test_validity_ends_without_an_answer_and_before_a_watcher_may_call_it_
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await one.close()
+
+
+async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() -> None:
+    """A watcher that looks less often than it believes itself to be away would begin to count anew for ever."""
+    clock = HandClock()
+    store = MemoryStore(clock.read)
+    one, two = (MemoryCoordination(store, "c", 1000, clock.read, clock.sleep) for _ in range(2))
+    old = await soon(one.campaign("one"))
+    waiting = asyncio.ensure_future(two.campaign("two"))
+    await clock.pass_time(0.5)
+    store.faults.outage = True
+    await clock.pass_time(2)
+    assert old.valid_until < clock.now
+    store.faults.outage = False
+    store.expire_leader("c")
+    await clock.pass_time(5)
+    assert waiting.done(), "the leader has been silent for several times its time to live"
+    assert waiting.result().proof == "silence"
+    await one.close()
+    await two.close()

@@ -24,6 +24,7 @@ from holdfast.client.arguments import (
 from holdfast.client.asking import Explanation
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.core import Core
+from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
@@ -44,7 +45,7 @@ async def open_async_cache(
     call_seconds = checked_timeout(call_seconds)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory)))
     runner = AsyncRunner(core, masters)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:

@@ -23,6 +23,7 @@ from holdfast.client.arguments import (
 from holdfast.client.asking import Explanation
 from holdfast.client.blocking_runner import Runner
 from holdfast.client.core import Core
+from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
@@ -43,7 +44,7 @@ def open_cache(
     timeout = checked_timeout(timeout)
     if tls is not None:
         raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), bool(shared_memory))
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory)))
     runner = Runner(core, masters)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:

@@ -69,7 +69,9 @@ class OpenView:
 class Core:
     """The state of one client. It reads the clock through `clock` only and opens nothing by itself."""
 
-    def __init__(self, clock: Callable[[], float], token: str, verify: bool, shared_memory: bool = True) -> None:
+    def __init__(
+        self, clock: Callable[[], float], token: str, verify: bool, node_bytes: NodeBytes | None = None
+    ) -> None:
         self.clock = clock
         self.token = token
         self.verify = verify
@@ -77,7 +79,7 @@ class Core:
         self.leases = Leases()
         self.segments = Segments()
         self.grants = Grants(self.client)
-        self.bytes = NodeBytes(shared_memory)
+        self.bytes = node_bytes if node_bytes is not None else NodeBytes()
         self.views: set[OpenView] = set()
         self.closed = ""
         """Why no more requests are made; empty while they are."""

@@ -118,7 +118,7 @@ class NodeBytes:
         link = self._links.get(key)
         try:
             if link is None:
-                link = self._links[key] = NodeLink.open(place.socket_path, deadline)
+                link = self._links[key] = self._open_link(place.socket_path, deadline)
             return link.attach(place.name, write, deadline)
         except BaseException as error:
             # One that we write through must stay open while the memory is mapped.
@@ -130,6 +130,9 @@ class NodeBytes:
             # The same kernel, but another container, user or a node that is gone: its bytes come over TCP.
             self._bad_until[place.socket_path] = now_seconds() + BAD_SECONDS
             return None
+
+    def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
+        return NodeLink.open(socket_path, deadline)
 
     def forget(self, gone: set[int], kept: Iterable[SegmentPlace], busy: set[int]) -> None:
         """These segments are mounted no more. Memory to which a copy may still run is let go of by `sweep`."""
@@ -254,7 +257,10 @@ class NodeBytes:
             idle = self._idle.get(address)
             if idle and not fresh:
                 return idle.pop()
-        return DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        return self._dial(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+
+    def _dial(self, address: str, deadline: float) -> DataConnection:
+        return DataConnection.open(address, deadline)
 
     def _give_back(self, address: str, connection: DataConnection) -> None:
         if connection.closed:

@@ -19,6 +19,10 @@ from holdfast.errors import Uncertain
 log = logging.getLogger("holdfast.coordination")
 
 RETRY_S = 0.2
+AWAY_SHARE = 1 / 2
+"""Of the leader's time to live: a watcher that has not looked for longer begins to count anew."""
+LOOK_SHARE = 1 / 5
+"""It looks well within that, however rare the backend's own looks are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Silence:
 
     def observe(self, look: Look) -> bool:
         now = self._timing.clock()
-        was_away = now - self._looked_at > self._timing.ttl_s / 2
+        was_away = now - self._looked_at > self._timing.ttl_s * AWAY_SHARE
         self._looked_at = now
         if look.promised_until is not None:
             self._until = look.promised_until
@@ -115,4 +119,5 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
                 log.warning("campaigning, but coordination fails: %s", error)
             await contest.timing.sleep(RETRY_S)
             continue
-        await contest.leader_changed(seen, min(contest.look_every_s, silence.left_s() + 0.002))
+        look_within_s = min(contest.look_every_s, contest.timing.ttl_s * LOOK_SHARE)
+        await contest.leader_changed(seen, min(look_within_s, silence.left_s() + 0.002))

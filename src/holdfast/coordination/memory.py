@@ -1,8 +1,8 @@
 """Coordination in one process, for unit tests and the simulator, with the faults that real ones have.
 
-A `MemoryStore` is the server; every `MemoryCoordination` on it is one master's client. Clock and sleep are
-arguments. `store.faults` makes answers late, loses them after or before the write, or stops answering at all;
-`expire_leader` is a lease that the server dropped.
+A `MemoryStore` is the server; every `MemoryCoordination` on it is one master's client, with a link of its own to it.
+Clock and sleep are arguments. `store.faults` makes answers late, loses them after or before the write, or stops
+answering at all; `expire_leader` is a lease that the server dropped. The simulator brings links of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from holdfast.coordination.interface import (
     Term,
 )
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
+from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
 
 AppendFate = Literal["answered", "written_unanswered", "lost"]
@@ -43,44 +44,66 @@ class Faults:
 
 @dataclass(slots=True)
 class Cluster:
-    changes: following.Changes
     record: TermRecord | None = None
     beat: int | None = None
     """Renewals of the present leader; None when there is none."""
     batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     last: int = 0
     published: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    """Whoever watches."""
+
+    def changed(self) -> None:
+        for link in self.links:
+            link.tell()
+
+
+class Link:
+    """The way of one client to the store and back."""
+
+    def __init__(self, store: MemoryStore, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self.changes = following.Changes(sleep)
+        self._store = store
+        self._sleep = sleep
+
+    async def arrive(self) -> None:
+        """Return when the request is there. CoordinationLost: it never will be."""
+        faults = self._store.faults
+        if faults.delay_s:
+            await self._sleep(faults.delay_s)
+        if faults.outage:
+            raise CoordinationLost("the memory store is out of order, by order of a test; nothing was changed")
+
+    async def answer(self) -> None:
+        """Return when the answer is there. Uncertain: it never will be."""
+
+    def tell(self) -> None:
+        """Something has changed."""
+        self.changes.bump()
 
 
 class MemoryStore:
-    def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(self, clock: Callable[[], float] = now_seconds) -> None:
+        self.clock = clock
         self.faults = Faults()
-        self._sleep = sleep
         self._clusters: dict[str, Cluster] = {}
 
     def cluster(self, name: str) -> Cluster:
-        if name not in self._clusters:
-            self._clusters[name] = Cluster(following.Changes(self._sleep))
-        return self._clusters[name]
+        return self._clusters.setdefault(name, Cluster())
 
     def expire_leader(self, name: str) -> None:
         """Drop the leader without its knowing, as a server does with a lease that ran out or was revoked."""
         self.cluster(name).beat = None
-        self.cluster(name).changes.bump()
-
-    async def answer(self) -> None:
-        if self.faults.delay_s:
-            await self._sleep(self.faults.delay_s)
-        if self.faults.outage:
-            raise CoordinationLost("the memory store is out of order, by order of a test; nothing was changed")
+        self.cluster(name).changed()
 
 
 class MemoryTerm(Tenure):
     def __init__(
-        self, store: MemoryStore, cluster: Cluster, record: TermRecord, proof: Proof, timing: Timing, limit: int
+        self, faults: Faults, link: Link, cluster: Cluster, record: TermRecord, proof: Proof, timing: Timing, limit: int
     ) -> None:
         super().__init__(record, proof, cluster.record, timing)
-        self._store = store
+        self._faults = faults
+        self._link = link
         self._cluster = cluster
         self._limit = limit
 
@@ -90,18 +113,24 @@ class MemoryTerm(Tenure):
 
     async def _append(self, index: int, batch: bytes) -> None:
         check_size(batch, self._limit)
-        fates = self._store.faults.appends
+        fates = self._faults.appends
         fate = fates.popleft() if fates else "answered"
-        await self._store.answer()
+        await self._link.arrive()
         if fate == "lost":
             raise append_unknown(index, "lost on the way, by order of a test")
         self._write(index, bytes(batch))
+        try:
+            await self._link.answer()
+        except Uncertain as error:
+            raise append_unknown(index, error) from None
         if fate == "written_unanswered":
             raise append_unknown(index, "the answer was lost, by order of a test")
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        await self._store.answer()
-        return self._cluster.batches.get(index) == (self.epoch, batch)
+        await self._link.arrive()
+        found = self._cluster.batches.get(index) == (self.epoch, batch)
+        await self._link.answer()
+        return found
 
     def _write(self, index: int, batch: bytes) -> None:
         cluster = self._cluster
@@ -113,10 +142,10 @@ class MemoryTerm(Tenure):
             raise out_of_order(index, cluster.last)
         cluster.batches[index] = (self.epoch, batch)
         cluster.last = index
-        cluster.changes.bump()
+        cluster.changed()
 
     async def _renew(self, settles: bool) -> None:
-        await self._store.answer()
+        await self._link.arrive()
         if not self._leads():
             raise Deposed(f"epoch {self.epoch} leads no more")
         assert self._cluster.beat is not None
@@ -124,14 +153,16 @@ class MemoryTerm(Tenure):
         self._cluster.beat += 1
         if settles:
             self._cluster.record = msgspec.structs.replace(self._cluster.record, doubtful=False)
+        await self._link.answer()
 
     async def _resign(self) -> None:
-        await self._store.answer()
+        await self._link.arrive()
         if self._leads():
             assert self._cluster.record is not None
             self._cluster.record = msgspec.structs.replace(self._cluster.record, resigned=True)
             self._cluster.beat = None
-            self._cluster.changes.bump()
+            self._cluster.changed()
+        await self._link.answer()
 
 
 class MemoryCoordination:
@@ -146,36 +177,44 @@ class MemoryCoordination:
         leader_ttl_ms: int = 5000,
         clock: Callable[[], float] = now_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        link: Link | None = None,
     ) -> None:
         self.timing = Timing(leader_ttl_ms / 1000, clock, sleep)
-        self._store = store
+        self._clock = store.clock
+        self._faults = store.faults
+        self._link = link if link is not None else Link(store, sleep)
         self._cluster = store.cluster(cluster)
+        self._cluster.links.append(self._link)
         self._terms: list[Tenure] = []
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         return await campaign(self, address, replacing)
 
     def leader_changes(self) -> int:
-        return self._cluster.changes.count
+        return self._link.changes.count
 
     async def leader_changed(self, seen: int, wait_s: float) -> None:
-        await self._cluster.changes.beyond(seen, wait_s)
+        await self._link.changes.beyond(seen, wait_s)
 
     async def look(self) -> Look:
-        await self._store.answer()
-        return Look(self._cluster.record, self._mark())
+        await self._link.arrive()
+        look = Look(self._cluster.record, self._mark())
+        await self._link.answer()
+        return look
 
     async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
         sent_at = self.timing.clock()
-        await self._store.answer()
+        await self._link.arrive()
         cluster = self._cluster
         if cluster.record != look.record or (proof == "silence" and self._mark() not in (None, look.mark)):
             return None
         epoch = 1 if cluster.record is None else cluster.record.epoch + 1
         record = TermRecord(epoch, address, doubtful=proof == "guess")
-        term = MemoryTerm(self._store, cluster, record, proof, self.timing, self.max_batch_bytes)
+        term = MemoryTerm(self._faults, self._link, cluster, record, proof, self.timing, self.max_batch_bytes)
         cluster.record, cluster.beat = record, 0
-        cluster.changes.bump()
+        cluster.changed()
+        # Without an answer nobody knows of this term; it ends by silence.
+        await self._link.answer()
         self._terms = [*(term for term in self._terms if not term.over), term]
         term.begin(sent_at, self)
         return term
@@ -185,9 +224,10 @@ class MemoryCoordination:
         return None if record is None or beat is None else (record.epoch, beat)
 
     async def leader(self) -> Leader | None:
-        await self._store.answer()
-        record = self._cluster.record
-        return None if record is None or self._cluster.beat is None else Leader(record.epoch, record.address)
+        await self._link.arrive()
+        record, beat = self._cluster.record, self._cluster.beat
+        await self._link.answer()
+        return None if record is None or beat is None else Leader(record.epoch, record.address)
 
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
         return following.watch_leader(
@@ -198,11 +238,12 @@ class MemoryCoordination:
         return following.follow_log(self._read_after, self.last_index, after_index, self.timing.sleep)
 
     async def _read_after(self, after_index: int) -> Batches:
-        seen = self._cluster.changes.count
-        await self._store.answer()
+        seen = self._link.changes.count
+        await self._link.arrive()
         batches = self._cluster.batches
         if self._cluster.last <= after_index:
-            await self._cluster.changes.beyond(seen, self.look_every_s)
+            await self._link.answer()
+            await self._link.changes.beyond(seen, self.look_every_s)
             return []
         first = next(iter(batches))
         if first > after_index + 1:
@@ -214,45 +255,55 @@ class MemoryCoordination:
             size_bytes += len(batches[index][1])
             if size_bytes >= following.READ_BYTES:
                 break
+        await self._link.answer()
         return found
 
     async def last_index(self) -> int:
-        await self._store.answer()
-        return self._cluster.last
+        await self._link.arrive()
+        last = self._cluster.last
+        await self._link.answer()
+        return last
 
     async def trim(self, through_index: int) -> None:
-        await self._store.answer()
+        await self._link.arrive()
         batches = self._cluster.batches
         while batches and (first := next(iter(batches))) <= min(through_index, self._cluster.last - 1):
             del batches[first]
+        await self._link.answer()
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
-        await self._store.answer()
-        until = float("inf") if ttl_ms is None else self.timing.clock() + ttl_ms / 1000
+        await self._link.arrive()
+        until = float("inf") if ttl_ms is None else self._clock() + ttl_ms / 1000
         self._cluster.published[name] = (bytes(value), until)
+        await self._link.answer()
 
     async def read(self, name: str) -> bytes | None:
         return (await self.list(name)).get(name)
 
     async def list(self, prefix: str) -> dict[str, bytes]:
-        await self._store.answer()
-        now = self.timing.clock()
+        await self._link.arrive()
+        now = self._clock()
         published = self._cluster.published
         for name in [name for name, (_, until) in published.items() if until <= now]:
             del published[name]
-        return {name: value for name, (value, _) in sorted(published.items()) if name.startswith(prefix)}
+        found = {name: value for name, (value, _) in sorted(published.items()) if name.startswith(prefix)}
+        await self._link.answer()
+        return found
 
     async def unpublish(self, name: str) -> None:
-        await self._store.answer()
+        await self._link.arrive()
         self._cluster.published.pop(name, None)
+        await self._link.answer()
 
     async def log_bytes(self) -> int:
-        await self._store.answer()
+        await self._link.arrive()
         return sum(len(batch) for _, batch in self._cluster.batches.values())
 
     async def close(self) -> None:
         for term in self._terms:
             await term.resign()
+        if self._link in self._cluster.links:
+            self._cluster.links.remove(self._link)
 
 
 _NAMED: dict[str, MemoryStore] = {}

@@ -58,6 +58,8 @@ class Snapshots:
         self._token = token
         self._every_bytes = every_bytes
         self._writing = asyncio.Lock()
+        self.in_child: Callable[[SnapshotStore, State, Position], Callable[[], int]] = _fork
+        """Begins to write a snapshot of the state as it is now, elsewhere; what it gives waits for the exit code."""
         self.log_bytes = 0
         """Of the log since the last snapshot, as this master applied or wrote it."""
 
@@ -85,11 +87,11 @@ class Snapshots:
         loop = asyncio.get_running_loop()
         async with self._writing:
             self.log_bytes = 0
-            forked: asyncio.Future[tuple[int, Position]] = loop.create_future()
-            writer.at_boundary(lambda position: forked.set_result((_fork(self.store, state, position), position)))
-            child, position = await forked
-            _, status = await asyncio.to_thread(os.waitpid, child, 0)
-            code = os.waitstatus_to_exitcode(status)
+            forked: asyncio.Future[tuple[Callable[[], int], Position]] = loop.create_future()
+            begin = self.in_child
+            writer.at_boundary(lambda position: forked.set_result((begin(self.store, state, position), position)))
+            exit_code, position = await forked
+            code = await asyncio.to_thread(exit_code)
             if code != 0:
                 raise SnapshotFailed(f"the child that wrote the snapshot ended with {code}; the log is not trimmed")
             durable: asyncio.Future[None] = loop.create_future()
@@ -177,11 +179,12 @@ class Snapshots:
                 log.error("the log could not be trimmed now", why=str(error))
 
 
-def _fork(store: SnapshotStore, state: State, position: Position) -> int:
-    """The child's process id. The child touches no loop, lock or log of the parent's, and runs no exit handler."""
+def _fork(store: SnapshotStore, state: State, position: Position) -> Callable[[], int]:
+    """Waits for the child's exit code. The child touches no loop, lock or log of the parent's, and runs no exit
+    handler."""
     child = os.fork()
     if child:
-        return child
+        return lambda: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 1
     try:
         store.write(position.batch, b"".join(dump(state, position, now_ms())), proven=False)

@@ -14,15 +14,14 @@ import threading
 
 import structlog
 
-from holdfast.errors import GrantRefused, Refused, TryAgain
+from holdfast.errors import Refused, TryAgain
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.data_session import DataSession, refuse
 from holdfast.node.lent_memory import Lending
-from holdfast.node.refused_grants import RefusedGrants
+from holdfast.node.refused_grants import RefusedGrants, check_write
 from holdfast.transport.addresses import host_and_port, joined
-from holdfast.wire.mac import range_mac, same_mac
 
 IDLE_SECONDS = 120.0
 STALL_SECONDS = 30.0
@@ -104,17 +103,9 @@ class DataServer:
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None:
         """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
-        right = range_mac(self.secret, request.segment, request.grant, request.range_offset, request.range_length)
-        if not self.secret or not same_mac(request.mac, right):
-            raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written")
-        if request.offset < 0 or request.length < 0 or request.offset + request.length > request.range_length:
-            raise GrantRefused(
-                f"the write would leave the range of grant {request.grant} ({request.range_length:,} bytes); "
-                "nothing was written"
-            )
+        check_write(self.secret, request)
         with self._changed:
-            if request.grant in self._refused:
-                raise GrantRefused(f"grant {request.grant} has ended; nothing was written. Take another one")
+            self._refused.check(request.grant)
             session.writing = request.grant
 
     def end_write(self, session: DataSession) -> None:

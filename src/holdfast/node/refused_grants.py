@@ -1,4 +1,4 @@
-"""Grants that this node takes no more bytes for. Pure.
+"""Which writes over TCP a node takes: those of a grant that its master vouches for, until the grant is refused. Pure.
 
 A node confirms `clean` once, and the range may be somebody else's from then on: so a refusal is for ever (I2, I11),
 and yet the memory for it is bounded (I17). When there are too many, the older half is folded into one number a
@@ -11,10 +11,25 @@ from __future__ import annotations
 
 from itertools import islice
 
+from holdfast.errors import GrantRefused
 from holdfast.ids import GrantId
+from holdfast.messages.of_nodes import WriteRange
+from holdfast.wire.mac import range_mac, same_mac
 
 NEWEST_KEPT = 1_000_000
 CLIENTS_KEPT = 1_000_000
+
+
+def check_write(secret: bytes, request: WriteRange) -> None:
+    """Is it vouched for, and inside its grant's range? Raises if not."""
+    right = range_mac(secret, request.segment, request.grant, request.range_offset, request.range_length)
+    if not secret or not same_mac(request.mac, right):
+        raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written")
+    if request.offset < 0 or request.length < 0 or request.offset + request.length > request.range_length:
+        raise GrantRefused(
+            f"the write would leave the range of grant {request.grant} ({request.range_length:,} bytes); "
+            "nothing was written"
+        )
 
 
 class RefusedGrants:
@@ -36,6 +51,10 @@ class RefusedGrants:
     def __len__(self) -> int:
         """How many entries it keeps in memory."""
         return len(self._newest) + len(self._floors)
+
+    def check(self, grant: GrantId) -> None:
+        if grant in self:
+            raise GrantRefused(f"grant {grant} has ended; nothing was written. Take another one")
 
     def add(self, grant: GrantId) -> None:
         if grant in self:

@@ -1,0 +1,1 @@
+"""A deterministic world in which the production code of masters, nodes and clients runs under a virtual clock."""

@@ -1,0 +1,229 @@
+"""The promises, checked: at every change of the log, at every reply, now and then, and when the world has healed.
+
+A checker looks at the whole world, which nobody inside it can. The first violation ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from holdfast.core.primary import Parked
+from holdfast.instant import Instant
+from holdfast.master.engine import Engine
+from holdfast.messages.requests import Failed
+from holdfast.messages.shapes import Message, Record
+from holdfast.simulation.history import Call, number_of
+from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of
+from holdfast.simulation.log_checks import LogChecks, spans_of
+from holdfast.simulation.masters import MasterMachine
+from holdfast.simulation.scheduler import MS
+from holdfast.simulation.settling import Settling
+from holdfast.simulation.violations import Broken, Violation
+from holdfast.simulation.world import World
+
+LOOK_NS = 100 * MS
+
+
+class Checkers:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violation: Violation | None = None
+        self.log = LogChecks(world.clients, self.report)
+        self.settling = Settling(world, self.log)
+        self.undecided = 0
+        """Keys whose order could not be searched to the end."""
+        self._terms: list[tuple[int, bool]] = []
+        """(epoch, is the end of the one before it sure?)"""
+        self._seen_batch = 0
+        world.store.only.observe = self._store_changed
+        world.watch_engine = self._watch_engine
+        world.scheduler.after(LOOK_NS, self._look)
+
+    def report(self, promise: str, what: str, subject: str = "") -> None:
+        if self.violation is None:
+            self.violation = Violation(promise, self.world.now_ms, what, subject)
+            self.world.tell(str(self.violation), subject)
+            self.world.broken = True
+
+    # At every change of the log.
+
+    def _store_changed(self) -> None:
+        cluster = self.world.store.only
+        record = cluster.record
+        if record is not None and (not self._terms or record.epoch > self._terms[-1][0]):
+            self._terms.append((record.epoch, not record.doubtful))
+            self.world.tell(
+                f"epoch {record.epoch} begins at {record.address}{' by a guess' if record.doubtful else ''}"
+            )
+        if cluster.last > self._seen_batch:
+            self._seen_batch = cluster.last
+            epoch, batch = cluster.batches[cluster.last]
+            assert record is not None
+            for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
+                self._tell_record(epoch, one)
+
+    def _tell_record(self, epoch: int, record: Record) -> None:
+        if self.world.lines is not None:
+            subjects = [fate.key for fate in self.log.fates.values()]
+            text = f"log, epoch {epoch}: {type(record).__name__} {_short(record)}"
+            self.world.tell(text, *(key for key in subjects if key in text))
+
+    # At every reply.
+
+    def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
+        self.log.same_as(engine.state, machine.name)
+        engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
+
+    def _handle(
+        self,
+        machine: MasterMachine,
+        engine: Engine,
+        handle: Callable[[Message, int, int, Instant], tuple[Message | Parked, int]],
+        request: Message,
+        client: int,
+        connection: int,
+        now: Instant,
+    ) -> tuple[Message | Parked, int]:
+        reply, wait_for = handle(request, client, connection, now)
+        if not isinstance(reply, Failed | Parked):
+            later = [epoch for epoch, proven in self._terms if epoch > engine.state.epoch and proven]
+            if later:
+                self.report(
+                    "I12",
+                    f"{machine.name} answers {type(request).__name__} in epoch {engine.state.epoch}, though epoch "
+                    f"{later[0]} has begun and had it that this one was over",
+                    machine.name,
+                )
+        return reply, wait_for
+
+    # Now and then.
+
+    def _look(self) -> None:
+        for machine in self.world.masters.values():
+            master = machine.alive
+            if master is None:
+                continue
+            engine = master.server.engine
+            if engine is None:
+                self.log.same_as(master.standby.state, machine.name)
+            else:
+                self._partition(machine, engine)
+        for name, each in self.world.machines.items():
+            if each.process is not None and each.process.failures:
+                self.report("I10", f"a defect: {each.process.failures[0]}", name)
+        self.world.scheduler.after(LOOK_NS, self._look)
+
+    def _partition(self, machine: MasterMachine, engine: Engine) -> None:
+        log = engine.log
+        settled = log is not None and log.index == log.durable
+        taken = spans_of(engine.state)
+        for handle, allocator in engine.primary.allocators.items():
+            free = [(start, start + size) for start, size in allocator.free_ranges()]
+            at = 0
+            for start, end in sorted(taken[handle] + free):
+                if start < at or (settled and start > at):
+                    what = "two own" if start < at else "nobody owns"
+                    self.report(
+                        "I9", f"{machine.name}: {what} bytes {min(start, at)}.. of segment {handle}", machine.name
+                    )
+                at = max(at, end)
+
+    # When the world has healed.
+
+    def healed(self) -> None:
+        self.settling.begin()
+
+    def settled(self) -> bool:
+        return self.world.broken or self.settling.done()
+
+    def at_end(self) -> None:
+        if self.violation is None:
+            late = self.settling.unfinished()
+            if late:
+                self.report(*late)
+        if self.violation is None:
+            self._acknowledged()
+            self._bytes()
+            self._orders()
+        if self.violation is not None:
+            raise Broken(self.violation)
+
+    def _acknowledged(self) -> None:
+        """I1: what was acknowledged as stored is in the log."""
+        stored = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
+        for call in self.world.history.calls:
+            operation = call.operation
+            if operation.verb not in ("put", "upsert", "put_many") or operation.durability == "memory":
+                continue
+            if call.outcome == "done" and call.result == (
+                len(operation.keys) if operation.verb == "put_many" else True
+            ):
+                for key in operation.keys:
+                    if (key, operation.size_bytes) not in stored:
+                        self.report(
+                            "I1", f"put {operation.number} of {key} was acknowledged and is not in the log", key
+                        )
+
+    def _bytes(self) -> None:
+        """I2: what was read is what was put under that key."""
+        puts = {
+            (key, call.operation.number): call.operation.size_bytes
+            for call in self.world.history.calls
+            for key in call.operation.keys
+            if call.operation.size_bytes
+        }
+        for call in self.world.history.calls:
+            for key, value in _read(call).items():
+                number = number_of(value)
+                if number is None or puts.get((key, number)) != len(value):
+                    self.report("I2", f"call {call.operation.number} read wrong bytes under {key}", key)
+
+    def _orders(self) -> None:
+        left = {
+            (fate.key, fate.size_bytes) for fate in self.log.fates.values() if fate.left in ("EVICTED", "UNMOUNTED")
+        }
+        in_log = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
+        calls = self.world.history.calls
+        for key in sorted({key for call in calls for key in call.operation.keys}):
+            steps: list[Step] = []
+            for call in calls:
+                operation = call.operation
+                if key in operation.keys or operation.verb == "remove_all":
+                    steps += steps_of(call, key)
+                known = (key, operation.size_bytes)
+                if key in operation.keys and operation.verb in ("put", "upsert", "put_many"):
+                    volatile = operation.durability == "memory" and known not in in_log
+                    if known in left or volatile:
+                        steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
+            possible = is_linearizable(steps)
+            if possible is None:
+                self.undecided += 1
+            elif not possible:
+                self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
+
+    def story(self) -> tuple[str, ...]:
+        return tuple(f"{at_ms:>7} ms  {line}" for at_ms, line, _ in self.world.lines or ())
+
+
+def _read(call: Call) -> dict[str, bytes]:
+    if call.outcome != "done" or call.operation.verb not in ("get", "get_many", "view"):
+        return {}
+    if isinstance(call.result, dict):
+        return call.result
+    return {call.operation.keys[0]: call.result} if isinstance(call.result, bytes) else {}
+
+
+def _short(record: Record) -> str:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        if len(value) % 8 == 0 and len(value) <= 64:
+            return "[" + " ".join(f"{word:x}" for word in memoryview(value).cast("Q")) + "]"
+        return f"<{len(value)} bytes>"
+    return str(msgspec.to_builtins(value))

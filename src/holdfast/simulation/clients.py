@@ -1,0 +1,158 @@
+"""A simulated client: the production asyncio client, doing the operations of a script and noting what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.client.async_runner import AsyncRunner
+from holdfast.client.asynchronous import AsyncCache
+from holdfast.client.core import Core
+from holdfast.client.places import refresh
+from holdfast.coordination.whereabouts import Masters
+from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
+from holdfast.instant import now_seconds
+from holdfast.simulation.history import Call, History, value_of
+from holdfast.simulation.node_bytes import SimulatedBytes
+from holdfast.simulation.nodes import NodeMachine
+from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.scheduler import SECOND
+from holdfast.simulation.script import Operation
+
+CALL_SECONDS = 6.0
+
+
+@dataclass(slots=True)
+class ClientMachine:
+    name: str
+    host: str
+    masters: str
+    nodes: Mapping[str, NodeMachine]
+    history: History
+    process: ProcessLoop | None = None
+    core: Core | None = None
+    bytes: SimulatedBytes | None = None
+    cache: AsyncCache | None = None
+    running: dict[int, Call] = field(default_factory=dict)
+
+    def start(self, process: ProcessLoop) -> None:
+        self.process = process
+        self.core = self.cache = None
+        self.running = {}
+        process.spawn(self._connect)
+
+    async def _connect(self) -> None:
+        assert self.process is not None
+        self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
+        # Checksums would hide wrong bytes by reading again: here they are to be seen.
+        self.core = Core(now_seconds, "", False, self.bytes)
+        runner = AsyncRunner(self.core, Masters(self.masters))
+        while True:
+            try:
+                deadline = now_seconds() + 2
+                await runner.run(refresh(self.core, deadline), deadline)
+                break
+            except HoldfastError:
+                await asyncio.sleep(0.1)
+        self.cache = AsyncCache(self.core, runner, CALL_SECONDS)
+
+    def died(self) -> None:
+        """What was under way may have happened."""
+        for call in self.running.values():
+            call.outcome = "unknown"
+        self.running = {}
+        if self.bytes is not None:
+            self.bytes.process_died()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and not self.process.dead
+
+    def do(self, operation: Operation) -> None:
+        """Begin it, if there is a client to do it."""
+        process = self.process
+        if process is not None and self.cache is not None and not process.dead:
+            process.scheduler.after(0, lambda: self._begin(operation), process)
+
+    def _begin(self, operation: Operation) -> None:
+        assert self.process is not None
+        assert self.core is not None
+        call = Call(operation, self.process.scheduler.now_ns)
+        now = now_seconds()
+        for key in operation.keys:
+            lease = self.core.leases.live(key, now)
+            if lease is not None:
+                held_s = self.core.limits.lease_ttl_ms / 1000 - (lease.until - now)
+                call.leased_since_ns[key] = call.called_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
+        self.history.calls.append(call)
+        self.running[operation.number] = call
+        self.process.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        assert self.cache is not None
+        try:
+            call.result = await _DO[call.operation.verb](self.cache, call.operation)
+            call.outcome = "done"
+        except (Refused, TryAgain, LeaseLost) as error:
+            call.outcome, call.error = "refused", f"{error.code}: {error}"
+        except HoldfastError as error:
+            call.outcome, call.error = "unknown", f"{error.code}: {error}"
+        finally:
+            if self.process is not None:
+                call.answered_ns = self.process.scheduler.now_ns
+            self.running.pop(call.operation.number, None)
+
+
+async def _put(cache: AsyncCache, operation: Operation) -> bool:
+    value = value_of(operation.number, operation.size_bytes)
+    return await cache.put(
+        operation.keys[0],
+        value,
+        replicas=operation.replicas,
+        durability=operation.durability,
+        upsert=operation.verb == "upsert",
+    )
+
+
+async def _put_many(cache: AsyncCache, operation: Operation) -> int:
+    value = value_of(operation.number, operation.size_bytes)
+    return await cache.put_many(dict.fromkeys(operation.keys, value), durability=operation.durability)
+
+
+async def _get(cache: AsyncCache, operation: Operation) -> bytes | None:
+    return await cache.get(operation.keys[0], None)
+
+
+async def _get_many(cache: AsyncCache, operation: Operation) -> dict[str, bytes]:
+    return await cache.get_many(operation.keys)
+
+
+async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:
+    """Look at it for a while: what was there at the end, if the view was good until then."""
+    try:
+        async with cache.view(operation.keys[0]) as view:
+            await asyncio.sleep(operation.hold_ms / 1000)
+            return bytes(view)
+    except ObjectNotFound:
+        return None
+
+
+async def _remove_matching(cache: AsyncCache, operation: Operation) -> int:
+    return await cache.remove_matching(f"^{operation.keys[0]}$")
+
+
+_DO: dict[str, Callable[[AsyncCache, Operation], Awaitable[object]]] = {
+    "put": _put,
+    "upsert": _put,
+    "put_many": _put_many,
+    "get": _get,
+    "get_many": _get_many,
+    "exists": lambda cache, operation: cache.exists(operation.keys[0]),
+    "touch": lambda cache, operation: cache.exists(operation.keys[0], touch=True),
+    "view": _view,
+    "remove": lambda cache, operation: cache.remove(operation.keys[0]),
+    "force_remove": lambda cache, operation: cache.remove(operation.keys[0], force=True),
+    "remove_matching": _remove_matching,
+    "remove_all": lambda cache, operation: cache.remove_all(),
+}

@@ -1,0 +1,137 @@
+"""Could all that the clients saw of one key have happened one after another?
+
+Each call takes effect at one moment between its call and its answer; a read under a lease may take effect as early as
+the lease began; a call whose outcome is unknown may take effect at any later moment, or never. An object that the log
+says was evicted or lost with its node may leave at any moment. A search tries the orders that these bounds allow,
+and remembers which (set of calls done, object there) it has seen. It gives up undecided, not wrong, past a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from holdfast.simulation.history import Call, number_of
+
+Effect: TypeAlias = Literal["store", "replace", "sees", "takes", "may_store", "may_take", "leaves"]
+NEVER_NS = 1 << 62
+MOST_STATES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call as far as it concerns the key. `number` is the put's whose object it stores, sees or takes; 0: none."""
+
+    effect: Effect
+    number: int
+    from_ns: int
+    until_ns: int
+    optional: bool = False
+
+
+def after(step: Step, present: int) -> list[int]:
+    """Which objects may be there after the step, with `present` there before; none if it cannot happen now."""
+    match step.effect:
+        case "store":
+            return [step.number] if present == 0 else []
+        case "replace":
+            return [step.number]
+        case "sees":
+            matches = present == step.number if step.number >= 0 else present != 0
+            return [present] if matches else []
+        case "takes":
+            return [0] if present != 0 else []
+        case "may_store":
+            return [step.number] if present == 0 else [present]
+        case "may_take":
+            return [0, present] if present != 0 else [0]
+        case "leaves":
+            return [0] if present == step.number else []
+
+
+ANY = -1
+
+
+def steps_of(call: Call, key: str) -> Iterator[Step]:
+    """What this call did to the key, or saw of it."""
+    operation = call.operation
+    start, end = call.called_ns, call.answered_ns
+    unknown = call.outcome in ("unknown", "pending")
+    number = operation.number
+    match operation.verb:
+        case "put" | "upsert":
+            effect: Effect = "replace" if operation.verb == "upsert" else "store"
+            if unknown:
+                yield Step(effect, number, start, NEVER_NS, optional=True)
+            elif call.outcome == "done":
+                yield Step(effect, number, start, end) if call.result else Step("sees", ANY, start, end)
+        case "put_many":
+            if unknown:
+                yield Step("store", number, start, NEVER_NS, optional=True)
+            elif call.outcome == "done":
+                yield _stored_some(call, start, end)
+        case "get" | "view" | "get_many":
+            if call.outcome == "done":
+                value = call.result.get(key) if isinstance(call.result, dict) else call.result
+                since = min(start, call.leased_since_ns.get(key, start))
+                yield Step("sees", seen_number(value), since, end)
+        case "exists" | "touch":
+            if call.outcome == "done":
+                yield Step("sees", ANY if call.result else 0, start, end)
+        case "remove" | "force_remove":
+            if unknown:
+                yield Step("takes", 0, start, NEVER_NS, optional=True)
+            elif call.outcome == "done":
+                yield Step("takes", 0, start, end) if call.result else Step("sees", 0, start, end)
+        case "remove_matching" | "remove_all":
+            if unknown or call.outcome == "done":
+                yield Step("may_take", 0, start, NEVER_NS if unknown else end, optional=True)
+
+
+def _stored_some(call: Call, start: int, end: int) -> Step:
+    """The answer only counts how many of the keys were free."""
+    if call.result == len(call.operation.keys):
+        return Step("store", call.operation.number, start, end)
+    if call.result == 0:
+        return Step("sees", ANY, start, end)
+    return Step("may_store", call.operation.number, start, end)
+
+
+def seen_number(value: object) -> int:
+    """Whose bytes these are; 0 for none. Bytes of no put at all are another checker's business."""
+    if value is None:
+        return 0
+    assert isinstance(value, bytes)
+    number = number_of(value)
+    return number if number is not None else ANY
+
+
+def is_linearizable(steps: Iterable[Step]) -> bool | None:
+    """None: too many orders to try."""
+    ordered = sorted(steps, key=lambda step: (step.from_ns, step.until_ns))
+    everything = sum(1 << i for i, step in enumerate(ordered) if not step.optional)
+    seen: set[tuple[int, int]] = set()
+    stack = [(0, 0)]
+    while stack:
+        done, present = stack.pop()
+        if done & everything == everything:
+            return True
+        if (done, present) in seen:
+            continue
+        seen.add((done, present))
+        if len(seen) > MOST_STATES:
+            return None
+        stack += _next(ordered, done, present)
+    return False
+
+
+def _next(ordered: list[Step], done: int, present: int) -> Iterator[tuple[int, int]]:
+    # Whatever must still happen and has been answered happened before anything that was called later.
+    limit = min((s.until_ns for i, s in enumerate(ordered) if not done >> i & 1 and not s.optional), default=NEVER_NS)
+    for i, step in enumerate(ordered):
+        if step.from_ns > limit:
+            break
+        if not done >> i & 1:
+            for object_there in after(step, present):
+                yield done | 1 << i, object_there

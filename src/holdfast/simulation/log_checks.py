@@ -1,0 +1,192 @@
+"""What must be true of the log, at the moment that each batch gets into it.
+
+The checker is a follower that misses nothing: it applies every batch to a state of its own. So it knows what every
+master must hold at the same index, and can look into the clients to see who still counts on what the batch takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.apply import apply, ranges_of, unpack_ids
+from holdfast.core.catalogue import MEMORY
+from holdfast.core.digest import digest
+from holdfast.core.state import State
+from holdfast.ids import extent_of
+from holdfast.messages import records as r
+from holdfast.messages.shapes import Record
+from holdfast.replication.batches import BrokenChain, Position, UnknownRecord, decode_batch
+from holdfast.simulation.clients import ClientMachine
+
+Report = Callable[[str, str, str], None]
+"""Promise, what is wrong, subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A place that a client counts on now, by its own clock."""
+
+    client: str
+    id: int
+    segment: int
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class Fate:
+    """One object of the log."""
+
+    key: str
+    size_bytes: int
+    left: str = ""
+    """Why it is gone; empty while it is there."""
+
+
+@dataclass(slots=True)
+class LogChecks:
+    clients: Mapping[str, ClientMachine]
+    report: Report
+    state: State = field(default_factory=State)
+    position: Position = field(default_factory=Position)
+    fates: dict[int, Fate] = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
+    """By index, for the last few."""
+
+    def appended(self, number: int, epoch: int, leading: int, batch: bytes) -> list[Record]:
+        if epoch != leading:
+            self.report("I3", f"epoch {epoch} wrote batch {number} while epoch {leading} leads", f"batch {number}")
+        try:
+            records, self.position = decode_batch(self.position, number, batch)
+        except (BrokenChain, UnknownRecord) as error:
+            self.report("I13", f"batch {number} does not continue the log: {error}", f"batch {number}")
+            return []
+        for record in records:
+            self._check(record)
+            try:
+                apply(self.state, record, 0)
+            except (KeyError, AssertionError, ValueError) as error:
+                self.report("I5", f"{type(record).__name__} cannot be applied: {error!r}", f"batch {number}")
+                return records
+        self.digests[self.state.index] = digest(self.state.catalogue)
+        while len(self.digests) > 64:
+            del self.digests[next(iter(self.digests))]
+        return records
+
+    def _check(self, record: Record) -> None:
+        match record:
+            case r.ObjectsCommitted():
+                self._commits(record)
+            case r.ObjectsRemoved():
+                self._leaves(unpack_ids(record.ids) + unpack_ids(record.held), record.cause.name)
+                self._not_leased(unpack_ids(record.ids), f"removed ({record.cause.name}) without quarantine")
+            case r.ObjectsEvicted():
+                self._leaves(unpack_ids(record.ids), "EVICTED")
+                self._not_leased(unpack_ids(record.ids), "evicted")
+            case r.SegmentUnmounted():
+                alone = [s for s in self.state.catalogue.on_segment(record.handle)
+                         if all(p.segment == record.handle for p in self.state.catalogue.replicas(s))]  # fmt: skip
+                self._leaves([self.state.catalogue.id_at[slot] for slot in alone], "UNMOUNTED")
+            case r.SegmentMounted():
+                self._one_boot(record)
+            case r.RangesGranted():
+                self._granted(record)
+
+    def _commits(self, record: r.ObjectsCommitted) -> None:
+        rows = memoryview(record.rows).cast("Q")
+        for i, key in enumerate(record.keys):
+            self.fates[record.first_id + i] = Fate(key, rows[3 * i + 1])
+        self._leaves(unpack_ids(record.replaced) + unpack_ids(record.held), "UPSERT")
+        self._not_leased(unpack_ids(record.replaced), "replaced without quarantine")
+
+    def _leaves(self, ids: list[int], why: str) -> None:
+        for oid in ids:
+            fate = self.fates.get(oid)
+            if fate is None:
+                self.report("I7", f"{why} names object {oid:x}, which the log does not know", f"{oid:x}")
+            elif fate.left and why != "UNMOUNTED":
+                self.report("I7", f"{fate.key} ({oid:x}) leaves again by {why}, after {fate.left}", fate.key)
+            else:
+                fate.left = why
+
+    def _not_leased(self, ids: list[int], how: str) -> None:
+        gone = set(ids)
+        for lease in self.leases():
+            if lease.id in gone:
+                key = self.fates[lease.id].key if lease.id in self.fates else ""
+                self.report("I8", f"{key} ({lease.id:x}) was {how} while {lease.client} holds a lease on it", key)
+
+    def _one_boot(self, record: r.SegmentMounted) -> None:
+        name = record.name
+        for segment in self.state.segments.values():
+            if segment.name.node == name.node and segment.name.boot != name.boot:
+                self.report("I14", f"{name} is mounted while {segment.name} is", name.node)
+
+    def _granted(self, record: r.RangesGranted) -> None:
+        """Nobody counts on these bytes, and the log says that whatever was there is gone."""
+        for place in record.ranges:
+            start, end = place.offset, place.offset + record.length
+            for lease in self.leases():
+                if lease.segment == place.segment and lease.offset < end and start < lease.offset + lease.length:
+                    key = self.fates[lease.id].key if lease.id in self.fates else ""
+                    self.report(
+                        "I2", f"the range of {key} ({lease.id:x}) is granted while {lease.client} may read it", key
+                    )
+            for taken_start, taken_end, what in self._occupied(place.segment):
+                if taken_start < end and start < taken_end:
+                    self.report("I9", f"granted {start}..{end} on segment {place.segment}, where {what} is", what)
+
+    def _occupied(self, handle: int) -> Iterator[tuple[int, int, str]]:
+        state = self.state
+        catalogue = state.catalogue
+        for slot in catalogue.on_segment(handle):
+            for replica in catalogue.replicas(slot):
+                if replica.segment == handle and replica.kind == MEMORY:
+                    end = replica.offset + extent_of(catalogue.size_at[slot])
+                    yield replica.offset, end, str(catalogue.keys[slot])
+        for grant in state.grants.values():
+            for place in grant.ranges:
+                if place.segment == handle:
+                    for start, end in grant.taken.gaps(grant.length):
+                        yield place.offset + start, place.offset + end, f"grant {grant.id.serial}"
+        for entry, held in state.quarantine.items():
+            if held.segment == handle:
+                for offset, length in held.pieces:
+                    yield offset, offset + length, f"quarantine entry {entry}"
+
+    def leases(self) -> Iterator[HeldLease]:
+        """What clients count on at this moment."""
+        for name, client in self.clients.items():
+            process, core = client.process, client.core
+            if process is None or process.dead or core is None:
+                continue
+            now = process.now_ns() / 1e9
+            for lease in core.leases.by_key.values():
+                if lease.until > now:
+                    for segment, offset in ((lease.segment, lease.start), *lease.others):
+                        yield HeldLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
+            for view in core.views:
+                if view.until > now and not view.lost and (fate := self.fates.get(view.id)) is not None:
+                    yield HeldLease(name, view.id, view.segment, view.offset, extent_of(fate.size_bytes))
+
+    def same_as(self, state: State, who: str) -> None:
+        """At the same index two catalogues are the same."""
+        expected = self.digests.get(state.index)
+        if expected is not None and digest(state.catalogue) != expected:
+            self.report("I5", f"{who} holds another catalogue than the log at index {state.index}", who)
+
+
+def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:
+    """What objects, grants and quarantine occupy, by segment."""
+    taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
+    live = state.catalogue.live()
+    for handle, offsets, lengths in ranges_of(state, live) if len(live) else []:
+        taken[handle] += zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True)
+    for grant in state.grants.values():
+        for place in grant.ranges:
+            gaps = grant.taken.gaps(grant.length)
+            taken[place.segment] += [(place.offset + start, place.offset + end) for start, end in gaps]
+    for held in state.quarantine.values():
+        taken[held.segment] += [(offset, offset + length) for offset, length in held.pieces]
+    return taken

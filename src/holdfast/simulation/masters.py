@@ -1,0 +1,66 @@
+"""A simulated master: the production roles, engine and server in a process of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.instant import now_seconds
+from holdfast.master.engine import Engine
+from holdfast.master.roles import Master, Plan
+from holdfast.master.server import RpcServer
+from holdfast.simulation.disks import Disk, DiskStore, at_once
+from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.store import StoreFaults, StoreLink
+
+PORT = 7070
+
+
+class ObservedServer(RpcServer):
+    def __init__(self, machine: MasterMachine) -> None:
+        super().__init__(machine.name, "")
+        self._machine = machine
+
+    def lead(self, engine: Engine) -> None:
+        self._machine.leads(self._machine, engine)
+        super().lead(engine)
+
+
+@dataclass(slots=True)
+class MasterMachine:
+    """One master through all its lives."""
+
+    name: str
+    plan: Plan
+    store: MemoryStore
+    faults: StoreFaults
+    leads: Callable[[MasterMachine, Engine], None]
+    """Called when it begins to serve as primary."""
+    disk: Disk = field(default_factory=Disk.empty)
+    process: ProcessLoop | None = None
+    master: Master | None = None
+
+    def start(self, process: ProcessLoop) -> None:
+        self.process = process
+        process.spawn(self._main)
+
+    async def _main(self) -> None:
+        assert self.process is not None
+        server = ObservedServer(self)
+        await server.start(self.name, PORT)
+        coordination = MemoryCoordination(
+            self.store,
+            leader_ttl_ms=self.plan.leader_ttl_ms,
+            clock=now_seconds,
+            link=StoreLink(self.store, self.process, self.faults),
+        )
+        self.master = Master(server, coordination, self.plan, DiskStore(self.disk))
+        assert self.master.snapshots is not None
+        self.master.snapshots.in_child = at_once  # type: ignore[assignment]
+        await self.master.run()
+
+    @property
+    def alive(self) -> Master | None:
+        """The master, while its process lives."""
+        return self.master if self.process is not None and not self.process.dead else None

@@ -1,0 +1,154 @@
+"""How a simulated client reaches a node's bytes: production maps and bookkeeping, simulated links and connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import xxhash
+
+from holdfast.client.node_bytes import NodeBytes
+from holdfast.errors import Unreachable
+from holdfast.ids import GrantId, SegmentName
+from holdfast.messages.of_nodes import WriteRange
+from holdfast.simulation.nodes import NodeLife, NodeMachine
+from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.scheduler import SECOND
+from holdfast.transport.attach import NodeLink
+from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.shared_memory import Mapping
+
+STALL_NS = 2 * SECOND
+
+
+class SimulatedLink:
+    """A Unix connection to a node: its end tells the node that this writer can write no more."""
+
+    def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
+        self.writer = 0
+        self._client = client
+        self._node = node
+        self._life = _awake(node)
+        self._mappings: list[Mapping] = []
+        self._closed = False
+
+    def attach(self, segment: SegmentName, write: bool, deadline: float) -> Mapping:
+        if self._closed or _awake(self._node) is not self._life:
+            raise Unreachable("the node is gone; nothing was mapped")
+        lending = self._life.lending
+        with lending.lock:
+            found = lending.segment(segment)
+            descriptor = os.dup(found.descriptor if write else found.read_descriptor)
+        try:
+            if write and not self.writer:
+                self.writer = self._life.report.writer_came()
+            mapping = Mapping(descriptor, found.size_bytes, write, populate=False)
+        finally:
+            os.close(descriptor)
+        if write:
+            self._mappings.append(mapping)
+        return mapping
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for mapping in self._mappings:
+            mapping.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """As the kernel does it when the process is dead."""
+        process = self._node.process
+        if self.writer and process is not None and self._node.alive is self._life:
+            went = partial(self._life.report.writer_went, self.writer)
+            self._client.scheduler.after(self._client.network.delay_ns(), went, process)
+
+
+class SimulatedConnection:
+    """A TCP connection to a node's data port; whatever it does takes place in one step."""
+
+    def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
+        self.closed = False
+        self._client = client
+        self._node = node
+
+    def _reach(self) -> NodeLife:
+        network, name = self._client.network, self._node.name
+        if network.is_cut(self._client.name, name) or network.is_cut(name, self._client.name):
+            network.stall(STALL_NS)
+            raise Unreachable(f"{name} does not answer")
+        try:
+            return _awake(self._node)
+        except Unreachable:
+            if self._node.process is not None and self._node.process.paused:
+                network.stall(STALL_NS)
+            raise
+
+    def read_into(
+        self,
+        segment: SegmentName,
+        offset: int,
+        target: memoryview,
+        deadline: float,
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> None:
+        self._reach().read(segment, offset, target)
+        if digest is not None:
+            digest.update(target)
+
+    def read_many(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
+        life = self._reach()
+        for segment, offset, target in wanted:
+            life.read(segment, offset, target)
+
+    def write(
+        self,
+        segment: SegmentName,
+        grant: GrantId,
+        range_offset: int,
+        range_length: int,
+        mac: bytes,
+        offset: int,
+        source: memoryview,
+        deadline: float,
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> None:
+        request = WriteRange(segment, grant, range_offset, range_length, mac, offset, len(source))
+        self._reach().write(request, source)
+        if digest is not None:
+            digest.update(source)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _awake(node: NodeMachine) -> NodeLife:
+    life = node.alive
+    if life is None or (node.process is not None and node.process.paused):
+        raise Unreachable(f"{node.name} does not answer")
+    return life
+
+
+class SimulatedBytes(NodeBytes):
+    def __init__(self, client: ProcessLoop, host: str, nodes: Map[str, NodeMachine]) -> None:
+        super().__init__(shared_memory=False)
+        self.host = host
+        self._client = client
+        self._nodes = nodes
+
+    def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
+        link = SimulatedLink(self._client, self._nodes[socket_path.removeprefix("/")])
+        return cast("NodeLink", link)
+
+    def _dial(self, address: str, deadline: float) -> DataConnection:
+        node = self._nodes[address.partition(":")[0]]
+        return cast("DataConnection", SimulatedConnection(self._client, node))
+
+    def process_died(self) -> None:
+        """The kernel leaves the memory, then closes the sockets."""
+        for link in [*self._links.values(), *(link for link, _ in self._doomed.values())]:
+            cast("SimulatedLink", link).hang_up()

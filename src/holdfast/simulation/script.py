@@ -1,0 +1,176 @@
+"""What happens in a run, as data: operations of clients and faults of the world, each from a stream of its own.
+
+All of it is drawn before the run begins, so that leaving one out does not shift the others. Each seed also switches
+whole classes of faults on or off (a swarm): what always happens together hides what happens when one is missing.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Verb: TypeAlias = Literal[
+    "put",
+    "upsert",
+    "put_many",
+    "get",
+    "get_many",
+    "exists",
+    "touch",
+    "view",
+    "remove",
+    "force_remove",
+    "remove_matching",
+    "remove_all",
+]
+FaultKind: TypeAlias = Literal[
+    "kill_master",
+    "kill_node",
+    "kill_client",
+    "pause_master",
+    "pause_node",
+    "pause_client",
+    "cut",
+    "partition",
+    "reset",
+    "store_outage",
+    "lost_requests",
+    "lost_answers",
+    "lost_watches",
+    "late_store",
+    "slow_network",
+    "expire_leader",
+    "hand_over",
+    "spoil_snapshot",
+]
+
+FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+VERBS: dict[Verb, int] = {
+    "put": 30,
+    "upsert": 8,
+    "put_many": 6,
+    "get": 30,
+    "get_many": 6,
+    "exists": 4,
+    "touch": 3,
+    "view": 5,
+    "remove": 8,
+    "force_remove": 5,
+    "remove_matching": 1,
+    "remove_all": 1,
+}
+"""How often each is drawn."""
+FAULT_MS = 20_000
+"""How long the faults go on; after that the world heals."""
+KEYS = 10
+BIG = 256 << 10
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    at_ms: int
+    client: int
+    verb: Verb
+    number: int
+    """Of this operation; its values are known by it."""
+    keys: tuple[str, ...]
+    size_bytes: int = 0
+    replicas: int = 1
+    durability: str | None = None
+    hold_ms: int = 0
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    at_ms: int
+    kind: FaultKind
+    lasts_ms: int
+    one: str = ""
+    other: str = ""
+    share: float = 0.0
+
+
+class Shape(msgspec.Struct, frozen=True, array_like=True):
+    """How large the world is."""
+
+    masters: int = 2
+    nodes: int = 2
+    clients: int = 3
+
+
+class Script(msgspec.Struct, frozen=True, array_like=True):
+    seed: int
+    shape: Shape
+    operations: tuple[Operation, ...]
+    faults: tuple[Fault, ...]
+
+
+def draw(seed: int, shape: Shape | None = None) -> Script:
+    shape = shape if shape is not None else Shape()
+    return Script(seed, shape, draw_operations(seed, shape), draw_faults(seed, shape))
+
+
+def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
+    chance = random.Random(f"operations {seed}")
+    count = chance.randint(60, 160)
+    keys = [f"key/{i}" for i in range(chance.choice((2, 4, KEYS)))]
+    verbs, weights = list(VERBS), list(VERBS.values())
+    crowded = chance.random() < 0.5
+    found = []
+    for number in range(1, count + 1):
+        verb = chance.choices(verbs, weights)[0]
+        many = verb in ("put_many", "get_many")
+        # Every value of a run has a size of its own, so that the log tells whose it is.
+        size = number + (BIG if chance.random() < (0.5 if crowded else 0.15) else chance.choice((64, 1_000, 4_000)))
+        found.append(
+            Operation(
+                at_ms=chance.randint(500, FAULT_MS),
+                client=chance.randrange(shape.clients),
+                verb=verb,
+                number=number,
+                keys=tuple(sorted(chance.sample(keys, min(len(keys), 3)))) if many else (chance.choice(keys),),
+                size_bytes=size,
+                replicas=2 if shape.nodes > 1 and chance.random() < 0.2 else 1,
+                durability="memory" if chance.random() < 0.05 else None,
+                hold_ms=chance.randint(1, 4_000),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (each.at_ms, each.number)))
+
+
+def draw_faults(seed: int, shape: Shape) -> tuple[Fault, ...]:
+    swarm = random.Random(f"swarm {seed}")
+    chosen = [kind for kind in FAULTS if swarm.random() < 0.35]
+    masters = [f"master-{i}" for i in range(shape.masters)]
+    nodes = [f"node-{i}" for i in range(shape.nodes)]
+    clients = [f"client-{i}" for i in range(shape.clients)]
+    found: list[Fault] = []
+    for kind in chosen:
+        chance = random.Random(f"{kind} {seed}")
+        found += [_draw_fault(kind, chance, masters, nodes, clients) for _ in range(chance.randint(1, 3))]
+    return tuple(sorted(found, key=lambda fault: (fault.at_ms, fault.kind)))
+
+
+def _draw_fault(
+    kind: FaultKind, chance: random.Random, masters: list[str], nodes: list[str], clients: list[str]
+) -> Fault:
+    at_ms = chance.randint(1_000, FAULT_MS - 1_000)
+    lasts_ms = int(chance.choice((50, 400, 1_500, 4_000, 9_000)) * chance.uniform(0.5, 1.5))
+    share = chance.choice((0.1, 0.3, 0.8))
+    everybody = [*masters, *nodes, *clients]
+    match kind:
+        case "kill_master" | "pause_master" | "spoil_snapshot":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
+        case "kill_node" | "pause_node":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
+        case "kill_client" | "pause_client":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(clients))
+        case "partition":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(everybody))
+        case "cut":
+            one, other = chance.sample([*everybody, "store"], 2)
+            return Fault(at_ms, kind, lasts_ms, one, other)
+        case "reset":
+            return Fault(at_ms, kind, 0, chance.choice(masters), chance.choice([*nodes, *clients]))
+        case _:
+            return Fault(at_ms, kind, lasts_ms, share=share)

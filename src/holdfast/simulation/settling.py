@@ -1,0 +1,120 @@
+"""After the faults: everybody lives again, and the world must come to rest within a bound.
+
+In order: one primary serves, every standby holds what it holds, nodes are back, no call is under way; then every key
+is read by every client; then the clients hang up, and the memory that they held comes back.
+"""
+
+from __future__ import annotations
+
+from holdfast.simulation.log_checks import LogChecks
+from holdfast.simulation.scheduler import MS
+from holdfast.simulation.script import Operation
+from holdfast.simulation.world import World
+
+LOOK_NS = 200 * MS
+VERIFYING = 100_000
+"""Operations from this number on are the last reads."""
+
+
+class Settling:
+    def __init__(self, world: World, log: LogChecks) -> None:
+        self._world = world
+        self._log = log
+        self._stage = 0
+        self._next_ns = 0
+        self._stages = (self._converged, self._verified, self._returned)
+        self._why = "nothing was looked at"
+
+    def begin(self) -> None:
+        world = self._world
+        for name, machine in world.machines.items():
+            if machine.process is None or machine.process.dead:
+                world.start(name)
+
+    def done(self) -> bool:
+        """Asked after every event; looks now and then."""
+        now = self._world.scheduler.now_ns
+        if now < self._next_ns:
+            return False
+        self._next_ns = now + LOOK_NS
+        while self._stage < len(self._stages):
+            self._why = self._stages[self._stage]()
+            if self._why:
+                return False
+            self._stage += 1
+            self._enter()
+        return True
+
+    def unfinished(self) -> tuple[str, str, str] | None:
+        """The promise that was not kept in time, and how."""
+        if self._stage == len(self._stages):
+            return None
+        promise = ("liveness", "I10", "I11")[self._stage]
+        return promise, f"after the faults: {self._why}", ""
+
+    def _enter(self) -> None:
+        if self._stage == 1:
+            self._read_everything()
+        elif self._stage == 2:
+            self._hang_up()
+
+    def _converged(self) -> str:
+        world = self._world
+        for name, client in world.clients.items():
+            if client.cache is None:
+                return f"{name} has not connected"
+            if client.running:
+                return f"call {min(client.running)} of {name} has not ended"
+        leading = [m for m in world.masters.values() if m.alive is not None and m.alive.role == "primary"]
+        if len(leading) != 1:
+            return f"{len(leading)} masters lead"
+        master = leading[0].alive
+        assert master is not None
+        engine = master.server.engine
+        if engine is None or engine.log is None or engine.log.index != engine.log.durable:
+            return "the primary has records that are not durable"
+        for name, machine in world.masters.items():
+            other = machine.alive
+            if other is not None and other is not master and other.standby.position.index != engine.log.index:
+                return f"{name} is at {other.standby.position.index}, the log at {engine.log.index}"
+        now = int(leading[0].process.now_ns() // MS) if leading[0].process is not None else 0
+        ready = {s.name.node for s in engine.state.segments.values() if engine.primary.available(s, now)}
+        missing = sorted(world.nodes.keys() - ready)
+        return f"{missing[0]} does not lend its memory" if missing else ""
+
+    def _read_everything(self) -> None:
+        world = self._world
+        keys = sorted({key for operation in world.script.operations for key in operation.keys})
+        number = VERIFYING
+        for index, client in enumerate(world.clients.values()):
+            for key in keys:
+                number += 1
+                client.do(Operation(world.now_ms, index, "get", number, (key,)))
+
+    def _verified(self) -> str:
+        """I1: what the log holds can be read."""
+        there = {key for key in self._log.state.catalogue.keys if key is not None}
+        for name, client in self._world.clients.items():
+            if client.running:
+                return f"the last reads of {name} have not ended"
+        for call in self._world.history.calls:
+            if call.operation.number > VERIFYING:
+                key = call.operation.keys[0]
+                if call.outcome != "done":
+                    return f"{key} could not be read: {call.error}"
+                if (call.result is not None) != (key in there):
+                    return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
+        return ""
+
+    def _hang_up(self) -> None:
+        for client in self._world.clients.values():
+            process, cache = client.process, client.cache
+            if process is not None and cache is not None:
+                process.spawn(cache.close)
+
+    def _returned(self) -> str:
+        """I11: memory of puts that were never finished comes back."""
+        state = self._log.state
+        if state.grants:
+            return f"{len(state.grants)} grants are still held"
+        return f"{len(state.quarantine)} ranges are still in quarantine" if state.quarantine else ""

@@ -1,0 +1,251 @@
+"""One run: masters, nodes, clients and the store, put together; the script played; the checkers asked.
+
+First everything goes wrong that the script says, and nothing that was promised may break. Then the world heals, and
+within a bound one primary must serve, the standbys must hold what it holds, and every request must have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import structlog
+
+from holdfast import entropy, instant
+from holdfast.core.rules import Rules
+from holdfast.master.engine import Engine
+from holdfast.master.roles import Plan
+from holdfast.simulation.clients import ClientMachine
+from holdfast.simulation.history import History
+from holdfast.simulation.masters import PORT, MasterMachine
+from holdfast.simulation.network import Network
+from holdfast.simulation.nodes import NodeMachine
+from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.scheduler import MS, SECOND, Scheduler
+from holdfast.simulation.script import Fault, Operation, Script
+from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
+
+LEADER_TTL_MS = 1_000
+SEGMENT_BYTES = 4 << 20
+RULES = Rules(
+    lease_ttl_ms=2_000,
+    grant_timeout_ms=4_000,
+    shared_grant_bytes=128 << 10,
+    write_window_bytes=4 << 20,
+    node_timeout_ms=6_000,
+    beat_ms=200,
+)
+
+
+class World:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        seed = script.seed
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, random.Random(f"network {seed}"))
+        self.store = ObservedStore(lambda: self.scheduler.now_ns / SECOND)
+        self.faults = StoreFaults()
+        self.history = History()
+        self.lines: list[tuple[int, str, tuple[str, ...]]] | None = None
+        self.broken = False
+        """Set by a checker: nothing further needs to happen."""
+        self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
+        self._clocks = random.Random(f"clocks {seed}")
+        self._lives = 0
+        shape = script.shape
+        addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
+        self.masters = {
+            f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
+            for i in range(shape.masters)
+        }
+        self.nodes = {f"node-{i}": NodeMachine(f"node-{i}", addresses, SEGMENT_BYTES) for i in range(shape.nodes)}
+        # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
+        self.clients = {
+            f"client-{i}": ClientMachine(
+                f"client-{i}",
+                f"node-{i}" if i < shape.nodes else "elsewhere",
+                ",".join(addresses),
+                self.nodes,
+                self.history,
+            )
+            for i in range(shape.clients)
+        }
+
+    def _plan(self, address: str) -> Plan:
+        return Plan(RULES, "simulated", address, LEADER_TTL_MS, snapshot_bytes=20_000)
+
+    def _leads(self, machine: MasterMachine, engine: Engine) -> None:
+        self.watch_engine(machine, engine)
+
+    @property
+    def machines(self) -> dict[str, MasterMachine | NodeMachine | ClientMachine]:
+        return {**self.masters, **self.nodes, **self.clients}
+
+    @property
+    def now_ms(self) -> int:
+        return self.scheduler.now_ns // MS
+
+    def tell(self, line: str, *subjects: str) -> None:
+        """For the story, where one is told."""
+        if self.lines is not None:
+            self.lines.append((self.now_ms, line, subjects))
+
+    # Life.
+
+    def new_process(self, name: str) -> ProcessLoop:
+        self._lives += 1
+        chance = random.Random(f"{name} {self._lives} {self.script.seed}")
+        # Two clocks differ by at most the drift that is allowed for, and by any offset.
+        rate = 1 + self._clocks.uniform(-0.0045, 0.0045)
+        offset_ns = self._clocks.randint(1, 10**6) * SECOND
+        # What a loop may also offer, and nobody here asks for, is left out.
+        return ProcessLoop(self.scheduler, self.network, name, chance, rate, offset_ns)  # type: ignore[abstract]
+
+    def start(self, name: str) -> None:
+        self.machines[name].start(self.new_process(name))
+        self.tell(f"{name} starts", name)
+
+    def kill(self, name: str) -> None:
+        machine = self.machines[name]
+        if machine.process is None or machine.process.dead:
+            return
+        self.tell(f"{name} is killed", name)
+        machine.process.die()
+        if isinstance(machine, ClientMachine):
+            machine.died()
+
+    def _restart(self, name: str) -> None:
+        process = self.machines[name].process
+        if process is None or process.dead:
+            self.start(name)
+
+    # The script.
+
+    def play(self, until_ms: int) -> None:
+        for name in self.machines:
+            self.start(name)
+        for operation in self.script.operations:
+            self.scheduler.at(operation.at_ms * MS, partial(self._operate, operation))
+        for fault in self.script.faults:
+            self.scheduler.at(fault.at_ms * MS, partial(self._strike, fault))
+        self.scheduler.run_until(until_ms * MS, lambda: self.broken)
+
+    def _operate(self, operation: Operation) -> None:
+        self.clients[f"client-{operation.client}"].do(operation)
+
+    def _strike(self, fault: Fault) -> None:
+        self.tell(f"fault: {fault.kind} {fault.one} {fault.other} for {fault.lasts_ms} ms", fault.one, fault.other)
+        end = self._STRIKES[fault.kind](self, fault)
+        if end is not None:
+            self.scheduler.after(fault.lasts_ms * MS, end)
+
+    def _kill(self, fault: Fault) -> Callable[[], None]:
+        self.kill(fault.one)
+        return partial(self._restart, fault.one)
+
+    def _pause(self, fault: Fault) -> Callable[[], None] | None:
+        process = self.machines[fault.one].process
+        if process is None or process.dead or process.paused:
+            return None
+        process.stop()
+        return process.go_on
+
+    def _cut(self, fault: Fault) -> Callable[[], None]:
+        self.network.cut(fault.one, fault.other)
+        return partial(self.network.heal, fault.one, fault.other)
+
+    def _partition(self, fault: Fault) -> Callable[[], None]:
+        others = [name for name in (*self.machines, STORE) if name != fault.one]
+        for other in others:
+            self.network.cut(fault.one, other)
+            self.network.cut(other, fault.one)
+
+        def end() -> None:
+            for other in others:
+                self.network.heal(fault.one, other)
+                self.network.heal(other, fault.one)
+
+        return end
+
+    def _reset(self, fault: Fault) -> None:
+        self.network.reset(fault.one, fault.other)
+
+    def _outage(self, fault: Fault) -> Callable[[], None]:
+        self.faults.outages += 1
+
+        def end() -> None:
+            self.faults.outages -= 1
+
+        return end
+
+    def _share(self, name: str, fault: Fault) -> Callable[[], None]:
+        setattr(self.faults, name, fault.share)
+        return lambda: setattr(self.faults, name, 0.0)
+
+    def _lost_watches(self, fault: Fault) -> Callable[[], None]:
+        self.faults.lost_watches, self.faults.repeated_watches = fault.share, fault.share
+
+        def end() -> None:
+            self.faults.lost_watches = self.faults.repeated_watches = 0.0
+
+        return end
+
+    def _late_store(self, fault: Fault) -> Callable[[], None]:
+        self.faults.late_ms = int(600 * fault.share)
+        return lambda: setattr(self.faults, "late_ms", 0)
+
+    def _slow(self, fault: Fault) -> Callable[[], None]:
+        self.network.slowest_ns = int(400 * fault.share) * MS
+        return lambda: setattr(self.network, "slowest_ns", MS)
+
+    def _expire(self, fault: Fault) -> None:
+        self.store.expire_leader("holdfast")
+
+    def _hand_over(self, fault: Fault) -> None:
+        for machine in self.masters.values():
+            if machine.alive is not None and machine.alive.role == "primary" and machine.process is not None:
+                self.scheduler.after(0, machine.alive.hand_over.set, machine.process)
+
+    def _spoil(self, fault: Fault) -> None:
+        self.masters[fault.one].disk.spoil()
+
+    _STRIKES: dict[str, Callable[[World, Fault], Callable[[], None] | None]] = {
+        "kill_master": _kill, "kill_node": _kill, "kill_client": _kill,
+        "pause_master": _pause, "pause_node": _pause, "pause_client": _pause,
+        "cut": _cut, "partition": _partition, "reset": _reset, "store_outage": _outage,
+        "lost_requests": lambda world, fault: world._share("lost_requests", fault),
+        "lost_answers": lambda world, fault: world._share("lost_answers", fault),
+        "lost_watches": _lost_watches, "late_store": _late_store, "slow_network": _slow,
+        "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil,
+    }  # fmt: skip
+
+    def end(self) -> None:
+        for machine in self.machines.values():
+            if machine.process is not None:
+                machine.process.dead = True
+        for node in self.nodes.values():
+            node.end()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing of this process gets into the run: no log lines, no collector, and its own clock afterwards."""
+    collecting = gc.isenabled()
+    gc.disable()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+        instant.read_from(instant.SYSTEM_CLOCK)
+        entropy.draw_from(entropy.SYSTEM_CHANCE)
+        logging.disable(logging.NOTSET)
+        structlog.reset_defaults()
+        if collecting:
+            gc.enable()
