@@ -16,6 +16,7 @@ from holdfast import errors
 from holdfast.client import node_bytes
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from holdfast.wire.codec import failed
 from node.rig import Served
 
 Connect = Callable[..., Any]
@@ -198,3 +199,26 @@ def test_without_shared_memory_the_bytes_of_a_local_node_move_over_tcp(master: F
     assert cache.get("key") == b"x" * 100_000
     assert master.asked(m.GrantRanges)[0].attached == []
     assert cache._core.bytes.maps == {}
+
+
+def test_a_commit_that_may_have_happened_is_never_begun_anew(remote_master: FakeMaster, connect: Connect) -> None:
+    """I7: its answer was lost and its grant has ended since. Put once more, it could come back after its removal."""
+    remote_master.dead.clear()
+    cache = connect(remote_master.address)
+    ended = failed(errors.GrantTimedOut("the grant has ended"))
+    remote_master.judge = first(m.CommitPuts, Act.DO_AND_DROP, ended)
+    with pytest.raises(errors.ReplyLost, match="may have been made"):
+        cache.put("key", b"x")
+    assert len(remote_master.asked(m.CommitPuts)) == 2
+
+
+def test_a_change_stays_in_doubt_when_the_next_master_turns_it_away(
+    remote_master: FakeMaster, connect: Connect
+) -> None:
+    """The first master may have done it: to say that nothing was changed would be wrong."""
+    remote_master.dead.clear()
+    cache = connect(remote_master.address, timeout=0.5)
+    busy = failed(errors.Settling("not yet"))
+    remote_master.judge = first(m.Remove, Act.DO_AND_DROP, *[busy] * 100)
+    with pytest.raises(errors.DeadlineExceeded, match="may have happened"):
+        cache.remove("key")

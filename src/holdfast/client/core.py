@@ -80,7 +80,7 @@ class Core:
         self.segments = Segments()
         self.grants = Grants(self.client)
         self.bytes = node_bytes if node_bytes is not None else NodeBytes()
-        self.views: set[OpenView] = set()
+        self.views: dict[OpenView, None] = {}
         self.closed = ""
         """Why no more requests are made; empty while they are."""
         self.keep: Callable[[float], None] = lambda due: None
@@ -131,7 +131,7 @@ class Core:
         """In a forked child nothing of this may be used: the memory is not mapped here."""
         self.closed = "this client belongs to the parent process; connect again in the child, after the fork"
         self.leases.clear()
-        self.views = set()
+        self.views = {}
         self.bytes.leave_to_parent()
 
     def read_leased(self, key: str) -> bytes | None:
@@ -171,12 +171,6 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
         core.check_open()
         try:
             reply = yield message
-            if type(reply) is kind:
-                return reply, sent_at
-            last = _worth_another_try(reply, kind)
-            unsure = False
-            if isinstance(last, (Stopping, NotLeader)):
-                yield LeaveMaster(last.hint)
         except Unreachable as error:
             last = error
         except ReplyLost as error:
@@ -187,6 +181,12 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
             if isinstance(last, TryAgain) and not isinstance(message, _CHANGES):
                 raise last from None
             raise
+        else:
+            if type(reply) is kind:
+                return reply, sent_at
+            last = _worth_another_try(reply, kind, unsure and isinstance(message, _CHANGES))
+            if isinstance(last, (Stopping, NotLeader)):
+                yield LeaveMaster(last.hint)
         if core.clock() + pause >= deadline:
             raise _final(message, last, unsure)
         yield Sleep(pause)
@@ -195,12 +195,17 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
             sent_at = core.clock()
 
 
-def _worth_another_try(reply: Message, kind: type[Message]) -> TryAgain:
-    """The error that the master reported, if the same request may succeed soon; otherwise it is raised."""
+def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> TryAgain:
+    """The error that the master reported, if the same request may succeed soon; otherwise it is raised.
+
+    `unsure`: the change may have been made when it was sent before. A refusal now, because its grant has ended since,
+    says nothing about that; to begin anew could make it twice, the second time after its removal (I7)."""
     if isinstance(reply, Failed):
         error = raised(reply)
         if isinstance(error, (Stopping, NotLeader, Busy)):
             return error
+        if unsure:
+            raise ReplyLost(f"an answer was lost, and the change may have been made; asked again: {error}")
         raise error
     expect(reply, kind)
     raise AssertionError("a reply of the right kind is not a failure")

@@ -41,7 +41,7 @@ def _in_place(core: Core, key: str, lease: Lease) -> Viewed:
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     held = OpenView(lease.id, lease.segment, lease.start, lease.until, lease.until - ttl * RENEW_AT_LEFT)
     view = memoryview(lease.memory).toreadonly()[lease.start : lease.stop]
-    core.views.add(held)
+    core.views[held] = None
     core.keep(held.renew_at)
     return Viewed(key, view, held)
 
@@ -53,7 +53,7 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
         return
     # Another history would have marked it as lost, so until here it was this one.
     history = core.limits.log_id
-    core.views.discard(held)
+    core.views.pop(held, None)
     if not held.lost:
         if core.clock() < held.until:
             return
@@ -67,4 +67,4 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
 def drop_view(core: Core, viewed: Viewed) -> None:
     """The block raised: nobody will use what was seen, so nothing is checked."""
     if viewed.open is not None:
-        core.views.discard(viewed.open)
+        core.views.pop(viewed.open, None)

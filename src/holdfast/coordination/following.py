@@ -27,11 +27,12 @@ class Changes:
     def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.count = 0
         self._sleep = sleep
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order of their coming: who is woken first must not depend on where it lies in memory.
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def bump(self) -> None:
         self.count += 1
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -40,13 +41,13 @@ class Changes:
         if self.count != seen or wait_s <= 0:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         timer = asyncio.ensure_future(self._sleep(wait_s))
         try:
             await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)
 
 
 async def follow_log(

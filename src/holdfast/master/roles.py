@@ -348,9 +348,10 @@ class Master:
 
 async def _first(*tasks: asyncio.Task[Any]) -> None:
     """Until one of them is done; its error, if it failed."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            task.result()
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

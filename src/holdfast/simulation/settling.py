@@ -24,6 +24,7 @@ class Settling:
         self._next_ns = 0
         self._stages = (self._converged, self._verified, self._returned)
         self._why = "nothing was looked at"
+        self._reads = 0
 
     def begin(self) -> None:
         world = self._world
@@ -43,6 +44,8 @@ class Settling:
                 return False
             self._stage += 1
             self._enter()
+            if self._stage < len(self._stages):
+                return False  # What was begun has not happened yet.
         return True
 
     def unfinished(self) -> tuple[str, str, str] | None:
@@ -86,6 +89,7 @@ class Settling:
         world = self._world
         keys = sorted({key for operation in world.script.operations for key in operation.keys})
         number = VERIFYING
+        self._reads = len(keys) * len(world.clients)
         for index, client in enumerate(world.clients.values()):
             for key in keys:
                 number += 1
@@ -97,13 +101,15 @@ class Settling:
         for name, client in self._world.clients.items():
             if client.running:
                 return f"the last reads of {name} have not ended"
-        for call in self._world.history.calls:
-            if call.operation.number > VERIFYING:
-                key = call.operation.keys[0]
-                if call.outcome != "done":
-                    return f"{key} could not be read: {call.error}"
-                if (call.result is not None) != (key in there):
-                    return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
+        reads = [call for call in self._world.history.calls if call.operation.number > VERIFYING]
+        if len(reads) < self._reads:
+            return "the last reads have not all begun"
+        for call in reads:
+            key = call.operation.keys[0]
+            if call.outcome != "done":
+                return f"{key} could not be read: {call.error}"
+            if (call.result is not None) != (key in there):
+                return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
         return ""
 
     def _hang_up(self) -> None:
