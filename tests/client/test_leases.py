@@ -10,7 +10,7 @@ from holdfast.messages.shapes import SegmentPlace
 
 
 def lease(until: float) -> Lease:
-    return Lease(until, None, 0, 10, 0, 1, 1, ())
+    return Lease(until, 1, 0, 10, 0, 1, ())
 
 
 def test_a_lease_counts_from_before_the_request_and_is_shortened() -> None:

@@ -142,3 +142,25 @@ def test_a_view_can_outlive_its_block_in_an_array(master: FakeMaster, connect: C
         kept = np.frombuffer(view, dtype=np.uint8)
     cache.close()
     assert kept.tobytes() == b"abc"
+
+
+def test_a_batch_comes_in_the_order_in_which_it_was_asked_for(master: FakeMaster, connect: Connect) -> None:
+    """Whatever is known already, named twice or not there."""
+    writer, reader = connect(master.address), connect(master.address)
+    values = {f"key {number}": bytes([number]) * (number + 1) for number in range(40)}
+    assert writer.put_many(values) == 40
+    reader.get("key 7"), reader.get_many(["key 30", "key 3"])
+    asked = [f"key {number}" for number in range(39, -1, -1)]
+    found = reader.get_many(["key 5", *asked, "absent", "key 5"])
+    assert list(found) == ["key 5", *(key for key in asked if key != "key 5")]
+    assert found == values
+
+
+def test_values_of_any_length_lie_where_their_commit_says(master: FakeMaster, connect: Connect) -> None:
+    """Side by side when they are whole cache lines, with gaps otherwise: what is read is what was put."""
+    cache = connect(master.address)
+    for sizes in ([64] * 70, [64, 65, 1, 640, 63], [100_000, 64, 70_000, 128], [1024] * 33 + [1]):
+        values = {f"{len(sizes)}/{number}": os.urandom(size) for number, size in enumerate(sizes)}
+        assert cache.put_many(values) == len(sizes)
+        assert connect(master.address).get_many(list(values)) == values
+        cache.remove_all(force=True)

@@ -40,8 +40,11 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
         raise TypeError(f"a list of keys is wanted, not one {type(keys).__name__}; nothing was sent")
     listed = list(keys)
     try:
-        if not listed or (all(map(str.isascii, listed)) and min(map(len, listed)) and max(map(len, listed)) <= 1024):
-            return listed
+        # All of them at once, which is quicker than each: ASCII, none empty, none too long.
+        if "".join(listed).isascii():
+            lengths = list(map(len, listed))
+            if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES):
+                return listed
     except TypeError:
         # One of them is no str; below, the error says which kind.
         pass
@@ -61,11 +64,12 @@ def checked_value(value: BytesLike) -> memoryview:
 def checked_values(items: Mapping[str, BytesLike]) -> tuple[list[str], list[Value]]:
     if not isinstance(items, Mapping):
         raise TypeError(f"put_many takes a dict of keys to values, not {type(items).__name__}; nothing was stored")
+    values: list[Value] = list(items.values())
     # Short bytes, the common case, serve as they are: they need no view to be cut from.
-    values = [
-        value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value)
-        for value in items.values()
-    ]
+    if {*map(type, values)} != {bytes} or not all(values) or max(map(len, values)) >= SHORT_BYTES:
+        values = [
+            value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value) for value in values
+        ]
     return checked_keys(items), values
 
 

@@ -49,7 +49,7 @@ def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool
 def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Operation[list[bool]]:
     found: list[bool] = []
     for start in range(0, len(keys), KEYS_A_REQUEST):
-        some = keys[start : start + KEYS_A_REQUEST]
+        some = keys[start : start + KEYS_A_REQUEST] if len(keys) > KEYS_A_REQUEST else keys
         presence = yield from ask(core, Exists(some, touch), Presence, deadline)
         if len(presence.found) != len(some):
             raise BadRequest(f"the master answered for {len(presence.found)} keys, not for {len(some)}")

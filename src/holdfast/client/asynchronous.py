@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from holdfast.client import asking, reading, viewing, writing
+from holdfast.client import asking, batch_reading, reading, viewing, writing
 from holdfast.client.arguments import (
     BytesLike,
     checked_key,
@@ -203,7 +203,7 @@ class AsyncCache:
         """The objects by key; keys that are not stored are left out."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
-        return await self._run(reading.get_many(self._core, listed, deadline), deadline)
+        return await self._run(batch_reading.get_many(self._core, listed, deadline), deadline)
 
     def view(self, key: str) -> AsyncView:
         """The object in place, without a copy: `async with cache.view(key) as view`. LeaseLost is raised at the end of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from holdfast.client import asking, reading, viewing, writing
+from holdfast.client import asking, batch_reading, reading, viewing, writing
 from holdfast.client.arguments import (
     BytesLike,
     checked_key,
@@ -179,7 +179,7 @@ class Cache:
         """The objects by key; keys that are not stored are left out."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
-        return self._run(reading.get_many(self._core, listed, deadline), deadline)
+        return self._run(batch_reading.get_many(self._core, listed, deadline), deadline)
 
     def view(self, key: str) -> View:
         """The object in place, without a copy: `with cache.view(key) as view`. LeaseLost is raised at the end of the

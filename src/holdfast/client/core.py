@@ -139,7 +139,8 @@ class Core:
         lease = self.leases.by_key.get(key)
         if lease is None:
             return None
-        until, memory, start, stop, checksum, _, _, _ = lease
+        until, segment, start, stop, checksum, _, _ = lease
+        memory = self.bytes.maps.get(segment)
         if memory is None or stop - start > SMALL_READ:
             return None
         try:

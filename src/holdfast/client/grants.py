@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, extent_of
@@ -48,6 +49,10 @@ class Grant:
 
 def lay_out(sizes: Sequence[int], start: int = 0) -> tuple[list[int], int]:
     """Offsets for objects of these sizes, large ones first so that all are aligned; and where the last one ends."""
+    if max(sizes, default=0) < LARGE_FROM:
+        extents = [(size + SMALL_ALIGN - 1) & -SMALL_ALIGN for size in sizes]
+        offsets = [*accumulate(extents, initial=start)]
+        return offsets, offsets.pop()
     offsets = [0] * len(sizes)
     at = start
     large = [index for index, size in enumerate(sizes) if size >= LARGE_FROM]

@@ -7,10 +7,9 @@ past it the oldest quarter is forgotten, which only costs asking again.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 MAX_LEASES = 65_536
 KEPT_SHARE = 0.98
@@ -24,19 +23,22 @@ class Lease(NamedTuple):
     """An object, where it is, and until when that is sure."""
 
     until: float
-    memory: mmap.mmap | None
-    """The mapped segment, where the object is on this machine."""
+    segment: int
     start: int
     stop: int
     checksum: int
     id: int
-    segment: int
     others: tuple[tuple[int, int], ...]
     """Further replicas: (segment, offset)."""
 
     @property
     def size_bytes(self) -> int:
         return self.stop - self.start
+
+
+LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...]]
+"""The fields of a `Lease`, without the name: a batch of them is made in C, and most are never looked at singly. Numbers
+only, so that the garbage collector leaves the thousands of them alone."""
 
 
 class Leases:
@@ -46,13 +48,15 @@ class Leases:
 
     def __init__(self, limit: int = MAX_LEASES) -> None:
         self.limit = limit
-        self.by_key: dict[str, Lease] = {}
+        self.by_key: dict[str, LeaseRow] = {}
 
     def live(self, key: str, now: float) -> Lease | None:
-        lease = self.by_key.get(key)
-        return lease if lease is not None and now < lease.until else None
+        row = self.by_key.get(key)
+        if row is None or now >= row[0]:
+            return None
+        return row if type(row) is Lease else Lease._make(row)
 
-    def keep(self, leases: Mapping[str, Lease]) -> None:
+    def keep(self, leases: Mapping[str, LeaseRow]) -> None:
         if len(self.by_key) + len(leases) > self.limit:
             self._forget_oldest(len(leases))
         self.by_key.update(leases)

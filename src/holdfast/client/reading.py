@@ -1,4 +1,4 @@
-"""get, get_into, get_many: a read is right if it ended inside its lease, or if the object is still there afterwards.
+"""get, get_into: a read is right if it ended inside its lease, or if the object is still there afterwards.
 
 Reads go to a mapped segment first, then to other replicas. A replica that fails costs that attempt only; when all
 have failed the object is located again, until the deadline.
@@ -7,19 +7,18 @@ have failed the object is located again, until the deadline.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import compress, repeat
+from operator import add
 from typing import TypeAlias
 
-import xxhash
-
-from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.leases import Lease, lease_until
+from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
+from holdfast.client.leases import Lease, LeaseRow, lease_until
 from holdfast.client.places import ready_to_read, refresh
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import BadRequest, ChecksumMismatch, HoldfastError, NodeLost, TryAgain, Uncertain, UnknownSegment
-from holdfast.ids import LARGE_FROM
+from holdfast.ids import LARGE_FROM, SegmentHandle
 from holdfast.messages.requests import Locate, Located, Presence, RenewLeases
 
 Target: TypeAlias = Callable[[int], memoryview]
@@ -27,7 +26,6 @@ Target: TypeAlias = Callable[[int], memoryview]
 
 _LOCATED = struct.Struct("<5Q")
 _SEEN = struct.Struct("<3Q")
-_digest = xxhash.xxh3_64_intdigest
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -71,14 +69,15 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
         core.leases.drop(key)
         return None
     if located.others or segment not in core.bytes.settled:
-        return (yield from _take_over(core, [key], located, sent_at, deadline)).get(key)
+        row = (yield from _take_over(core, [key], located, sent_at, deadline)).get(key)
+        return None if row is None else Lease._make(row)
     until = lease_until(sent_at, located.lease_ttl_ms)
-    lease = Lease(until, core.bytes.maps.get(segment), offset, offset + size, checksum, id_, segment, ())
+    lease = Lease(until, segment, offset, offset + size, checksum, id_, ())
     core.leases.keep_one(key, lease)
     return lease
 
 
-def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, Lease]]:
+def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
     """Leases on those of the keys that are stored; they are kept for later reads."""
     located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
     core.segments.seen = located.topology
@@ -89,40 +88,39 @@ def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[s
 
 def _take_over(
     core: Core, keys: Sequence[str], located: Located, sent_at: float, deadline: float
-) -> Operation[dict[str, Lease]]:
-    rows = list(_LOCATED.iter_unpack(located.rows))
-    handles = {row[1] for row in rows if row[0]}
+) -> Operation[dict[str, LeaseRow]]:
+    words = struct.unpack(f"<{len(located.rows) // 8}Q", located.rows)
+    ids, segments = words[0::5], words[1::5]
+    handles = set(compress(segments, ids))
     handles.update(segment for _, segment, _ in located.others)
     yield from ready_to_read(core, handles, deadline)
-    others: dict[int, list[tuple[int, int]]] = {}
-    for index, segment, offset in located.others:
-        others.setdefault(index, []).append((segment, offset))
+    maps = core.bytes.maps
     until = lease_until(sent_at, located.lease_ttl_ms)
-    found = _leases(core.bytes.maps, keys, rows, others, until)
+    stops = map(add, words[2::5], words[3::5])
+    # One pass in C over the columns: a tuple a key is all that is made.
+    rows = zip(repeat(until), segments, words[2::5], stops, words[4::5], ids, repeat(()))
+    found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
+    for index, places in _places(located, segments, words[2::5]).items():
+        # A replica on this machine comes first.
+        (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
+        size, checksum, id_ = words[5 * index + 3], words[5 * index + 4], ids[index]
+        found[keys[index]] = (until, segment, start, start + size, checksum, id_, tuple(further))
+    if 0 in ids:
+        found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
     core.leases.keep(found)
     return found
 
 
-def _leases(
-    maps: dict[int, mmap.mmap],
-    keys: Sequence[str],
-    rows: Sequence[tuple[int, ...]],
-    others: dict[int, list[tuple[int, int]]],
-    until: float,
-) -> dict[str, Lease]:
-    found: dict[str, Lease] = {}
-    new, mapped = tuple.__new__, maps.get
-    for index, (key, (id_, segment, offset, size, checksum)) in enumerate(zip(keys, rows, strict=True)):
-        if not id_:
-            continue
-        further: tuple[tuple[int, int], ...] = ()
-        if index in others:
-            # A replica on this machine comes first.
-            places = sorted([(segment, offset), *others[index]], key=lambda place: place[0] not in maps)
-            segment, offset = places[0]
-            further = tuple(places[1:])
-        found[key] = new(Lease, (until, mapped(segment), offset, offset + size, checksum, id_, segment, further))
-    return found
+def _places(
+    located: Located, segments: Sequence[int], offsets: Sequence[int]
+) -> dict[int, list[tuple[SegmentHandle, int]]]:
+    """Of the objects with several replicas, by the index of their key: (segment, offset) each."""
+    places: dict[int, list[tuple[SegmentHandle, int]]] = {}
+    for index, segment, offset in located.others:
+        if not 0 <= index < len(segments):
+            raise BadRequest(f"the master named replicas of key {index} where {len(segments)} were asked")
+        places.setdefault(index, [(segments[index], offsets[index])]).append((segment, offset))
+    return places
 
 
 def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bool = False) -> Operation[Lease | None]:
@@ -223,109 +221,3 @@ def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
     fresh = FreshBytes()
     lease = yield from fetch(core, key, fresh, deadline)
     return None if lease is None else fresh.value
-
-
-def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    result: dict[str, bytes] = {}
-    for start in range(0, len(keys), KEYS_A_REQUEST):
-        result.update((yield from _get_some(core, keys[start : start + KEYS_A_REQUEST], deadline)))
-    return result
-
-
-def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    now = core.clock()
-    kept = core.leases.by_key
-    leases: dict[str, Lease] = {}
-    unknown: dict[str, None] = {}
-    for key in keys:
-        lease = kept.get(key)
-        if lease is not None and now < lease[0]:
-            leases[key] = lease
-        else:
-            unknown[key] = None
-    if unknown:
-        leases.update((yield from locate(core, list(unknown), deadline)))
-    history = core.limits.log_id
-    local = [item for item in leases.items() if item[1][1] is not None]
-    size = sum([lease[3] - lease[2] for _, lease in local])
-    result: dict[str, bytes]
-    again: list[str]
-    result, again = yield Work(lambda: _copy_mapped(local, core.verify), bulk=size >= BULK_FROM)
-    if len(local) < len(leases):
-        remote = [item for item in leases.items() if item[1][1] is None]
-        again += yield from _fetch_remote(core, remote, result, deadline)
-    now = core.clock()
-    another = core.limits.log_id != history
-    ended = [key for key in result if another or leases[key][0] <= now]
-    if ended:
-        there = yield from still_there(core, [leases[key] for key in ended], history, deadline)
-        again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
-    for key in again:
-        result.pop(key, None)
-        core.leases.drop(key)
-        data = yield from get(core, key, deadline)
-        if data is not None:
-            result[key] = data
-    if again or unknown:
-        return {key: result[key] for key in keys if key in result}
-    return result
-
-
-def _copy_mapped(items: Iterable[tuple[str, Lease]], verify: bool) -> tuple[dict[str, bytes], list[str]]:
-    """The bytes of objects on this machine, and the keys that need a closer look."""
-    result: dict[str, bytes] = {}
-    again: list[str] = []
-    for key, lease in items:
-        memory = lease[1]
-        assert memory is not None
-        try:
-            data = memory[lease[2] : lease[3]]
-        except ValueError:
-            # Unmapped meanwhile, because the node is gone.
-            again.append(key)
-            continue
-        if verify and lease[4] and (_digest(data) or 1) != lease[4]:
-            again.append(key)
-        else:
-            result[key] = data
-    return result, again
-
-
-def _fetch_remote(
-    core: Core, items: Sequence[tuple[str, Lease]], result: dict[str, bytes], deadline: float
-) -> Operation[list[str]]:
-    """One pipelined read a node; keys that it could not give are named in the answer."""
-    by_node: dict[str, list[tuple[str, Lease]]] = {}
-    again: list[str] = []
-    for key, lease in items:
-        place = core.segments.places.get(lease.segment)
-        if place is None or core.bytes.is_bad(place):
-            again.append(key)
-        else:
-            by_node.setdefault(place.data_address, []).append((key, lease))
-    for some in by_node.values():
-        try:
-            again += yield Work(lambda some=some: _read_node(core, some, result, deadline))  # type: ignore[misc]
-        except (TryAgain, Uncertain, UnknownSegment):
-            # Each is tried on its own, at its other replicas as well.
-            again += [key for key, _ in some]
-    return again
-
-
-def _read_node(core: Core, items: Sequence[tuple[str, Lease]], result: dict[str, bytes], deadline: float) -> list[str]:
-    places = core.segments.places
-    wanted = []
-    values = []
-    for _, lease in items:
-        fresh = FreshBytes()
-        wanted.append((places[lease.segment], lease.start, fresh(lease.size_bytes)))
-        values.append(fresh)
-    core.bytes.read_many(wanted[0][0], wanted, deadline)
-    again = []
-    for (key, lease), fresh in zip(items, values, strict=True):
-        data = fresh.value
-        if core.verify and lease.checksum and (_digest(data) or 1) != lease.checksum:
-            again.append(key)
-        else:
-            result[key] = data
-    return again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 from holdfast.client.core import Core, OpenView
@@ -28,19 +29,19 @@ def open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     lease = core.leases.live(key, core.clock())
     if lease is None:
         lease = yield from locate_one(core, key, deadline)
-    if lease is not None and lease.memory is not None:
-        return _in_place(core, key, lease)
+    memory = core.bytes.maps.get(lease.segment) if lease is not None else None
+    if lease is not None and memory is not None:
+        return _in_place(core, key, lease, memory)
     fresh = FreshBytes()
     if lease is None or (yield from fetch(core, key, fresh, deadline)) is None:
         raise ObjectNotFound(f"no object is stored under {key!r}")
     return Viewed(key, memoryview(fresh.value), None)
 
 
-def _in_place(core: Core, key: str, lease: Lease) -> Viewed:
-    assert lease.memory is not None
+def _in_place(core: Core, key: str, lease: Lease, memory: mmap.mmap) -> Viewed:
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     held = OpenView(lease.id, lease.segment, lease.start, lease.until, lease.until - ttl * RENEW_AT_LEFT)
-    view = memoryview(lease.memory).toreadonly()[lease.start : lease.stop]
+    view = memoryview(memory).toreadonly()[lease.start : lease.stop]
     core.views[held] = None
     core.keep(held.renew_at)
     return Viewed(key, view, held)
@@ -57,7 +58,7 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
     if not held.lost:
         if core.clock() < held.until:
             return
-        seen = Lease(held.until, None, held.offset, held.offset, 0, held.id, held.segment, ())
+        seen = Lease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())
         if (yield from still_there(core, [seen], history, deadline))[0]:
             return
     core.leases.drop(viewed.key)

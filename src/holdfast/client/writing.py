@@ -253,7 +253,9 @@ def _write_and_commit(
 ) -> Operation[bytes]:
     """Which of them were stored, a byte each."""
     checksums = yield from fill(core, grant, piece.values, offsets, deadline)
-    rows = b"".join(map(_ROW.pack, offsets, map(len, piece.values), checksums))
+    words = [0] * (3 * len(offsets))
+    words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
+    rows = struct.pack(f"<{len(words)}Q", *words)
     return (yield from _commit(core, grant, piece.keys, rows, options, deadline))
 
 

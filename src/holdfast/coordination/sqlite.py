@@ -28,8 +28,9 @@ from holdfast.coordination.process_proof import (
     this_process,
     writer_of,
 )
-from holdfast.coordination.sqlite_file import WAL_LIMIT_BYTES, Result, Worker, prepare
+from holdfast.coordination.sqlite_file import WAL_LIMIT_BYTES, lay_out_wal, prepare
 from holdfast.coordination.sqlite_term import SqliteTerm
+from holdfast.coordination.sqlite_worker import Result, Worker
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
 from holdfast.instant import now_ms, now_seconds
 
@@ -148,6 +149,7 @@ class SqliteCoordination:
             lock.release()
             raise
         self._sweep_locks(record.epoch)
+        lay_out_wal(connection, self._path)
         return record, lock
 
     def _sweep_locks(self, epoch: int) -> None:
@@ -204,6 +206,7 @@ class SqliteCoordination:
         wal = Path(f"{self._path}-wal")
         if wal.exists() and wal.stat().st_size > WAL_LIMIT_BYTES:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            lay_out_wal(connection, self._path)
 
     async def _write(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
         return await self._writer.change(call, self.timing.answer_s)

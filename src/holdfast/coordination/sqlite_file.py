@@ -1,4 +1,4 @@
-"""One SQLite file and the threads that speak to it, each with a connection of its own.
+"""One SQLite file: how it is opened, what is in it, and what its failures mean.
 
 WAL mode, so that readers never wait for the writer; `synchronous=FULL`, so that a batch is on the disk when its
 append returns. Every failure is told apart by what it means for the caller: nothing written, or not known.
@@ -6,12 +6,10 @@ append returns. Every failure is told apart by what it means for the caller: not
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import os
 import sqlite3
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.process_proof import writer_of
@@ -20,8 +18,8 @@ from holdfast.errors import BadValue, HoldfastError, ReplyLost, WrongVersion
 SCHEMA_VERSION = 1
 CHECKPOINT_PAGES = 2000
 WAL_LIMIT_BYTES = 64 << 20
-
-Result = TypeVar("Result")
+WAL_READY_BYTES = 9 << 20
+"""What the write-ahead log takes between two checkpoints, and a little more."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS "term {cluster}" (
@@ -59,6 +57,26 @@ def prepare(connection: sqlite3.Connection, cluster: str) -> None:
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
+def lay_out_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Give the write-ahead log its size before it is needed.
+
+    A commit that makes a file longer waits for the file system's journal as well, which doubles it. Zeros behind the
+    end are no frames to SQLite; nobody else can append while this holds the write lock.
+    """
+    wal = Path(f"{path}-wal")
+    # It is only for speed: a full disk, or a writer that keeps the lock, is told about by the next batch.
+    with contextlib.suppress(OSError, sqlite3.Error):
+        if wal.stat().st_size >= WAL_READY_BYTES:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        with wal.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.write(bytes(max(0, WAL_READY_BYTES - size)))
+            file.flush()
+            os.fsync(file.fileno())
+        connection.execute("ROLLBACK")
+
+
 def translated(error: sqlite3.Error, path: Path) -> HoldfastError:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_FULL":
@@ -72,63 +90,3 @@ def translated(error: sqlite3.Error, path: Path) -> HoldfastError:
     if name in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
         return BadValue(f"{path} is not a sound database: {error}")
     return CoordinationLost(f"{path} cannot be used: {error}; nothing was written")
-
-
-class Worker:
-    """One thread with one connection. Calls are done in the order they were asked for."""
-
-    def __init__(self, path: Path, name: str, busy_s: float, synchronous: str = "FULL") -> None:
-        self.path = path
-        self._busy_s = busy_s
-        self._synchronous = synchronous
-        self._connection: sqlite3.Connection | None = None
-        self._closed = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{name}")
-
-    async def run(self, call: Callable[[sqlite3.Connection], Result], wait_s: float | None = None) -> Result:
-        """TimeoutError: it was not done within the wait, and may be done yet."""
-        pending = asyncio.get_running_loop().run_in_executor(self._pool, self._call, call)
-        if wait_s is None:
-            return await pending
-        async with asyncio.timeout(wait_s):
-            return await pending
-
-    async def ask(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
-        """A read: when it takes too long, nothing has happened."""
-        try:
-            return await self.run(call, wait_s)
-        except TimeoutError as error:
-            raise CoordinationLost(f"{self.path} does not answer within {wait_s:g} s; nothing was changed") from error
-
-    async def change(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
-        """A write that may be done twice: when it takes too long, it may have happened."""
-        try:
-            return await self.run(call, wait_s)
-        except TimeoutError as error:
-            raise ReplyLost(f"{self.path} does not answer within {wait_s:g} s; it may have been written") from error
-
-    def _call(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
-        try:
-            if self._connection is None:
-                self._connection = connect(self.path, self._busy_s, self._synchronous)
-            return call(self._connection)
-        except sqlite3.Error as error:
-            raise translated(error, self.path) from error
-        finally:
-            self._leave_transaction()
-
-    def _leave_transaction(self) -> None:
-        if self._connection is not None and self._connection.in_transaction:
-            self._connection.rollback()
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._disconnect)
-        self._pool.shutdown(wait=False)

@@ -6,7 +6,7 @@ import sqlite3
 
 from holdfast.coordination.interface import MIB, Deposed, Proof
 from holdfast.coordination.process_proof import LeaderLock
-from holdfast.coordination.sqlite_file import Worker
+from holdfast.coordination.sqlite_worker import Worker
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
 
 

@@ -193,7 +193,8 @@ class Catalogue:
     def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:
         all_fresh = not self._free
         slots = self._take_slots(len(keys))
-        at = np.array(slots, np.intp)
+        # Rows that were never used lie side by side.
+        at = slice(slots[0], slots[0] + len(slots)) if all_fresh else np.array(slots, np.intp)
         for name, values in columns.items():
             getattr(self, name)[at] = values
         self.key_hashes[at] = list(map(xxh3_64_intdigest, map(str.encode, keys)))

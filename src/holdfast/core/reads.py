@@ -76,16 +76,21 @@ def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
 def _many_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
     catalogue = primary.state.catalogue
     at = np.array(slots, np.intp)
-    there = np.flatnonzero(at >= 0)
-    at = at[there]
+    there = None if min(slots) >= 0 else np.flatnonzero(at >= 0)
+    if there is not None:
+        at = at[there]
     _lease(primary, at, now)
-    rows = np.zeros((len(slots), 5), "<u8")
-    rows[there, 0] = catalogue.ids[at]
-    rows[there, 1] = catalogue.segments[at]
-    rows[there, 2] = catalogue.offsets[at]
-    rows[there, 3] = catalogue.sizes[at]
-    rows[there, 4] = catalogue.checksums[at]
-    return rows.tobytes()
+    rows = np.empty((len(at), 5), "<u8")
+    rows[:, 0] = catalogue.ids.take(at)
+    rows[:, 1] = catalogue.segments.take(at)
+    rows[:, 2] = catalogue.offsets.take(at)
+    rows[:, 3] = catalogue.sizes.take(at)
+    rows[:, 4] = catalogue.checksums.take(at)
+    if there is None:
+        return rows.tobytes()
+    every = np.zeros((len(slots), 5), "<u8")
+    every[there] = rows
+    return every.tobytes()
 
 
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:

@@ -79,6 +79,10 @@ class Engine:
         return self.log.durable if self.log is not None else self.state.index
 
     @property
+    def waits_for_log(self) -> bool:
+        return self.log is not None and self.log.index != self.log.durable
+
+    @property
     def parked(self) -> int:
         return len(self._parked)
 

@@ -75,7 +75,9 @@ class RpcServer:
             self._loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
-        if now_seconds() < self._awake_until:
+        engine = self.engine
+        # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
+        if now_seconds() < self._awake_until and (engine is None or not engine.waits_for_log):
             os.sched_yield()
             self._loop.call_soon(self._look_again)
         else:
@@ -242,9 +244,9 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
         finally:
             self._reading = False
-            self._server.stay_awake()
             out = self._out
             if out:
+                self._server.stay_awake()
                 self.transport.write(out[0] if len(out) == 1 else b"".join(out))
                 out.clear()
 
@@ -299,6 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading:
             self._out.append(data)
         elif not self.transport.is_closing():
+            self._server.stay_awake()
             self.transport.write(data)
 
     def _refuse(self, error: HoldfastError) -> None:

@@ -162,8 +162,8 @@ class LogChecks:
             if process is None or process.dead or core is None:
                 continue
             now = process.now_ns() / 1e9
-            for lease in core.leases.by_key.values():
-                if lease.until > now:
+            for key in core.leases.by_key:
+                if (lease := core.leases.live(key, now)) is not None:
                     for segment, offset in ((lease.segment, lease.start), *lease.others):
                         yield HeldLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
             for view in core.views:

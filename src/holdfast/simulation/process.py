@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from asyncio import events
 from collections.abc import Callable
 from contextvars import Context
@@ -64,7 +65,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def spawn(self, main: Callable[[], Any]) -> None:
         """Begin to run this coroutine function."""
-        self.scheduler.after(0, lambda: self._kept.append(self.create_task(main())), self)
+        self.scheduler.after(0, lambda: self.create_task(main()).add_done_callback(self._main_ended), self)
+
+    def _main_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            trace = "".join(traceback.format_exception(error)[-3:])
+            self.failures.append(f"{self.name} ended by {error!r}\n{trace}")
 
     def die(self) -> None:
         """From here on nothing of it happens. What its code holds is kept, so that no finalizer runs at some moment."""

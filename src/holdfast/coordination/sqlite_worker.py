@@ -1,0 +1,139 @@
+"""One thread with one connection to the SQLite file, and the way to ask it for something.
+
+An executor would do, but its locks and futures cost as much as a small batch takes to reach the disk: every
+wake-up of a thread that finds the interpreter's lock taken is a second wake-up. So a call goes through one queue,
+the thread says that it is done as its last act before it waits again, and the event loop is free meanwhile,
+however long the disk takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.sqlite_file import connect, translated
+from holdfast.errors import ReplyLost
+
+Result = TypeVar("Result")
+
+
+class Asked(NamedTuple):
+    call: Callable[[sqlite3.Connection], Any]
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+class Worker:
+    """Calls are done in the order they were asked for, each outside any transaction of another."""
+
+    def __init__(self, path: Path, name: str, busy_s: float, synchronous: str = "FULL") -> None:
+        self.path = path
+        self._name = name
+        self._busy_s = busy_s
+        self._synchronous = synchronous
+        self._connection: sqlite3.Connection | None = None
+        self._asked: SimpleQueue[Asked | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def _put(self, call: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
+        if self._closed:
+            raise CoordinationLost(f"{self.path} was closed here; nothing was written")
+        if self._thread is None:
+            # Nothing is lost with a thread that a process leaves behind at its end: a batch is written whole or not.
+            self._thread = threading.Thread(target=self._work, name=f"sqlite-{self._name}", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = loop.create_future()
+        self._asked.put(Asked(call, loop, answer))
+        return answer
+
+    async def run(self, call: Callable[[sqlite3.Connection], Result], wait_s: float | None = None) -> Result:
+        """TimeoutError: it was not done within the wait, and may be done yet."""
+        answer = self._put(call)
+        if wait_s is None:
+            return await answer
+        giving_up = asyncio.get_running_loop().call_later(wait_s, _give_up, answer)
+        try:
+            return await answer
+        finally:
+            giving_up.cancel()
+
+    async def ask(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
+        """A read: when it takes too long, nothing has happened."""
+        try:
+            return await self.run(call, wait_s)
+        except TimeoutError as error:
+            raise CoordinationLost(f"{self.path} does not answer within {wait_s:g} s; nothing was changed") from error
+
+    async def change(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
+        """A write that may be done twice: when it takes too long, it may have happened."""
+        try:
+            return await self.run(call, wait_s)
+        except TimeoutError as error:
+            raise ReplyLost(f"{self.path} does not answer within {wait_s:g} s; it may have been written") from error
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            # One that was given up before its turn is not begun; one that is given up later is done nevertheless.
+            if asked.answer.cancelled():
+                continue
+            try:
+                result, error = self._call(asked.call), None
+            except Exception as failure:  # noqa: BLE001 - it goes to whoever asked.
+                result, error = None, failure
+            try:
+                asked.loop.call_soon_threadsafe(_answer, asked.answer, result, error)
+            except RuntimeError:
+                return  # The loop is closed: nobody waits for this or anything else.
+        self._disconnect()
+
+    def _call(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
+        try:
+            if self._connection is None:
+                self._connection = connect(self.path, self._busy_s, self._synchronous)
+            return call(self._connection)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        finally:
+            self._leave_transaction()
+
+    def _leave_transaction(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.rollback()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def close(self) -> None:
+        """What was asked for before is done before."""
+        if self._closed:
+            return
+        if self._thread is not None:
+            ended = self._put(lambda _: self._disconnect())
+            self._closed = True
+            self._asked.put(None)
+            await ended
+        self._closed = True
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
+
+
+def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if answer.done():
+        return  # Whoever asked has given up.
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
