@@ -61,6 +61,7 @@ class Checkers:
             self._seen_batch = cluster.last
             epoch, batch = cluster.batches[cluster.last]
             assert record is not None
+            self.world.scheduler.trace.update(batch)
             for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
                 self._tell_record(epoch, one)
 
