@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from holdfast.core.primary import Parked
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
@@ -21,6 +19,7 @@ from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.settling import Settling
+from holdfast.simulation.stories import subjects_of, text_of
 from holdfast.simulation.violations import Broken, Violation
 from holdfast.simulation.world import World
 
@@ -62,14 +61,15 @@ class Checkers:
             self._seen_batch = cluster.last
             epoch, batch = cluster.batches[cluster.last]
             assert record is not None
+            self.world.scheduler.trace.update(batch)
             for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
                 self._tell_record(epoch, one)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:
-            subjects = [fate.key for fate in self.log.fates.values()]
-            text = f"log, epoch {epoch}: {type(record).__name__} {_short(record)}"
-            self.world.tell(text, *(key for key in subjects if key in text))
+            fates = self.log.fates
+            keys = subjects_of(record, lambda oid: fates[oid].key if oid in fates else "")
+            self.world.tell(f"log, epoch {epoch}: {text_of(record)}", *keys)
 
     # At every reply.
 
@@ -204,9 +204,6 @@ class Checkers:
             elif not possible:
                 self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
 
-    def story(self) -> tuple[str, ...]:
-        return tuple(f"{at_ms:>7} ms  {line}" for at_ms, line, _ in self.world.lines or ())
-
 
 def _read(call: Call) -> dict[str, bytes]:
     if call.outcome != "done" or call.operation.verb not in ("get", "get_many", "view"):
@@ -214,16 +211,3 @@ def _read(call: Call) -> dict[str, bytes]:
     if isinstance(call.result, dict):
         return call.result
     return {call.operation.keys[0]: call.result} if isinstance(call.result, bytes) else {}
-
-
-def _short(record: Record) -> str:
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bytes):
-        if len(value) % 8 == 0 and len(value) <= 64:
-            return "[" + " ".join(f"{word:x}" for word in memoryview(value).cast("Q")) + "]"
-        return f"<{len(value)} bytes>"
-    return str(msgspec.to_builtins(value))

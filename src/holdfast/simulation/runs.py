@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.simulation.checkers import Checkers
 from holdfast.simulation.scheduler import MS
-from holdfast.simulation.script import FAULT_MS, Script
+from holdfast.simulation.script import Script
+from holdfast.simulation.stories import Line, lines_of_calls
+from holdfast.simulation.stories import told as story_of
 from holdfast.simulation.violations import Broken, Violation
 from holdfast.simulation.world import World, undisturbed
 
-HEAL_MS = 15_000
-"""The longest that a fault lasts, so that all are over this long after the last began."""
 SETTLE_MS = 25_000
 """Within this long after healing the world must be as if nothing had been."""
 
@@ -26,8 +27,13 @@ class Run:
     violation: Violation | None
     steps: int
     trace: int
-    story: tuple[str, ...]
-    """What happened, a line each, if it was asked for."""
+    lines: tuple[Line, ...] = ()
+    """What happened, if it was asked for."""
+
+    @property
+    def story(self) -> list[str]:
+        """Of what the violation is about, or of everything."""
+        return story_of(self.lines, self.violation.subject if self.violation is not None else "")
 
 
 def run(script: Script, tell: bool = False) -> Run:
@@ -44,15 +50,17 @@ def _play(script: Script, tell: bool) -> Run:
     world.lines = [] if tell else None
     checkers = Checkers(world)
     violation: Violation | None = None
+    healed_ms = script.heals_ms
     try:
-        world.play(FAULT_MS + HEAL_MS)
+        world.play(healed_ms)
         checkers.healed()
-        world.scheduler.run_until((FAULT_MS + HEAL_MS + SETTLE_MS) * MS, checkers.settled)
+        world.scheduler.run_until((healed_ms + SETTLE_MS) * MS, checkers.settled)
         checkers.at_end()
     except Broken as broken:
         violation = broken.violation
     world.end()
-    return Run(script, violation, world.scheduler.steps, world.scheduler.trace.intdigest(), checkers.story())
+    lines = (*world.lines, *lines_of_calls(world.history.calls)) if world.lines is not None else ()
+    return Run(script, violation, world.scheduler.steps, world.scheduler.trace.intdigest(), lines)
 
 
 def told(script: Script) -> Run:
@@ -66,6 +74,8 @@ def _quiet_end() -> Iterator[None]:
     said = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         sys.unraisablehook = said

@@ -63,7 +63,8 @@ VERBS: dict[Verb, int] = {
 }
 """How often each is drawn."""
 FAULT_MS = 20_000
-"""How long the faults go on; after that the world heals."""
+"""How long faults go on to begin; when the last is over, the world heals."""
+HEAL_MS = 100
 KEYS = 10
 BIG = 256 << 10
 
@@ -103,6 +104,12 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
     shape: Shape
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...]
+
+    @property
+    def heals_ms(self) -> int:
+        """When the last operation has begun and the last fault is over."""
+        begun = max((operation.at_ms for operation in self.operations), default=0)
+        return max(begun, max((fault.at_ms + fault.lasts_ms for fault in self.faults), default=0)) + HEAL_MS
 
 
 def draw(seed: int, shape: Shape | None = None) -> Script:

@@ -29,6 +29,7 @@ from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.script import Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
+from holdfast.simulation.stories import Line
 
 LEADER_TTL_MS = 1_000
 SEGMENT_BYTES = 4 << 20
@@ -51,7 +52,7 @@ class World:
         self.store = ObservedStore(lambda: self.scheduler.now_ns / SECOND)
         self.faults = StoreFaults()
         self.history = History()
-        self.lines: list[tuple[int, str, tuple[str, ...]]] | None = None
+        self.lines: list[Line] | None = None
         self.broken = False
         """Set by a checker: nothing further needs to happen."""
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
@@ -91,7 +92,7 @@ class World:
         return self.scheduler.now_ns // MS
 
     def tell(self, line: str, *subjects: str) -> None:
-        """For the story, where one is told."""
+        """For the story, where one is told: everybody's, or that of the subjects alone."""
         if self.lines is not None:
             self.lines.append((self.now_ms, line, subjects))
 
@@ -108,13 +109,13 @@ class World:
 
     def start(self, name: str) -> None:
         self.machines[name].start(self.new_process(name))
-        self.tell(f"{name} starts", name)
+        self.tell(f"{name} starts")
 
     def kill(self, name: str) -> None:
         machine = self.machines[name]
         if machine.process is None or machine.process.dead:
             return
-        self.tell(f"{name} is killed", name)
+        self.tell(f"{name} is killed")
         machine.process.die()
         if isinstance(machine, ClientMachine):
             machine.died()
@@ -139,7 +140,7 @@ class World:
         self.clients[f"client-{operation.client}"].do(operation)
 
     def _strike(self, fault: Fault) -> None:
-        self.tell(f"fault: {fault.kind} {fault.one} {fault.other} for {fault.lasts_ms} ms", fault.one, fault.other)
+        self.tell(f"fault: {fault.kind} {fault.one} {fault.other} for {fault.lasts_ms} ms")
         end = self._STRIKES[fault.kind](self, fault)
         if end is not None:
             self.scheduler.after(fault.lasts_ms * MS, end)

@@ -1,0 +1,62 @@
+"""Many seeds, on as many processes as there are cores: each seed is a world of its own, so nothing is shared."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+
+from holdfast.simulation.runs import Run, run
+from holdfast.simulation.script import Script, Shape, draw
+
+WAITING_PER_PROCESS = 3
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def play_seed(seed: int, shape: Shape | None = None) -> Run:
+    return run(draw(seed, shape))
+
+
+def play_seeds(seeds: Iterable[int], jobs: int) -> Iterator[Run]:
+    """Each seed's run, as it ends."""
+    return play_scripts((draw(seed) for seed in seeds), jobs)
+
+
+def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
+    """Each script's run, as it ends; in their order with one process, in any with more."""
+    if jobs <= 1:
+        prepare()
+        for script in scripts:
+            yield run(script)
+        return
+    left = iter(scripts)
+    # A fork of a process with threads may never go on; a process started anew always does.
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+    try:
+        under_way: set[Future[Run]] = {pool.submit(run, one) for one in islice(left, jobs * WAITING_PER_PROCESS)}
+        while under_way:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= {pool.submit(run, one) for one in islice(left, len(done))}
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prepare() -> None:
+    """What was imported lives as long as the process: the collector need not look at it after every run."""
+    gc.collect()
+    gc.freeze()
+
+
+def _prepare_worker() -> None:
+    # Ctrl-C goes to every process of the terminal; only the first one has something to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare()
