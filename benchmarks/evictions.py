@@ -20,6 +20,7 @@ from holdfast.core.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
 from holdfast.messages.of_nodes import RegisterNode
+from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Failed, GrantRanges
 from holdfast.messages.shapes import Message
 
@@ -100,7 +101,8 @@ def _filled_engine(objects: int) -> Engine:
     engine.start_log(1, "bench", bytes(32), 0)
     engine.start_epoch(1, 0)
     size = objects * OBJECT * 5 // 4 // 4096 * 4096
-    node = RegisterNode(name="n", boot=1, log_id=0, host="h", data_address="h:1", socket_path="", sizes=[size])
+    _ask(engine, OpenSession(1, "n"))
+    node = RegisterNode(session=1, boot=1, log_id=0, host="h", data_address="h:1", socket_path="", sizes=[size])
     _ask(engine, node)
     sizes = np.full(CORE_BATCH, OBJECT, "<u8")
     rows = np.zeros((CORE_BATCH, 3), "<u8")

@@ -41,5 +41,23 @@ class LeaveMaster:
     hint: str = ""
 
 
-Effect: TypeAlias = Message | Sleep | Work | LeaveMaster
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Send this to the master and give the reply, by an instant (in seconds) of its own; as a `Message` otherwise."""
+
+    message: Message
+    deadline: float
+    dial: bool = True
+    """Without it, only a connection that is there is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait this long, or until the condition holds; whoever makes it hold rouses the shell."""
+
+    seconds: float
+    until: Callable[[], bool]
+
+
+Effect: TypeAlias = Message | Sleep | Work | LeaveMaster | Call | Pause
 Operation: TypeAlias = Generator[Effect, Any, T]

@@ -124,6 +124,24 @@ class UnknownNode(Refused):
     code = "unknown_node"
 
 
+class SessionExpired(Refused):
+    """The session is over, or never was: open a new one."""
+
+    code = "session_expired"
+
+
+class UnknownCommand(Refused):
+    """The follower knows no command of this name; it did nothing."""
+
+    code = "unknown_command"
+
+
+class CommandRefused(Refused):
+    """The follower was told, and could not do it."""
+
+    code = "command_refused"
+
+
 class GrantRefused(Refused):
     """The grant is unknown, forged, or was ended: take another one."""
 
@@ -158,6 +176,12 @@ class Settling(Busy):
     """The primary took over from one that may not know it yet; removals wait until it must."""
 
     code = "settling"
+
+
+class CommandsWaiting(Busy):
+    """The follower has not taken the commands that it was given; it is given no more until it has."""
+
+    code = "commands_waiting"
 
 
 class WindowFull(Busy):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from holdfast.errors import BadValue
@@ -135,8 +135,18 @@ class MasterSettings(Settings):
     high_watermark: float = Field(0.90, gt=0, le=1, description="Share of memory in use at which eviction starts.")
     eviction_margin: float = Field(0.05, ge=0, lt=1, description="How far below the watermark eviction frees.")
     evict_soft_pinned: bool = Field(True, description="Evict soft-pinned objects when nothing else is left.")
-    node_timeout_ms: Positive = Field(42_000, description="How long a node may be silent before its memory is void.")
-    beat_ms: Positive = Field(1_000, description="How often a node says that it is alive.")
+    session_lease_ms: Annotated[int, Field(ge=200)] = Field(
+        12_000, description="How long a node's session is safe without an answer from the master."
+    )
+    session_reply_left_ms: Positive = Field(
+        5_000, description="How much of that is left when the master answers a node's keepalive."
+    )
+    session_jeopardy_ms: Annotated[int, Field(ge=0)] = Field(
+        30_000, description="How much longer a node may be silent before its memory is void: a failover's time."
+    )
+    report_interval_ms: Annotated[int, Field(ge=50)] = Field(
+        10_000, description="How often a node reports its usage and counters."
+    )
     durability: Literal["durable", "memory"] = Field(
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )
@@ -147,6 +157,15 @@ class MasterSettings(Settings):
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")
+
+    @model_validator(mode="after")
+    def _answers_within_the_lease(self) -> MasterSettings:
+        if self.session_reply_left_ms >= self.session_lease_ms:
+            raise ValueError(
+                f"a keepalive must be answered before its lease ends: session_reply_left_ms "
+                f"({self.session_reply_left_ms}) must be less than session_lease_ms ({self.session_lease_ms})"
+            )
+        return self
 
 
 class NodeSettings(Settings):

@@ -11,6 +11,7 @@ from holdfast.core.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
 from holdfast.messages import of_nodes as n
+from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load
@@ -142,12 +143,14 @@ def test_a_new_primary_places_puts_on_nodes_that_have_not_come_back_yet(world: W
     for serial in (900, 901):
         reply, _ = engine.handle(q.GrantRanges(GrantId(CLIENT, serial), sizes, replicas=2), CLIENT, 1, world.now)
         assert isinstance(reply, q.Granted)
-    again = n.RegisterNode("a", 5, state.log_id, "host", "a:1", "/a", [1 << 22])
+    again = n.RegisterNode(5, 5, state.log_id, "host", "a:1", "/a", [1 << 22])
     reply, _ = engine.handle(again, 0, 50, world.now + 100)
     assert isinstance(reply, n.Registered)
-    newer = n.RegisterNode("b", 77, 0, "host", "b:1", "/b", [1 << 22])
+    reply, _ = engine.handle(ss.OpenSession(77, "b"), 0, 51, world.now + 100)
+    assert isinstance(reply, ss.Opened), "a restarted node is not kept out by the one that the log remembers"
+    newer = n.RegisterNode(77, 77, 0, "host", "b:1", "/b", [1 << 22])
     reply, _ = engine.handle(newer, 0, 51, world.now + 100)
-    assert isinstance(reply, n.Registered), "a restarted node is not kept out by the one that the log remembers"
+    assert isinstance(reply, n.Registered)
 
 
 def test_nothing_is_evicted_for_want_of_a_node(world: World) -> None:
@@ -159,7 +162,7 @@ def test_nothing_is_evicted_for_want_of_a_node(world: World) -> None:
     assert world.send(request, timeout_ms=20_000) is None
     world.pass_time(15_000)
     assert world.state.catalogue.count == before
-    again = n.RegisterNode("a", 5, world.state.log_id, "host", "a:1", "/a", [1 << 22], live_writers=[1, 2])
-    world.ask(n.Registered, again, connection=105)
+    world.open("a", 50, connection=105)
+    world.offer(50, 5, [1 << 22], world.state.log_id, live_writers=[1, 2])
     [late] = world.late
     assert isinstance(late, q.Granted), "the node is back, and with it the room"

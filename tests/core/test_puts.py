@@ -8,7 +8,6 @@ import pytest
 
 from holdfast import errors
 from holdfast.ids import GrantId, extent_of
-from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from tests.core.world import CLIENT, World
 
@@ -143,7 +142,7 @@ def test_the_memory_of_a_dead_writer_comes_back(world: World) -> None:
     grant, _ = world.grant(4096, writer=1)
     world.commit(grant, [("k", 0, 64)])
     other, _ = world.grant(4096, client=8, writer=2)
-    world.beat(gone=(1,))
+    world.report(gone=(1,))
     assert world.primary.free_bytes == free - 4096 - 64
     assert list(world.state.grants) == [other]
     assert not world.state.quarantine
@@ -153,8 +152,7 @@ def test_the_memory_of_a_dead_writer_comes_back(world: World) -> None:
 def test_a_node_that_registers_again_tells_which_writers_live(world: World) -> None:
     grant, _ = world.grant(4096, writer=1)
     world.grant(4096, client=8, writer=2)
-    request = n.RegisterNode("a", 5, world.state.log_id, "host", "a:1", "/a", [1 << 20], live_writers=[1])
-    world.ask(n.Registered, request, connection=101)
+    world.offer(5, 5, [1 << 20], world.state.log_id, live_writers=[1])
     assert list(world.state.grants) == [grant]
     world.check()
 
@@ -165,9 +163,9 @@ def test_a_grant_over_tcp_comes_back_when_its_node_has_cleaned_it(world: World) 
     assert granted.ranges[0].mac
     world.ask(q.Done, q.ReturnGrants([grant], settled=False))
     assert world.primary.free_bytes == free - 4096
-    assert world.beat().clean == [grant]
-    assert world.beat().clean == [grant], "it is asked until it is done"
-    assert world.beat(cleaned=(grant,)).clean == []
+    assert world.asked_to_clean() == [grant]
+    assert world.asked_to_clean() == [grant], "once under one master"
+    world.report(cleaned=(grant,))
     assert world.primary.free_bytes == free
     world.check()
 

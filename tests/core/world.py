@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,9 @@ from holdfast.core.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine, Waiting
+from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
+from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.wire.codec import expect
@@ -47,19 +50,36 @@ class World:
         self.engine.start_epoch(1, self.now)
         self.serial = 0
         self.late: list[Message] = []
+        self.told: dict[int, int] = {}
+        self.commands: list[tuple[int, str, bytes]] = []
 
     @property
     def state(self) -> State:
         return self.engine.state
 
     def pass_time(self, ms: int) -> None:
-        """Time passes; nodes that are connected go on beating."""
+        """Time passes; followers that are connected keep their sessions."""
         self.now += ms
-        for member in self.primary.members.values():
-            if member.connection:
-                member.last_heard = self.now
+        for session in list(self.primary.sessions):
+            if session.connection:
+                self.keep_alive(session.id, session.connection)
         while self.engine.tick(self.now):
             pass
+
+    def keep_alive(self, session: int, connection: int = 100) -> Message | None:
+        """Handles whatever it was told, and keeps the session."""
+        found = self.primary.sessions.require(session)
+        handled = self.told.get(session, 0)
+        request = ss.KeepAlive(session, found.serial + 1, self.state.epoch, handled)
+        return self.send(request, connection=connection)
+
+    def hear(self, session: int, reply: Message) -> None:
+        """The follower takes an answer to a keepalive."""
+        if isinstance(reply, ss.KeptAlive):
+            for command in reply.commands:
+                if command.number > self.told.get(session, 0):
+                    self.told[session] = command.number
+                    self.commands.append((session, command.name, command.body))
 
     def send(
         self, request: Message, client: int = CLIENT, connection: int = 1, timeout_ms: int = 1_000
@@ -67,7 +87,13 @@ class World:
         """The reply, or None while it waits; it is in `late` when it comes."""
         reply, _ = self.engine.handle(request, client, connection, self.now)
         if not isinstance(reply, Parked):
+            if isinstance(request, ss.KeepAlive):
+                self.hear(request.session, reply)
             return reply
+        if isinstance(request, ss.KeepAlive):
+            answer = partial(self.hear, request.session)
+            self.engine.park(Waiting(request, client, connection, self.now + 60_000, answer), self.now)
+            return None
         assert isinstance(request, q.GrantRanges)
         before = len(self.late)
         self.engine.park(Waiting(request, client, connection, self.now + timeout_ms, self.late.append), self.now)
@@ -78,15 +104,32 @@ class World:
         assert reply is not None, "the request was parked"
         return expect(reply, kind)
 
+    def open(self, name: str, session: int, connection: int) -> ss.Opened:
+        return self.ask(ss.Opened, ss.OpenSession(session, name), connection=connection)
+
+    def offer(self, session: int, boot: int, sizes: list[int], log_id: int = 0, **more: object) -> n.Registered:
+        name = self.primary.sessions.require(session).name
+        request = n.RegisterNode(session, boot, log_id, "host", f"{name}:1", f"/{name}", sizes, **more)  # type: ignore[arg-type]
+        return self.ask(n.Registered, request)
+
     def node(
         self, name: str = "a", size: int = 1 << 20, boot: int = 5, connection: int = 100, segments: int = 1
     ) -> None:
-        request = n.RegisterNode(name, boot, 0, "host", f"{name}:1", f"/{name}", [size] * segments)
-        self.ask(n.Registered, request, connection=connection)
+        """It opens the session whose number is its boot id, and mounts new memory."""
+        self.open(name, boot, connection)
+        self.offer(boot, boot, [size] * segments)
 
-    def beat(self, name: str = "a", boot: int = 5, connection: int = 100, gone: tuple[int, ...] = (),
-             cleaned: tuple[GrantId, ...] = ()) -> n.Beaten:  # fmt: skip
-        return self.ask(n.Beaten, n.Beat(name, boot, list(gone), list(cleaned)), connection=connection)
+    def report(
+        self, boot: int = 5, gone: tuple[int, ...] = (), cleaned: tuple[GrantId, ...] = (), session: int = 0
+    ) -> int:
+        return self.ask(q.Done, n.ReportWriters(session or boot, boot, list(gone), list(cleaned))).count
+
+    def asked_to_clean(self, session: int = 5) -> list[GrantId]:
+        """All that this node was told to clean, ever; it is told at a tick."""
+        self.engine.tick(self.now)
+        self.keep_alive(session)
+        bodies = [c.decode_body(c.Clean, body) for to, name, body in self.commands if (to, name) == (session, c.CLEAN)]
+        return [grant for body in bodies for grant in body.grants]
 
     def handle_of(self, node: str) -> int:
         return next(s.handle for s in self.state.segments.values() if s.name.node == node)
@@ -144,6 +187,8 @@ class World:
         assert state.catalogue.count == len(state.catalogue.by_key) == len(state.catalogue.live())
         assert state.quarantine == self.primary.twin.quarantine
         assert state.grants.keys() == self.primary.twin.grants.keys()
+        assert state.sessions == self.primary.twin.sessions
+        assert state.sessions == {session.id: session.name for session in self.primary.sessions}
         taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
         live = state.catalogue.live().tolist()
         for handle, offsets, lengths in ranges_of(state, live) if live else []:

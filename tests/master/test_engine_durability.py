@@ -10,6 +10,7 @@ from holdfast.core.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import MAX_PENDING_BYTES, Engine, Waiting
 from holdfast.messages import of_nodes as n
+from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message
 from holdfast.replication.batches import Position
@@ -28,7 +29,8 @@ class Writer:
         self.engine.start_epoch(1, 0)
         self.now = 1_000
         self.sent: list[Message] = []
-        self.ask(n.RegisterNode("a", 5, 0, "host", "a:1", "/a", [64 << 10]))
+        self.ask(ss.OpenSession(5, "a"))
+        self.ask(n.RegisterNode(5, 5, 0, "host", "a:1", "/a", [64 << 10]))
         self.write()
 
     def ask(self, request: Message) -> Message | None:

@@ -10,13 +10,23 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import structlog
 
-from holdfast.errors import HoldfastError, UnknownNode
+from holdfast.errors import HoldfastError, SessionExpired
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import Beat, Beaten, Leave, Registered, RegisterNode
+from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_sessions import (
+    CloseSession,
+    EpochDiffers,
+    KeepAlive,
+    KeptAlive,
+    Opened,
+    OpenSession,
+    SessionCommand,
+)
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.node.attach_server import AttachServer
@@ -35,6 +45,7 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.
 
 SECRET = b"a secret of the master's"
 SIZE = 4 << 20
+T = TypeVar("T", bound=Message)
 
 
 def soon(seconds: float = 20.0) -> float:
@@ -81,7 +92,7 @@ class Served:
         return range_mac(SECRET, self.name(number), grant, offset, length)
 
     def gone_writers(self) -> list[int]:
-        return self.report.beat("n1", self.memory.boot).gone_writers
+        return self.report.news(1, self.memory.boot).gone_writers
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[DataConnection]:
@@ -128,16 +139,20 @@ def read_to_end(connected: socket.socket) -> bytes:
 
 
 class FakeMaster:
-    """Knows nodes and nothing else. `answer` may be replaced by a test."""
+    """Knows nodes and their sessions and nothing else, and holds no keepalive for long. `answer` may be replaced."""
 
     def __init__(self, log_id: int = 7, port: int = 0, epoch: int = 1) -> None:
         self.log_id = log_id
         self.epoch = epoch
-        self.beat_ms = 20
+        self.lease_ms = 2_000
+        self.jeopardy_ms = 60_000
         self.requests: list[Message] = []
-        self.to_clean: list[GrantId] = []
-        self.known: set[int] = set()
+        self.commands: list[SessionCommand] = []
+        self.sessions: set[int] = set()
+        self.mounted: list[RegisterNode] = []
+        """What was offered and taken."""
         self.answer: Callable[[Message], Message] = self.usual_answer
+        self._paced = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._listener.settimeout(0.05)
         self.port = self._listener.getsockname()[1]
@@ -167,29 +182,43 @@ class FakeMaster:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def of_kind(self, kind: type[Message]) -> list[Message]:
+    def of_kind(self, kind: type[T]) -> list[T]:
         return [request for request in list(self.requests) if isinstance(request, kind)]
 
     def registrations(self) -> list[RegisterNode]:
-        return [request for request in list(self.requests) if isinstance(request, RegisterNode)]
+        return self.of_kind(RegisterNode)
 
-    def beats(self) -> list[Beat]:
-        return [request for request in list(self.requests) if isinstance(request, Beat)]
+    def keepalives(self) -> list[KeepAlive]:
+        return self.of_kind(KeepAlive)
+
+    def reports(self) -> list[ReportWriters]:
+        return self.of_kind(ReportWriters)
 
     def wait_for_registrations(self, count: int) -> list[RegisterNode]:
         wait_until(lambda: len(self.registrations()) >= count, what=f"{count} registrations")
         return self.registrations()
 
+    def command(self, name: str, body: bytes) -> None:
+        self.commands.append(SessionCommand(len(self.commands) + 1, name, body))
+
     def usual_answer(self, request: Message) -> Message:
         if isinstance(request, RegisterNode):
-            self.known.add(request.boot)
-            return Registered(self.log_id, self.epoch, SECRET, self.beat_ms)
-        if isinstance(request, Beat):
-            if request.boot not in self.known:
-                raise UnknownNode("register first")
-            self.to_clean = [grant for grant in self.to_clean if grant not in request.cleaned]
-            return Beaten(self.epoch, list(self.to_clean))
-        if isinstance(request, Leave):
+            if request.session not in self.sessions:
+                raise SessionExpired("open one first")
+            self.mounted.append(request)
+            return Registered(self.log_id, self.epoch, SECRET, 60_000)
+        if isinstance(request, OpenSession):
+            self.sessions.add(request.session)
+            return Opened(request.session, self.log_id, self.epoch, 0, self.lease_ms, self.jeopardy_ms)
+        if isinstance(request, KeepAlive):
+            if request.session not in self.sessions:
+                raise SessionExpired("open one first")
+            if request.epoch != self.epoch:
+                return EpochDiffers(self.epoch)
+            self._paced.wait(0.02)
+            left = [command for command in self.commands if command.number > request.handled]
+            return KeptAlive(self.epoch, len(self.commands), 0, self.lease_ms, self.jeopardy_ms, 0, left)
+        if isinstance(request, ReportWriters | ReportUsage | CloseSession):
             return Done(1)
         assert isinstance(request, Hello)
         return Welcome(self.log_id, self.epoch, "fake", 10_000, 30_000, 1 << 28, 1 << 23, 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import NameTaken
-from holdfast.messages.of_nodes import Leave, RegisterNode
+from holdfast.messages.of_sessions import CloseSession, OpenSession
 from holdfast.messages.shapes import Message
 from node.rig import FakeMaster
 from tests.waiting import wait_until
@@ -61,7 +61,7 @@ def test_a_node_process_says_where_it_serves_and_ends_cleanly(tmp_path: Path, ho
         _, said = process.communicate(timeout=20)
         assert process.returncode == 0
         assert "Traceback" not in said
-        assert master.of_kind(Leave) == [Leave("n1", registration.boot)]
+        assert master.of_kind(CloseSession) == [CloseSession(registration.session)]
         assert list(tmp_path.iterdir()) == []
 
 
@@ -69,7 +69,7 @@ def test_a_name_in_use_ends_the_process_with_its_own_code_and_one_clear_line(tmp
     with FakeMaster() as master:
 
         def taken(request: Message) -> Message:
-            if isinstance(request, RegisterNode):
+            if isinstance(request, OpenSession):
                 raise NameTaken("a node named n1 lives already; choose another name")
             return master.usual_answer(request)
 

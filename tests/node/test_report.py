@@ -1,47 +1,46 @@
-"""What the next beat says."""
+"""What the next report says."""
 
 from __future__ import annotations
 
 from holdfast.ids import GrantId
-from holdfast.instant import now_seconds
 from holdfast.node.report import AHEAD, MOST_SAID_AT_ONCE, Report
 
 GRANT = GrantId(1, 1)
 
 
-def test_a_dead_writer_and_a_clean_grant_are_said_until_a_beat_that_said_them_is_answered() -> None:
+def test_a_dead_writer_and_a_clean_grant_are_said_until_a_report_that_said_them_is_answered() -> None:
     report = Report()
     first = report.writer_came()
     second = report.writer_came()
     report.writer_went(first)
     report.grants_cleaned([GRANT])
-    lost = report.beat("n", 5)
-    assert (lost.name, lost.boot, lost.gone_writers, lost.cleaned) == ("n", 5, [first], [GRANT])
+    lost = report.news(9, 5)
+    assert (lost.session, lost.boot, lost.gone_writers, lost.cleaned) == (9, 5, [first], [GRANT])
     report.writer_went(second)
-    answered = report.beat("n", 5)
+    answered = report.news(9, 5)
     assert answered.gone_writers == [first, second]
     report.acknowledged(answered)
-    assert report.beat("n", 5).gone_writers == []
-    assert report.beat("n", 5).cleaned == []
+    assert report.news(9, 5).gone_writers == []
+    assert report.news(9, 5).cleaned == []
 
 
-def test_what_came_while_a_beat_was_under_way_is_said_in_the_next() -> None:
+def test_what_came_while_a_report_was_under_way_is_said_in_the_next() -> None:
     report = Report()
     first, second = report.writer_came(), report.writer_came()
     report.writer_went(first)
-    under_way = report.beat("n", 5)
+    under_way = report.news(9, 5)
     report.writer_went(second)
     report.acknowledged(under_way)
-    assert report.beat("n", 5).gone_writers == [second]
+    assert report.news(9, 5).gone_writers == [second]
 
 
 def test_a_writer_goes_once() -> None:
     report = Report()
     number = report.writer_came()
     report.writer_went(number)
-    report.acknowledged(report.beat("n", 5))
+    report.acknowledged(report.news(9, 5))
     report.writer_went(number)
-    assert report.beat("n", 5).gone_writers == []
+    assert report.news(9, 5).gone_writers == []
 
 
 def test_numbers_are_never_given_out_twice_not_even_for_new_memory() -> None:
@@ -50,10 +49,10 @@ def test_numbers_are_never_given_out_twice_not_even_for_new_memory() -> None:
     seen = [report.writer_came() for _ in range(3)]
     report.writer_went(seen[0])
     report.memory_voided()
-    assert report.beat("n", 6).gone_writers == []
+    assert report.news(9, 6).gone_writers == []
     assert report.writers_for_registration() == list(range(4, 4 + AHEAD))
     report.writer_went(seen[1])
-    assert report.beat("n", 6).gone_writers == []
+    assert report.news(9, 6).gone_writers == []
     assert report.writer_came() not in seen
 
 
@@ -68,24 +67,25 @@ def test_a_registration_lists_live_writers_and_those_to_come_and_no_dead_one() -
     assert report.writer_came() in listed
 
 
-def test_a_beat_is_bounded_and_the_rest_is_said_later() -> None:
+def test_a_report_is_bounded_and_the_rest_is_said_later() -> None:
     """I17."""
     report = Report()
     grants = [GrantId(1, serial) for serial in range(MOST_SAID_AT_ONCE + 5)]
     report.grants_cleaned(grants)
-    first = report.beat("n", 5)
+    first = report.news(9, 5)
     assert first.cleaned == grants[:MOST_SAID_AT_ONCE]
     report.acknowledged(first)
-    assert report.beat("n", 5).cleaned == grants[MOST_SAID_AT_ONCE:]
+    assert report.news(9, 5).cleaned == grants[MOST_SAID_AT_ONCE:]
 
 
-def test_waiting_ends_at_once_when_there_is_something_to_say_or_to_stop_for() -> None:
+def test_whoever_reports_is_roused_when_there_is_something_to_say() -> None:
     report = Report()
-    report.wait(0.001)
+    roused: list[bool] = []
+    report.rouse = lambda: roused.append(report.has_news)
+    number = report.writer_came()
+    assert not roused
+    report.writer_went(number)
     report.grants_cleaned([GRANT])
-    begun = now_seconds()
-    report.wait(60)
-    report.acknowledged(report.beat("n", 5))
-    report.stop()
-    report.wait(60)
-    assert now_seconds() - begun < 60
+    assert roused == [True, True]
+    report.acknowledged(report.news(9, 5))
+    assert not report.has_news

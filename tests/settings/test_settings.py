@@ -74,13 +74,13 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
 ) -> None:
     config = tmp_path / "holdfast.toml"
     assert load(MasterSettings, {}).lease_ttl_ms == 10_000
-    config.write_text("[master]\nlease_ttl_ms = 1\nbeat_ms = 5\n")
+    config.write_text("[master]\nlease_ttl_ms = 1\nreport_interval_ms = 500\n")
     assert load(MasterSettings, {}, config).lease_ttl_ms == 1
     monkeypatch.setenv("HOLDFAST_LEASE_TTL_MS", "2")
     assert load(MasterSettings, {}, config).lease_ttl_ms == 2
     loaded = load(MasterSettings, {"lease_ttl_ms": "3"}, config)
     assert loaded.lease_ttl_ms == 3
-    assert loaded.beat_ms == 5
+    assert loaded.report_interval_ms == 500
 
 
 def test_a_file_may_hold_the_tables_of_all_processes(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
         return st.lists(of_type(arguments[0]), max_size=4)
+    if origin is dict:
+        return st.dictionaries(*map(of_type, arguments), max_size=4)
     if origin is tuple:
         return st.tuples(*map(of_type, arguments))
     if origin in (typing.Union, types.UnionType):

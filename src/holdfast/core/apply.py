@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from holdfast.core.catalogue import HARD_PIN, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.grants import Grant, Quarantined
-from holdfast.core.rules import REMEMBERED_ANSWERS, SCALAR_BELOW
+from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
 from holdfast.core.state import Segment, State
 from holdfast.ids import COUNTER_MASK, SegmentHandle, extent_of
 from holdfast.instant import Instant
@@ -70,12 +70,16 @@ def _log_started(state: State, record: r.LogStarted, now: Instant) -> Freed:
 def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Freed:
     state.epoch = record.epoch
     state.next_counter = 1
+    state.epoch_starts[record.epoch] = state.index
+    while len(state.epoch_starts) > REMEMBERED_EPOCHS:
+        state.epoch_starts.popitem(last=False)
     return []
 
 
 def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Freed:
     state.lease_ttl_ms, state.soft_pin_ttl_ms = record.lease_ttl_ms, record.soft_pin_ttl_ms
     state.grant_timeout_ms = record.grant_timeout_ms
+    state.session_lease_ms, state.session_jeopardy_ms = record.session_lease_ms, record.session_jeopardy_ms
     return []
 
 
@@ -234,6 +238,17 @@ def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> 
     return []
 
 
+def _session_opened(state: State, record: r.SessionOpened, now: Instant) -> Freed:
+    state.sessions[record.session] = record.name
+    state.session_epoch = record.session_epoch
+    return []
+
+
+def _session_closed(state: State, record: r.SessionClosed, now: Instant) -> Freed:
+    del state.sessions[record.session]
+    return []
+
+
 _APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.LogStarted: _log_started,
     r.EpochStarted: _epoch_started,
@@ -247,4 +262,6 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.ObjectsRemoved: _objects_removed,
     r.ObjectsEvicted: _objects_evicted,
     r.RemovalAnswered: _removal_answered,
+    r.SessionOpened: _session_opened,
+    r.SessionClosed: _session_closed,
 }

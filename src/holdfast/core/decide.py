@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import membership, puts, reads, removals
+from holdfast.core import attendance, membership, puts, reads, removals
 from holdfast.core.primary import Decision, Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
-from holdfast.messages import of_nodes, requests
+from holdfast.messages import of_nodes, of_sessions, requests
 from holdfast.messages.shapes import Message
 
 _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] = {
@@ -31,8 +31,11 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.Explain: reads.explain,
     requests.ListSegments: reads.list_segments,
     of_nodes.RegisterNode: membership.register_node,
-    of_nodes.Beat: membership.beat,
-    of_nodes.Leave: membership.leave,
+    of_nodes.ReportWriters: membership.report_writers,
+    of_nodes.ReportUsage: membership.report_usage,
+    of_sessions.OpenSession: attendance.open_session,
+    of_sessions.KeepAlive: attendance.keep_alive,
+    of_sessions.CloseSession: attendance.close_session,
 }
 
 

@@ -1,8 +1,9 @@
-"""Nodes: who lends memory, and who fell silent.
+"""Nodes: who lends memory, under a session that says whether it lives.
 
-A node is (name, boot id): a restart voids all its old memory at once (I14). While it is silent nothing new is
-placed on it; its segments are unmounted when it says goodbye, when another boot takes its name, or after
-`node_timeout_ms`. Memory that a master does not know is never mounted as it is: readers may hold leases in it.
+A node is (name, boot id): a restart voids all its old memory at once (I14). While its session is not live nothing new
+is placed on it; its segments are unmounted when the session ends by a goodbye or by expiry, or when another boot takes
+its name. Memory that a master does not know is never mounted as it is: readers may hold leases in it; nor is memory
+of a node that has heard of more of the log than there is, because what is missing may have moved or freed its ranges.
 """
 
 from __future__ import annotations
@@ -11,56 +12,73 @@ from collections.abc import Callable
 
 from holdfast.core.grants import Quarantined
 from holdfast.core.primary import Decision, Member, Primary
-from holdfast.core.state import Segment
-from holdfast.errors import BadRequest, MemoryVoid, NameTaken, UnknownNode
+from holdfast.core.state import Segment, State
+from holdfast.errors import BadRequest, CommandsWaiting, MemoryVoid, UnknownNode
 from holdfast.ids import MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
 from holdfast.instant import Instant
+from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
-from holdfast.messages.records import GrantEnded, RangesFreed, SegmentMounted, SegmentUnmounted
+from holdfast.messages.records import (
+    GrantEnded,
+    RangesFreed,
+    SegmentMounted,
+    SegmentUnmounted,
+    SessionClosed,
+    SessionEnd,
+)
 from holdfast.messages.shapes import Record
 
 MAX_SEGMENTS = 1_024
-MAX_NAME = 128
 MAX_CLEAN = 1_024
+MAX_FIGURES = 64
 
 
 def register_node(primary: Primary, request: n.RegisterNode, connection: int, now: Instant) -> Decision:
     state = primary.state
-    _check_offer(request)
-    member = primary.members.get(request.name)
-    if member is not None and member.boot == request.boot and segments_of(primary, request.name):
+    name = primary.sessions.require(request.session).name
+    _check_offer(name, request)
+    member = primary.members.get(name)
+    if member is not None and member.boot == request.boot and segments_of(primary, name):
         if request.log_id not in (0, state.log_id):
             raise MemoryVoid("this memory was last mounted under another log; mount new memory under a new boot id")
-        member.connection, member.last_heard = connection, now
+        _check_tail(state, request)
+        member.session = request.session
+        member.clean_untold = dict(member.clean)  # Whatever an earlier master told it of these is not known here.
         return _registered(primary), _writers_gone(primary, member, _writers(primary, member) - {*request.live_writers})
-    if member is not None and member.connection > 0 and primary.is_live(member, now):
-        raise NameTaken(
-            f"a live node is already called {request.name!r}; nothing was mounted. Give this node another --name, or "
-            "stop the other one"
-        )
     if request.log_id != 0:
         raise MemoryVoid("the master does not know this memory; mount new memory under a new boot id")
-    records = unmount(primary, request.name)
+    records = unmount(primary, name)
     handles = range(state.next_segment, state.next_segment + len(request.sizes))
     for number, (handle, size) in enumerate(zip(handles, request.sizes, strict=True)):
         records.append(
             SegmentMounted(
                 handle=handle,
-                name=SegmentName(request.name, request.boot, number),
+                name=SegmentName(name, request.boot, number),
                 size_bytes=size,
                 data_address=request.data_address,
                 socket_path=request.socket_path,
                 host=request.host,
             )
         )
-    primary.members[request.name] = Member(request.name, request.boot, now, connection, list(handles))
+    primary.members[name] = Member(name, request.boot, request.session, handles=list(handles))
     return _registered(primary), records
 
 
-def _check_offer(request: n.RegisterNode) -> None:
-    if not 0 < len(request.name) <= MAX_NAME or "/" in request.name:
-        raise BadRequest(f"a node's name has 1 to {MAX_NAME} characters and no '/'; nothing was mounted")
+def _check_tail(state: State, request: n.RegisterNode) -> None:
+    """What a master called durable must be in every later log. If it is not, coordination lost it, and with it the
+    word on what is where in this memory."""
+    end = state.end_of_epoch(request.heard_epoch)
+    if request.heard_index > end:
+        raise MemoryVoid(
+            f"the node heard of {request.heard_index} durable records in epoch {request.heard_epoch}, and the log has "
+            f"{end} of them: it lost its tail. Mount new memory under a new boot id"
+        )
+
+
+def _check_offer(name: str, request: n.RegisterNode) -> None:
+    if "/" in name:
+        raise BadRequest(f"a node's name has no '/', as {name!r} has; nothing was mounted")
     if not 0 < len(request.sizes) <= MAX_SEGMENTS:
         raise BadRequest(f"a node lends 1 to {MAX_SEGMENTS} segments; nothing was mounted")
     if any(not 0 < size <= MAX_OBJECT_BYTES or size % SMALL_ALIGN for size in request.sizes):
@@ -69,30 +87,50 @@ def _check_offer(request: n.RegisterNode) -> None:
 
 def _registered(primary: Primary) -> n.Registered:
     state = primary.state
-    return n.Registered(state.log_id, state.epoch, state.secret, primary.rules.beat_ms)
+    return n.Registered(state.log_id, state.epoch, state.secret, primary.rules.report_interval_ms)
 
 
 def segments_of(primary: Primary, node: str) -> list[Segment]:
     return [segment for segment in primary.state.segments.values() if segment.name.node == node]
 
 
-def _member(primary: Primary, name: str, boot: int) -> Member:
-    member = primary.members.get(name)
-    if member is None or member.boot != boot:
-        raise UnknownNode(f"the node {name!r} of this boot is not registered; register again")
+def _member(primary: Primary, session: int, boot: int) -> Member:
+    member = primary.members.get(primary.sessions.require(session).name)
+    if member is None or member.boot != boot or member.session != session:
+        raise UnknownNode("the memory of this boot is not mounted under this session; register again")
     return member
 
 
-def beat(primary: Primary, request: n.Beat, connection: int, now: Instant) -> Decision:
-    member = _member(primary, request.name, request.boot)
-    member.connection, member.last_heard = connection, now
+def report_writers(primary: Primary, request: n.ReportWriters, connection: int, now: Instant) -> Decision:
+    member = _member(primary, request.session, request.boot)
     records = _writers_gone(primary, member, set(request.gone_writers)) if request.gone_writers else []
     if request.cleaned:
         cleaned = set(request.cleaned)
-        for grant in cleaned:
+        for grant in request.cleaned:
             member.clean.pop(grant, None)
+            member.clean_untold.pop(grant, None)
         records += _free_on(primary, member, lambda held: held.grant in cleaned and not held.writer)
-    return n.Beaten(primary.state.epoch, list(member.clean)[:MAX_CLEAN]), records
+    return q.Done(len(records)), records
+
+
+def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now: Instant) -> Decision:
+    if len(request.figures) > MAX_FIGURES or any(len(name) > MAX_FIGURES for name in request.figures):
+        raise BadRequest(f"a report has at most {MAX_FIGURES} figures with short names; it was not taken")
+    _member(primary, request.session, request.boot).figures = request.figures
+    return q.Done(len(request.figures)), []
+
+
+def ask_to_clean(primary: Primary, now: Instant) -> None:
+    """Tell nodes what they have not been told yet; the node says itself when it is done."""
+    for member in primary.members.values():
+        if member.clean_untold and primary.is_live(member, now):
+            some = list(member.clean_untold)[:MAX_CLEAN]
+            try:
+                primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)), now)
+            except CommandsWaiting:
+                continue  # It is asked when it has taken what it was told before.
+            for grant in some:
+                del member.clean_untold[grant]
 
 
 def _writers(primary: Primary, member: Member) -> set[int]:
@@ -122,28 +160,20 @@ def _free_on(primary: Primary, member: Member, ended: Callable[[Quarantined], bo
     return [RangesFreed(entries)] if entries else []
 
 
-def leave(primary: Primary, request: n.Leave, connection: int, now: Instant) -> Decision:
-    member = _member(primary, request.name, request.boot)
-    del primary.members[member.name]
-    return q.Done(len(member.handles)), unmount(primary, member.name)
-
-
 def unmount(primary: Primary, node: str) -> list[Record]:
+    """Its segments, and it with them."""
+    primary.members.pop(node, None)
     return [SegmentUnmounted(segment.handle) for segment in segments_of(primary, node)]
 
 
-def connection_lost(primary: Primary, connection: int) -> None:
-    for member in primary.members.values():
-        if member.connection == connection:
-            member.connection = 0
-
-
 def silent_too_long(primary: Primary, now: Instant) -> list[Record]:
-    """Unmount what fell silent long ago."""
-    limit = now - primary.rules.node_timeout_ms
-    gone = [member for member in primary.members.values() if member.last_heard < limit]
+    """Close the sessions that are over, and unmount what they held; and what no session has come back for."""
     records: list[Record] = []
-    for member in gone:
-        del primary.members[member.name]
-        records += unmount(primary, member.name)
+    for session in primary.sessions.overdue(now):
+        primary.sessions.close(session, "its lease and the time of jeopardy after it have passed")
+        records.append(SessionClosed(session.id, SessionEnd.EXPIRED))
+        records += unmount(primary, session.name)
+    forgotten = [m.name for m in primary.members.values() if not m.session and m.given_up_at <= now]
+    for name in forgotten:
+        records += unmount(primary, name)
     return records

@@ -13,11 +13,14 @@ from holdfast.core.allocator import Allocator
 from holdfast.core.apply import Freed, apply, unpack_ids
 from holdfast.core.grants import Grant
 from holdfast.core.rules import Rules
+from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
 from holdfast.ids import GrantId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.records import (
+    EpochStarted,
     GrantEnded,
+    LogStarted,
     ObjectsCommitted,
     ObjectsRemoved,
     RangesGranted,
@@ -31,24 +34,26 @@ class Parked:
     """The answer is not ready: there is no room yet. Ask again when something was freed, until the deadline."""
 
 
-RESTORED = -1
-"""The connection of a node that an earlier primary had: it counts as just heard, and is expected back."""
 PARKED = Parked()
 Decision = tuple[Message | Parked, list[Record]]
 
 
 @dataclass(slots=True)
 class Member:
-    """A node as the primary sees it."""
+    """A node as the primary sees it: the memory that it has mounted, under a session of its name."""
 
     name: str
     boot: int
-    last_heard: Instant
-    connection: int = 0
-    """The connection that it registered on; 0 when that is closed, RESTORED after a promotion."""
+    session: int
+    """0 for one that the log remembers without a session; it is unmounted at `given_up_at`, unless it comes back."""
+    given_up_at: Instant = 0
     handles: list[SegmentHandle] = field(default_factory=list)
     clean: dict[GrantId, None] = field(default_factory=dict)
     """Grants that this node must close writers of, in the order they were asked for."""
+    clean_untold: dict[GrantId, None] = field(default_factory=dict)
+    """Those of them that are not in a command yet."""
+    figures: dict[str, int] = field(default_factory=dict)
+    """What it last reported of itself."""
 
 
 class Primary:
@@ -61,6 +66,8 @@ class Primary:
         self.release_at: dict[int, Instant] = {}
         """When the leases on the objects behind a quarantine entry have ended."""
         self.members: dict[str, Member] = {}
+        times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
+        self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
@@ -77,6 +84,10 @@ class Primary:
                 self.allocators[record.handle] = Allocator(record.size_bytes)
             case SegmentUnmounted():
                 self._forget_segment(record.handle)
+            case EpochStarted():
+                self.sessions.epoch = record.epoch
+            case LogStarted():
+                self.sessions.history = record.log_id
         if state.next_quarantine != first_entry:
             self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
         return freed
@@ -129,7 +140,7 @@ class Primary:
     def _ask_to_clean(self, segment: Segment, grant: GrantId) -> None:
         member = self.members.get(segment.name.node)
         if member is not None and member.boot == segment.name.boot:
-            member.clean[grant] = None
+            member.clean[grant] = member.clean_untold[grant] = None
 
     def live_grants(self, client: int) -> list[Grant]:
         return [self.state.grants[grant] for grant in self.grants_of.get(client, ())]
@@ -143,9 +154,10 @@ class Primary:
         return sum(allocator.free_bytes for allocator in self.allocators.values())
 
     def available(self, segment: Segment, now: Instant) -> bool:
-        """May something be placed there? Not while its node is silent."""
+        """May something be placed there? Not while its node's lease is over or its connection closed."""
         member = self.members.get(segment.name.node)
         return member is not None and member.boot == segment.name.boot and self.is_live(member, now)
 
     def is_live(self, member: Member, now: Instant) -> bool:
-        return member.connection != 0 and now - member.last_heard < max(5 * self.rules.beat_ms, 10_000)
+        session = self.sessions.get(member.session)
+        return session is not None and session.is_live(now)

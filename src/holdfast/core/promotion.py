@@ -11,7 +11,8 @@ import numpy as np
 
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import ranges_of
-from holdfast.core.primary import RESTORED, Member, Primary
+from holdfast.core.drift import lengthened
+from holdfast.core.primary import Member, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.ids import SegmentHandle
@@ -35,12 +36,24 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
     np.maximum(catalogue.lease_until[:top], until, out=catalogue.lease_until[:top])
     for grant in state.grants:
         primary.note_grant(grant, now)
-    for segment in state.segments.values():
-        name = segment.name
-        member = primary.members.setdefault(name.node, Member(name.node, name.boot, now, RESTORED))
-        member.handles.append(segment.handle)
+    _expect_back(primary, now if proven else now + lengthened(leader_ttl_ms))
     primary.note_quarantine(state.quarantine, until)
     return primary
+
+
+def _expect_back(primary: Primary, base: Instant) -> None:
+    """Sessions count as renewed at `base`, the last moment in which an earlier primary may have done so (I4)."""
+    state, times = primary.state, primary.sessions.times
+    lease_ms = max(state.session_lease_ms, times.lease_ms)
+    jeopardy_ms = max(state.session_jeopardy_ms, times.jeopardy_ms)
+    by_name = {}
+    for session, name in state.sessions.items():
+        by_name[name] = primary.sessions.restore(session, name, lease_ms, jeopardy_ms, base).id
+    given_up_at = base + lengthened(lease_ms + jeopardy_ms)
+    for segment in state.segments.values():
+        node, boot = segment.name.node, segment.name.boot
+        member = primary.members.setdefault(node, Member(node, boot, by_name.get(node, 0), given_up_at))
+        member.handles.append(segment.handle)
 
 
 def _occupied(state: State) -> dict[SegmentHandle, tuple[np.ndarray, np.ndarray]]:

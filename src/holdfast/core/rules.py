@@ -15,8 +15,10 @@ class Rules:
     high_watermark: float = 0.90
     eviction_margin: float = 0.05
     evict_soft_pinned: bool = True
-    node_timeout_ms: int = 42_000
-    beat_ms: int = 1_000
+    session_lease_ms: int = 12_000
+    session_reply_left_ms: int = 5_000
+    session_jeopardy_ms: int = 30_000
+    report_interval_ms: int = 10_000
 
 
 MAX_GRANTS_PER_CLIENT = 1_024
@@ -29,5 +31,6 @@ LIST_SLOTS = 4_096
 """Slots that one listing visits: with the longest keys, the answer still fits into a frame."""
 REMEMBERED_ANSWERS = 65_536
 REMEMBERED_DEPARTED = 65_536
+REMEMBERED_EPOCHS = 256
 SCALAR_BELOW = 12
 """Batches smaller than this are cheaper one by one than as array operations."""

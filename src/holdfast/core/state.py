@@ -49,3 +49,15 @@ class State:
     answers: OrderedDict[tuple[int, int], bytes] = field(default_factory=OrderedDict)
     """(client, serial) of a removal -> what it was answered."""
     departed: Departed = field(default_factory=Departed)
+    sessions: dict[int, str] = field(default_factory=dict)
+    """The name of each session's follower."""
+    session_epoch: int = 0
+    session_lease_ms: int = 0
+    session_jeopardy_ms: int = 0
+    epoch_starts: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    """Of the last epochs: how many records there were before each."""
+
+    def end_of_epoch(self, epoch: int) -> int:
+        """The most records that a master of that epoch can have made durable, as far as this log tells; the log's
+        own length for the one that goes on."""
+        return next((start for later, start in self.epoch_starts.items() if later > epoch), self.index)

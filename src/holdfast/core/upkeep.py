@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.eviction import evicted, over_watermark, victims
-from holdfast.core.membership import silent_too_long
+from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
 from holdfast.instant import Instant
 from holdfast.messages.records import GrantEnded, RangesFreed
@@ -21,6 +21,7 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
         for entry in released:
             del primary.release_at[entry]
     records += silent_too_long(primary, now)
+    ask_to_clean(primary, now)
     return records
 
 

@@ -15,15 +15,15 @@ from functools import partial
 
 from holdfast.core.apply import Freed
 from holdfast.core.decide import decide
-from holdfast.core.membership import connection_lost
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.puts import wanted_bytes
 from holdfast.core.state import State
 from holdfast.core.upkeep import evict, upkeep
-from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgain
+from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
-from holdfast.messages.of_nodes import Beat, Leave, RegisterNode
+from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession
 from holdfast.messages.records import EpochStarted, LogStarted, ObjectsCommitted, ObjectsEvicted, SettingsChanged
 from holdfast.messages.requests import CommitPuts, Exists, GrantRanges, Locate, Remove, RemoveMatching, Stat
 from holdfast.messages.shapes import Message, Record
@@ -37,7 +37,7 @@ MAX_PENDING_BYTES = 64 << 20
 """Puts are turned away while the log is this far behind."""
 FOR_EVER: Instant = 1 << 62
 Answer = Callable[[Message], None]
-_OF_NODES = frozenset({RegisterNode, Beat, Leave})
+_OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, KeepAlive, CloseSession})
 """Whose caller is known by its connection."""
 _BY_KEYS = (Exists, Locate, Stat)
 """Whose answers rest on the objects under their keys and on nothing else."""
@@ -46,7 +46,7 @@ _PUTS = frozenset({GrantRanges, CommitPuts})
 
 @dataclass(slots=True)
 class Waiting:
-    request: GrantRanges
+    request: GrantRanges | KeepAlive
     client: int
     connection: int
     deadline: Instant
@@ -92,13 +92,19 @@ class Engine:
 
     def start_epoch(self, epoch: int, now: Instant) -> None:
         rules = self.primary.rules
-        ttls = SettingsChanged(rules.lease_ttl_ms, rules.soft_pin_ttl_ms, rules.grant_timeout_ms)
+        ttls = SettingsChanged(
+            rules.lease_ttl_ms,
+            rules.soft_pin_ttl_ms,
+            rules.grant_timeout_ms,
+            rules.session_lease_ms,
+            rules.session_jeopardy_ms,
+        )
         self._log([EpochStarted(epoch), ttls], now)
 
     def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
         """The reply, and the index that must be durable before it leaves (0: none).
 
-        Parked: it is a grant that must wait for room, so hand it to `park`.
+        Parked: it is a grant that must wait for room, or a keepalive to be answered later, so hand it to `park`.
         """
         if now >= self.leads_until():
             return failed(NotLeader("this master's term is over; nothing was changed. Ask the new primary")), 0
@@ -108,13 +114,54 @@ class Engine:
         if now < self.settled_at and self._takes_away(request, client):
             return failed(Settling("an earlier primary may still answer reads; nothing was changed. Try again")), 0
         before = log.index if log is not None else 0
-        reply = self._decide(request, connection if type(request) in _OF_NODES else client, now)
-        after = self._rests_on(log, request, before) if log is not None else 0
-        if self._parked and type(request) in _OF_NODES:
-            self._freed = True  # A node that is back is room as well.
+        if type(request) in _OF_NODES:
+            reply = self._decide_of_nodes(request, connection, now)
+        else:
+            reply = self._decide(request, client, now)
+        after = self._rests_on(log, request, reply, before) if log is not None else 0
         if self._freed and self._parked:
             self._retry_parked(now)
         return reply, after
+
+    def _decide_of_nodes(self, request: Message, connection: int, now: Instant) -> Message | Parked:
+        sessions = self.primary.sessions
+        sessions.log_index = self.durable_index
+        reply = self._decide(request, connection, now)
+        if sessions.returned or isinstance(request, RegisterNode):
+            sessions.returned = False
+            self._freed = True  # A node that is back is room as well.
+        self.deliver()
+        return reply
+
+    def deliver(self) -> None:
+        """Say what the sessions have to say; a command only when all that it may rest on is durable."""
+        sessions = self.primary.sessions
+        while sessions.outgoing:
+            outgoing, sessions.outgoing = sessions.outgoing, []
+            for then, what in outgoing:
+                if self.log is not None and isinstance(what, KeptAlive) and what.commands:
+                    self.log.when_durable(self.log.index, partial(then, what))
+                else:
+                    then(what)
+
+    def notify(
+        self,
+        node: str,
+        name: str,
+        body: bytes,
+        now: Instant,
+        confirm: Callable[[HoldfastError | None], None] | None = None,
+    ) -> int:
+        """Tell the follower of this name something; the command's number. With `confirm`, be told when it has been
+        handled (None), or why that will not be known."""
+        if now >= self.leads_until():
+            raise NotLeader("this master's term is over; nothing was sent")
+        session = self.primary.sessions.named(node)
+        if session is None:
+            raise UnknownNode(f"nobody called {node!r} follows this master; nothing was sent")
+        number = self.primary.sessions.notify(session.id, name, body, now, confirm)
+        self.deliver()
+        return number
 
     def _takes_away(self, request: Message, client: int) -> bool:
         """Would it take something from under an earlier primary? Not if it was done by that one, and is only asked
@@ -123,9 +170,12 @@ class Engine:
             return (client, request.serial) not in self.state.answers
         return isinstance(request, CommitPuts) and request.upsert
 
-    def _rests_on(self, log: PendingLog, request: Message, before: int) -> int:
+    def _rests_on(self, log: PendingLog, request: Message, reply: Message | Parked, before: int) -> int:
         if log.index == log.durable:
             return 0
+        if isinstance(request, KeepAlive):
+            # A log that is slow must cost nobody the session.
+            return log.index if isinstance(reply, KeptAlive) and reply.commands else 0
         if log.index > before:
             in_memory = isinstance(request, CommitPuts) and (request.durability or self._durability) == "memory"
             return 0 if in_memory else log.index
@@ -138,7 +188,11 @@ class Engine:
         self.log.when_durable(index, then)
 
     def park(self, waiting: Waiting, now: Instant) -> None:
-        """Keep the request until there is room for it, or its deadline."""
+        """Keep the request until there is room for it, or its deadline; a keepalive until its answer is due."""
+        if isinstance(waiting.request, KeepAlive):
+            self.primary.sessions.hold(waiting.request.session, waiting.answer, waiting.deadline, now)
+            self.deliver()
+            return
         if len(self._parked) >= MAX_PARKED:
             waiting.answer(failed(TryAgain("too many puts wait for room; nothing was stored. Try again later")))
             return
@@ -208,7 +262,11 @@ class Engine:
         """What time brings. True: there is more to do, so tick again soon."""
         if now >= self.leads_until():
             return False
+        sessions = self.primary.sessions
+        sessions.log_index = self.durable_index
         self._log(upkeep(self.primary, now), now)
+        sessions.answer_due(now)
+        self.deliver()
         victims = evict(self.primary, now)
         self._log(victims, now)
         if self._parked and self._freed:
@@ -222,17 +280,20 @@ class Engine:
             return
         self._parked = [one for one in self._parked if one.deadline > now]
         for one in late:
+            assert isinstance(one.request, GrantRanges), "keepalives are held elsewhere"
             error = why_no_room(self.primary, wanted_bytes(one.request), one.request.replicas, now)
             self.failures[error.code] += 1
             one.answer(failed(error))
 
     def connection_lost(self, connection: int) -> None:
-        """Nobody waits for its answers any more; a node behind it is silent from now on."""
-        connection_lost(self.primary, connection)
+        """Nobody waits for its answers any more; nothing is placed on a node behind it."""
+        self.primary.sessions.connection_lost(connection)
         self._parked = [one for one in self._parked if one.connection != connection]
 
     def refuse_parked(self, error: HoldfastError) -> None:
-        """The term or the process ends: whoever waits for room is told so."""
+        """The term or the process ends: whoever waits is told so."""
+        self.primary.sessions.end(error)
+        self.deliver()
         parked, self._parked = self._parked, []
         for one in parked:
             one.answer(failed(error))

@@ -22,6 +22,7 @@ from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.engine import Answer, Engine, Waiting
+from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.host import this_host
@@ -156,6 +157,7 @@ class RpcServer:
             older = self.controls.pop(hello.client, None)
             if older is not None:
                 older.transport.abort()
+                self.engine.connection_lost(older.number)
             self.controls[hello.client] = connection
         state, rules = self.engine.state, self.engine.primary.rules
         return Welcome(
@@ -281,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
 
     def _park(self, request_id: int, timeout_ms: int, request: Message, now: Instant) -> None:
-        assert isinstance(request, GrantRanges), "only a grant waits for room"
+        assert isinstance(request, GrantRanges | KeepAlive), "only a grant waits for room, a keepalive for its time"
         deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
         waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self._send(request_id, reply))
         assert self._server.engine is not None, "it has just parked this"

@@ -13,10 +13,11 @@ from prometheus_client.registry import Collector
 from holdfast import __version__
 from holdfast.core.apply import ranges_of
 from holdfast.core.digest import digest
+from holdfast.core.primary import Member, Primary
 from holdfast.core.reads import list_keys, stat_of
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, Refused
-from holdfast.instant import now_ms
+from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer
 from holdfast.master.roles import Master
 from holdfast.messages.requests import (
@@ -137,7 +138,7 @@ class MasterView:
                     name=member.name,
                     boot=f"{member.boot:016x}",
                     available=primary.is_live(member, now),
-                    silent_ms=max(0, now - member.last_heard),
+                    silent_ms=silent_ms(primary, member, now),
                     data_address=segments[0].data_address if segments else "",
                     host=segments[0].host if segments else "",
                     segments=len(segments),
@@ -182,6 +183,12 @@ class MasterView:
         if not self.state.segments:
             return True, "serving; no node lends memory yet"
         return True, "serving"
+
+
+def silent_ms(primary: Primary, member: Member, now: Instant) -> int:
+    """How long its lease is over; 0 while it is safe."""
+    session = primary.sessions.get(member.session)
+    return max(0, now - session.lease_until) if session is not None else 0
 
 
 def occupied_bytes(state: State) -> int:

@@ -7,13 +7,13 @@ from holdfast.messages.shapes import Message
 
 
 class RegisterNode(Message, tag=64):
-    """A node offers its memory. `log_id` is the history that the memory was last mounted under, 0 for new memory.
+    """A node offers its memory, under a session that it holds; again under each master that it meets.
 
-    Answered by `Registered`; `MemoryVoid` if the master does not know the memory; `NameTaken` if a live node has
-    the name.
+    `log_id` is the history that the memory was last mounted under, 0 for new memory. Answered by `Registered`;
+    `MemoryVoid` if the master does not know the memory, or lacks a part of the log that the node has heard of.
     """
 
-    name: str
+    session: int
     boot: int
     log_id: int
     host: str
@@ -22,25 +22,30 @@ class RegisterNode(Message, tag=64):
     sizes: list[int]
     """The length of segment 0, 1, ..."""
     live_writers: list[int] = []
+    """Whoever is not listed is gone."""
+    heard_epoch: int = 0
+    heard_index: int = 0
+    """The last durable record that a master told of, and that master's epoch."""
 
 
-class Beat(Message, tag=65):
-    """The node is alive. `gone_writers` can write no more; `cleaned` grants are refused from now on.
+class ReportWriters(Message, tag=65):
+    """`gone_writers` can write no more; `cleaned` grants are refused from now on.
 
-    Both are repeated until an answer has come; doing them twice is harmless.
+    Both are said again until an answer has come; doing them twice is harmless.
     """
 
-    name: str
+    session: int
     boot: int
     gone_writers: list[int] = []
     cleaned: list[GrantId] = []
 
 
-class Leave(Message, tag=66):
-    """The node stops: unmount its segments at once."""
+class ReportUsage(Message, tag=66):
+    """How the node fares, said at an interval of its own: counters and sizes by name."""
 
-    name: str
+    session: int
     boot: int
+    figures: dict[str, int]
 
 
 class Registered(Message, tag=67):
@@ -49,14 +54,7 @@ class Registered(Message, tag=67):
     log_id: int
     epoch: int
     secret: bytes
-    beat_ms: int
-
-
-class Beaten(Message, tag=68):
-    """`clean`: close whatever still writes to these grants, refuse them from now on, and say so in a beat."""
-
-    epoch: int
-    clean: list[GrantId] = []
+    report_interval_ms: int
 
 
 class AttachSegment(Message, tag=80):

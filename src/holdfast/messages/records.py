@@ -38,6 +38,8 @@ class SettingsChanged(Record, tag=3):
     lease_ttl_ms: int
     soft_pin_ttl_ms: int
     grant_timeout_ms: int
+    session_lease_ms: int = 12_000
+    session_jeopardy_ms: int = 30_000
 
 
 class SegmentMounted(Record, tag=4):
@@ -110,3 +112,23 @@ class RemovalAnswered(Record, tag=12):
     client: int
     serial: int
     answer: bytes
+
+
+class SessionOpened(Record, tag=13):
+    """`session_epoch` goes on from here, also under the next master."""
+
+    session: int
+    name: str
+    session_epoch: int
+
+
+class SessionEnd(enum.IntEnum):
+    GOODBYE = 1
+    EXPIRED = 2
+    REPLACED = 3
+    """The same name was opened again."""
+
+
+class SessionClosed(Record, tag=14):
+    session: int
+    cause: SessionEnd

@@ -1,6 +1,6 @@
 """What clients ask of a master, and what it answers. Every verb takes many keys; one key is a batch of one.
 
-Tags 1..63 are a client's, 64..95 a node's, 96..127 replies. A tag is never given another meaning.
+Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A tag is never given another meaning.
 """
 
 from __future__ import annotations

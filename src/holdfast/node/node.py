@@ -1,4 +1,4 @@
-"""A node: its memory, its two servers and its membership, put together."""
+"""A node: its memory, its two servers and its life in the cluster, put together."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import GrantId
 from holdfast.node.attach_server import AttachServer
+from holdfast.node.belonging import Belonging
 from holdfast.node.data_server import DataServer
 from holdfast.node.lent_memory import Lending, LentMemory
-from holdfast.node.membership import Membership, NodeCard
+from holdfast.node.life import NodeCard, NodeLife
+from holdfast.node.performing import Commands
 from holdfast.node.report import Report
 from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
@@ -65,14 +67,17 @@ class Node:
             self._data.stop()
             self._remove_made_dir()
             raise
-        self._membership = Membership(self.card, masters, plan.token, self, self._report, lambda: when_registered(self))
+        self.commands = Commands()
+        life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
+        self._belonging = Belonging(life, masters, plan.token)
+        self._report.rouse = self._belonging.rouse
 
     @property
     def failure(self) -> HoldfastError | None:
         """Why the node cannot go on, once it cannot."""
-        if self._membership.failure is None and self._started and not (self._attach.alive and self._data.alive):
+        if self._belonging.failure is None and self._started and not (self._attach.alive and self._data.alive):
             return HoldfastError("a server of the node has ended unexpectedly, the log says why; start the node again")
-        return self._membership.failure
+        return self._belonging.failure
 
     @property
     def boot(self) -> int:
@@ -86,13 +91,13 @@ class Node:
         self._attach.start()
         self._data.start()
         self._started = True
-        self._membership.start()
+        self._belonging.start()
 
     def stop(self) -> None:
         """Leave first, so that the master sends nobody here any more; then end the servers."""
         self._stopping.set()
         self._started = False
-        self._membership.stop()
+        self._belonging.stop()
         self._data.stop()
         self._attach.stop()
         self._lending.withdraw()
@@ -114,6 +119,13 @@ class Node:
         self._lending.lend(memory)
         self._memory = memory
         log.info("memory is ready", size_bytes=sum(memory.sizes), boot=f"{memory.boot:016x}")
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "lent_bytes": sum(self.sizes),
+            "writers": self._report.writers,
+            "data_connections": self._data.connections,
+        }
 
     def trust(self, secret: bytes) -> None:
         self._data.secret = secret

@@ -39,6 +39,8 @@ _decode = msgspec.msgpack.Decoder(
         | r.ObjectsRemoved
         | r.ObjectsEvicted
         | r.RemovalAnswered
+        | r.SessionOpened
+        | r.SessionClosed
     ]
 ).decode
 

@@ -62,6 +62,11 @@ class Head(msgspec.Struct, array_like=True):
     """By object id."""
     soft_pins: list[tuple[int, int]]
     """(object id, ms left)"""
+    sessions: dict[int, str] = {}
+    session_epoch: int = 0
+    session_lease_ms: int = 0
+    session_jeopardy_ms: int = 0
+    epoch_starts: list[tuple[int, int]] = []
 
 
 @dataclass(slots=True)
@@ -122,6 +127,11 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         answers=[(client, serial, answer) for (client, serial), answer in state.answers.items()],
         others=[(by_slot[slot], list(places)) for slot, places in state.catalogue.others.items()],
         soft_pins=[(by_slot[slot], max(0, until - now)) for slot, until in state.catalogue.soft_pin_until.items()],
+        sessions=state.sessions,
+        session_epoch=state.session_epoch,
+        session_lease_ms=state.session_lease_ms,
+        session_jeopardy_ms=state.session_jeopardy_ms,
+        epoch_starts=list(state.epoch_starts.items()),
     )
 
 
@@ -168,7 +178,12 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         next_segment=head.next_segment,
         next_counter=head.next_counter,
         next_quarantine=head.next_quarantine,
+        sessions=head.sessions,
+        session_epoch=head.session_epoch,
+        session_lease_ms=head.session_lease_ms,
+        session_jeopardy_ms=head.session_jeopardy_ms,
     )
+    state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}
     state.answers.update({(client, serial): answer for client, serial, answer in head.answers})
     restored = Restored(state, Position(head.batch, head.index, head.hash or NO_HASH))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from typing import cast
 
 from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
@@ -22,8 +23,9 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     welcome: Welcome
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
         self.address = address
+        self._silence_seconds = silence_seconds
         self.closed = False
         self._reason = f"the connection to {address} was closed"
         self._buffer = FrameBuffer()
@@ -35,18 +37,21 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    async def open(cls, address: str, hello: Hello, deadline: float) -> AsyncChannel:
+    async def open(
+        cls, address: str, hello: Hello, deadline: float, silence_seconds: float = SILENCE_SECONDS
+    ) -> AsyncChannel:
         left = deadline - now_seconds()
         if left <= 0:
             raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
         loop = asyncio.get_running_loop()
+        make = partial(cls, address, silence_seconds)
         try:
             async with asyncio.timeout(left):
                 if address.startswith(LOCAL):
                     name = "\0" + address.removeprefix(LOCAL)
-                    _, channel = await loop.create_unix_connection(lambda: cls(address), name)
+                    _, channel = await loop.create_unix_connection(make, name)
                 else:
-                    _, channel = await loop.create_connection(lambda: cls(address), *host_and_port(address))
+                    _, channel = await loop.create_connection(make, *host_and_port(address))
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
@@ -81,7 +86,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._transport.write(outgoing)
             if self._minding is None:
                 self._silences = 0
-                self._minding = self._loop.call_later(SILENCE_SECONDS, self._mind_silence)
+                self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
             return await reply
         finally:
             timer.cancel()
@@ -100,7 +105,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
             # Nobody waits for this id: that something came is all that is wanted.
             self._transport.write(frame(request_id, 1, encode(GetStatus())))
-        self._minding = self._loop.call_later(SILENCE_SECONDS, self._mind_silence)
+        self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
 
     def close(self) -> None:
         self._end(f"the connection to {self.address} was closed")

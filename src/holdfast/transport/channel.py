@@ -66,8 +66,9 @@ class Channel:
 
     welcome: Welcome
 
-    def __init__(self, stream: socket.socket, address: str) -> None:
+    def __init__(self, stream: socket.socket, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
         self.address = address
+        self._silence_seconds = silence_seconds
         self.closed = False
         self._socket = stream
         self._reason = _CLOSED_TEXT
@@ -83,7 +84,7 @@ class Channel:
         _open_channels.add(self)
 
     @classmethod
-    def open(cls, address: str, hello: Hello, deadline: float) -> Channel:
+    def open(cls, address: str, hello: Hello, deadline: float, silence_seconds: float = SILENCE_SECONDS) -> Channel:
         left = deadline - _clock(_BOOTTIME)
         if left <= 0:
             raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
@@ -96,7 +97,7 @@ class Channel:
         try:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SLICE)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SLICE)
-            channel = cls(stream, address)
+            channel = cls(stream, address, silence_seconds)
         except BaseException:
             stream.close()
             raise
@@ -270,9 +271,9 @@ class Channel:
         if not self._silent_from:
             self._silent_from, self._asked_for_sign = now - SLICE_SECONDS, False
         silent = now - self._silent_from
-        if silent >= 2 * SILENCE_SECONDS:
+        if silent >= 2 * self._silence_seconds:
             self._end(f"{self.address} gives no sign of life")
-        elif silent >= SILENCE_SECONDS and not self._asked_for_sign and self._sending.acquire(False):
+        elif silent >= self._silence_seconds and not self._asked_for_sign and self._sending.acquire(False):
             try:
                 request_id = self._next_id
                 self._next_id = request_id + 1 if request_id < LAST_ID else 1

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import BadRequest, HoldfastError, from_code
-from holdfast.messages import of_nodes, requests
+from holdfast.messages import of_nodes, of_sessions, requests
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 
@@ -38,8 +38,11 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.HandOver,
     requests.TakeSnapshot,
     of_nodes.RegisterNode,
-    of_nodes.Beat,
-    of_nodes.Leave,
+    of_nodes.ReportWriters,
+    of_nodes.ReportUsage,
+    of_sessions.OpenSession,
+    of_sessions.KeepAlive,
+    of_sessions.CloseSession,
 )
 REPLIES: tuple[type[Message], ...] = (
     requests.Welcome,
@@ -58,7 +61,9 @@ REPLIES: tuple[type[Message], ...] = (
     requests.NodeList,
     requests.SnapshotPiece,
     of_nodes.Registered,
-    of_nodes.Beaten,
+    of_sessions.Opened,
+    of_sessions.KeptAlive,
+    of_sessions.EpochDiffers,
 )
 DATA_REQUESTS: tuple[type[Message], ...] = (of_nodes.AttachSegment, of_nodes.ReadRange, of_nodes.WriteRange)
 DATA_REPLIES: tuple[type[Message], ...] = (

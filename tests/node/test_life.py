@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownNode, UnknownSegment
+from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownSegment
 from holdfast.ids import GrantId, SegmentName
-from holdfast.messages.of_nodes import Beat, Beaten, Leave, RegisterNode
+from holdfast.messages.commands import CLEAN, Clean, encode_body
+from holdfast.messages.of_nodes import RegisterNode, ReportWriters
+from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession, SessionCommand
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.node.node import Node, NodePlan
@@ -53,30 +56,29 @@ def can_read(node: Node, boot: int) -> bool:
     return True
 
 
-def test_a_node_registers_its_memory_and_beats_and_says_goodbye(master: FakeMaster, tmp_path: Path) -> None:
+def test_a_node_registers_its_memory_keeps_its_session_and_says_goodbye(master: FakeMaster, tmp_path: Path) -> None:
     with running(master.address, tmp_path, segments=2, token="t") as node:
         [registration] = master.wait_for_registrations(1)
-        assert registration.name == "n1"
         assert registration.boot == node.boot
         assert registration.log_id == 0
         assert registration.host == this_host()
         assert registration.data_address == node.card.data_address
         assert registration.socket_path == node.card.socket_path
         assert registration.sizes == [SIZE // 2] * 2
-        wait_until(lambda: len(master.beats()) >= 3)
-        assert {beat.boot for beat in master.beats()} == {node.boot}
-        assert not master.of_kind(Leave)
-        boot = node.boot
+        wait_until(lambda: len(master.keepalives()) >= 3)
+        [opened] = master.of_kind(OpenSession)
+        assert opened.name == "n1"
+        assert {one.session for one in master.keepalives()} == {opened.session} == {registration.session}
+        assert not master.of_kind(CloseSession)
     [hello] = master.of_kind(Hello)
-    assert isinstance(hello, Hello)
     assert hello.token == "t"
-    assert master.of_kind(Leave) == [Leave("n1", boot)]
+    assert master.of_kind(CloseSession) == [CloseSession(opened.session)]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bytes_are_taken_with_the_secret_that_the_master_gave(master: FakeMaster, tmp_path: Path) -> None:
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         segment = SegmentName("n1", node.boot, 0)
         connection = DataConnection.open(node.card.data_address, soon())
         mac = range_mac(SECRET, segment, GRANT, 0, 4096)
@@ -87,15 +89,26 @@ def test_bytes_are_taken_with_the_secret_that_the_master_gave(master: FakeMaster
         assert target == b"granted"
 
 
-def test_a_dead_writer_is_said_at_once_and_not_only_at_the_next_beat(master: FakeMaster, tmp_path: Path) -> None:
+def test_a_dead_writer_is_said_at_once_while_a_keepalive_is_held(master: FakeMaster, tmp_path: Path) -> None:
     """I11."""
-    master.beat_ms = 3_600_000
+    master.lease_ms = 3_600_000
+    held = threading.Event()
+
+    def hold(request: Message) -> Message:
+        if isinstance(request, KeepAlive):
+            held.wait(20)
+        return master.usual_answer(request)
+
+    master.answer = hold
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        master.wait_for_registrations(1)
         link = NodeLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
-        wait_until(lambda: any(beat.gone_writers == [link.writer] for beat in master.beats()))
+        try:
+            wait_until(lambda: any(one.gone_writers == [link.writer] for one in master.reports()))
+        finally:
+            held.set()
 
 
 def test_a_dead_writer_is_said_again_until_the_answer_comes(master: FakeMaster, tmp_path: Path) -> None:
@@ -103,82 +116,103 @@ def test_a_dead_writer_is_said_again_until_the_answer_comes(master: FakeMaster, 
     dropped: list[Message] = []
 
     def lose_the_first_news(request: Message) -> Message:
-        if isinstance(request, Beat) and request.gone_writers and not dropped:
+        if isinstance(request, ReportWriters) and request.gone_writers and not dropped:
             dropped.append(request)
             master.cut_connections()
         return master.usual_answer(request)
 
     master.answer = lose_the_first_news
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         link = NodeLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
-        wait_until(lambda: sum(beat.gone_writers == [link.writer] for beat in master.beats()) >= 2)
-        assert len(master.wait_for_registrations(2)) == 2
-        count = len(master.beats())
-        wait_until(lambda: len(master.beats()) > count + 2)
-        assert master.beats()[-1].gone_writers == []
+        wait_until(lambda: sum(one.gone_writers == [link.writer] for one in master.reports()) == 2)
+        count = len(master.keepalives())
+        wait_until(lambda: len(master.keepalives()) > count + 2)
+        assert len(master.reports()) == 2
+        assert len(master.registrations()) == 1, "the session went on, over another connection"
 
 
 def test_grants_that_the_master_wants_clean_are_refused_and_confirmed(master: FakeMaster, tmp_path: Path) -> None:
     """I2, I11."""
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         segment = SegmentName("n1", node.boot, 0)
-        master.to_clean = [GRANT]
-        wait_until(lambda: any(beat.cleaned == [GRANT] for beat in master.beats()))
+        master.command(CLEAN, encode_body(Clean([GRANT])))
+        wait_until(lambda: any(one.cleaned == [GRANT] for one in master.reports()))
         connection = DataConnection.open(node.card.data_address, soon())
         with pytest.raises(Refused):
             mac = range_mac(SECRET, segment, GRANT, 0, 4096)
             connection.write(segment, GRANT, 0, 4096, mac, 0, memoryview(b"late"), soon())
-        count = len(master.beats())
-        wait_until(lambda: len(master.beats()) > count + 2)
-        assert master.beats()[-1].cleaned == []
+        count = len(master.keepalives())
+        wait_until(lambda: len(master.keepalives()) > count + 2)
+        assert len(master.reports()) == 1, "a command takes effect once (I6)"
+
+
+def test_an_unknown_command_is_reported_back_and_harms_nothing(master: FakeMaster, tmp_path: Path) -> None:
+    with running(master.address, tmp_path) as node:
+        wait_until(master.keepalives)
+        master.command("dance", b"")
+        master.command(CLEAN, b"no body")
+        master.command(CLEAN, encode_body(Clean([GRANT])))
+        wait_until(lambda: any(one.cleaned == [GRANT] for one in master.reports()))
+        told = wait_until(lambda: [one for one in master.keepalives() if one.refused])[0]
+        assert [number for number, _ in told.refused] == [1, 2]
+        assert "knows no command 'dance'" in told.refused[0][1]
+        assert node.failure is None
 
 
 def test_a_command_of_an_older_epoch_is_not_obeyed(master: FakeMaster, tmp_path: Path) -> None:
     """I3."""
     master.epoch = 5
+    clean = SessionCommand(1, CLEAN, encode_body(Clean([GRANT])))
 
     def deposed(request: Message) -> Message:
-        return Beaten(4, [GRANT]) if isinstance(request, Beat) else master.usual_answer(request)
+        if isinstance(request, KeepAlive):
+            return KeptAlive(4, 1, 0, master.lease_ms, master.jeopardy_ms, 0, [clean])
+        return master.usual_answer(request)
 
     with running(master.address, tmp_path):
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         master.answer = deposed
-        master.wait_for_registrations(3)
-        assert not any(beat.cleaned for beat in master.beats())
+        count = len(master.of_kind(Hello))
+        wait_until(lambda: len(master.of_kind(Hello)) > count + 1, what="it looks for another master, twice")
+        assert not master.reports()
 
 
-def test_a_node_that_the_master_forgot_registers_again_with_the_same_memory(master: FakeMaster, tmp_path: Path) -> None:
+def test_a_session_that_the_master_calls_over_is_opened_anew_with_the_same_memory(
+    master: FakeMaster, tmp_path: Path
+) -> None:
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         boot = node.boot
-        master.known.clear()
-        again = master.wait_for_registrations(2)[1]
+        master.sessions.clear()
+        first, again = master.wait_for_registrations(2)[:2]
         assert (again.boot, again.log_id) == (boot, master.log_id)
+        assert again.session != first.session
         assert can_read(node, boot)
 
 
 def test_memory_that_the_master_calls_void_is_replaced_under_a_new_boot_id(master: FakeMaster, tmp_path: Path) -> None:
     """I14."""
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         old = node.boot
         link = NodeLink.open(node.card.socket_path, soon())
         mapping = link.attach(SegmentName("n1", old, 0), True, soon())
         number = link.writer
 
         def voided(request: Message) -> Message:
-            if isinstance(request, Beat | RegisterNode) and request.boot == old:
-                raise MemoryVoid("not in the log") if isinstance(request, RegisterNode) else UnknownNode("who?")
+            if isinstance(request, RegisterNode) and request.boot == old:
+                raise MemoryVoid("not in the log")
             return master.usual_answer(request)
 
         master.answer = voided
+        master.sessions.clear()
         last = wait_until(lambda: [one for one in master.registrations() if one.boot != old])[-1]
         assert last.log_id == 0
-        wait_until(lambda: any(beat.boot == last.boot for beat in master.beats()))
+        wait_until(lambda: any(one.session == last.session for one in master.keepalives()))
         assert node.boot == last.boot
         assert number not in last.live_writers
         assert not can_read(node, old)
@@ -190,16 +224,16 @@ def test_memory_that_the_master_calls_void_is_replaced_under_a_new_boot_id(maste
 def test_a_master_with_another_history_never_sees_the_old_memory(master: FakeMaster, tmp_path: Path) -> None:
     """I14: it would believe that nobody holds ranges in it."""
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         old = node.boot
         port = master.port
         master.stop()
         assert can_read(node, old)
         with FakeMaster(log_id=8, port=port) as second:
-            [registration] = second.wait_for_registrations(1)
+            [registration] = wait_until(lambda: second.mounted)
             assert registration.boot != old
             assert registration.log_id == 0
-            wait_until(second.beats)
+            wait_until(second.keepalives)
             assert not can_read(node, old)
 
 
@@ -219,22 +253,24 @@ def test_memory_whose_registration_was_never_answered_is_not_offered_to_another_
         port = master.port
         master.stop()
         with FakeMaster(log_id=8, port=port) as second:
-            assert second.wait_for_registrations(1)[0].boot != boot
+            assert wait_until(lambda: second.mounted)[0].boot != boot
 
 
 def test_the_node_serves_on_while_the_master_is_away_and_comes_back_to_it(master: FakeMaster, tmp_path: Path) -> None:
     with running(master.address, tmp_path) as node:
-        wait_until(master.beats)
+        wait_until(master.keepalives)
         boot = node.boot
         link = NodeLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", boot, 0), True, soon())
         master.stop()
         assert can_read(node, boot)
         with FakeMaster(log_id=master.log_id, port=master.port, epoch=2) as second:
+            second.sessions |= master.sessions
             [registration] = second.wait_for_registrations(1)
+            assert not second.of_kind(OpenSession), "a failover costs no node its session"
             assert (registration.boot, registration.log_id) == (boot, master.log_id)
             assert link.writer in registration.live_writers
-            wait_until(second.beats)
+            wait_until(second.keepalives)
         assert node.failure is None
         link.close()
 
@@ -262,7 +298,7 @@ def test_a_node_that_cannot_ever_belong_says_why_and_gives_up(
     master: FakeMaster, tmp_path: Path, error: Refused
 ) -> None:
     def refuse(request: Message) -> Message:
-        if isinstance(request, RegisterNode):
+        if isinstance(request, OpenSession):
             raise error
         return master.usual_answer(request)
 

@@ -1,0 +1,335 @@
+"""The master's book of sessions: who follows, until when, what each is to be told, and whose keepalive waits.
+
+Pure: `now` is an argument, and what is to be said is left in `outgoing`, as (whom to call, with what), for the shell
+to deliver. Two heaps, of keepalives to answer and of sessions that may end, are looked at once a tick: ten thousand
+sessions need no timer each. An answer renews the lease from the moment in which it is decided; a session is over
+only when the lease and the jeopardy window have passed since then, lengthened by the allowed drift (I4). Commands are
+numbered by a count that only grows under one epoch, kept until the follower says that it has handled them, and said
+again in every answer until then; a number counts only under the epoch that it was given in (I6).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.drift import drift_of, lengthened
+from holdfast.errors import (
+    BadRequest,
+    BadValue,
+    CommandRefused,
+    CommandsWaiting,
+    HoldfastError,
+    NotLeader,
+    SessionExpired,
+    TryAgain,
+)
+from holdfast.instant import Instant
+from holdfast.messages.of_sessions import EpochDiffers, KeepAlive, KeptAlive, Opened, SessionCommand
+from holdfast.messages.shapes import Message
+from holdfast.wire.codec import failed
+
+MAX_SESSIONS = 20_000
+MAX_NAME = 128
+MAX_COMMANDS = 1_024
+"""Commands that one session may be behind with."""
+MAX_COMMAND_NAME = 64
+MAX_COMMAND_BYTES = 256 << 10
+MAX_ANSWER_BYTES = 1 << 20
+RESTORED = -1
+"""The connection of a session that an earlier master had: it counts as just renewed, and is expected back."""
+
+Deliver = Callable[[Any], None]
+"""Takes a reply, or for a confirmation the error, None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimes:
+    lease_ms: int = 12_000
+    reply_left_ms: int = 5_000
+    """A keepalive is answered when this much of the lease is left."""
+    jeopardy_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.reply_left_ms < self.lease_ms or self.jeopardy_ms < 0:
+            raise BadValue(
+                f"a keepalive must be answered within its lease: {self.reply_left_ms} ms left of {self.lease_ms} ms, "
+                f"then {self.jeopardy_ms} ms of jeopardy, cannot be; nothing was started"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A keepalive that waits for its answer."""
+
+    order: int
+    arrived: Instant
+    deliver: Deliver
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    command: SessionCommand
+    confirm: Deliver | None
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    id: int
+    name: str
+    connection: int
+    lease_until: Instant
+    expires_at: Instant
+    session_epoch: int
+    fresh: bool = False
+    """Not yet renewed by this master: its first keepalive is answered at once."""
+    serial: int = 0
+    held: Held | None = None
+    commands: deque[Queued] = field(default_factory=deque)
+    last_command: str = ""
+
+    def is_live(self, now: Instant) -> bool:
+        """It is connected, or expected back, and its lease is not over."""
+        return self.connection != 0 and now < self.lease_until
+
+
+class Book:
+    def __init__(self, times: SessionTimes, epoch: int = 0, session_epoch: int = 0, history: int = 0) -> None:
+        self.times = times
+        self.epoch = epoch
+        self.history = history
+        self.session_epoch = session_epoch
+        """The highest number given out."""
+        self.log_index = 0
+        """Told to followers; of the last durable record."""
+        self.outgoing: list[tuple[Deliver, Any]] = []
+        self.returned = False
+        """A session that was not live has become so; whoever waits for one may look, and unset this."""
+        self._sessions: dict[int, Session] = {}
+        self._by_name: dict[str, Session] = {}
+        self._by_connection: dict[int, dict[int, None]] = {}
+        self._replies: list[tuple[Instant, int, int]] = []
+        self._expiries: list[tuple[Instant, int]] = []
+        self._order = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def get(self, session: int) -> Session | None:
+        return self._sessions.get(session)
+
+    def named(self, name: str) -> Session | None:
+        return self._by_name.get(name)
+
+    def require(self, session: int) -> Session:
+        found = self._sessions.get(session)
+        if found is None:
+            raise SessionExpired(
+                "this master knows no such session, or it is over; nothing was changed. Open a new one"
+            )
+        return found
+
+    def admit(self, session: int, name: str, connection: int, now: Instant) -> Session:
+        """A new session; its number raises the count, so that the log can say where that stands."""
+        self.session_epoch += 1
+        return self._add(session, name, connection, now, self.times.lease_ms, self.times.jeopardy_ms)
+
+    def restore(self, session: int, name: str, lease_ms: int, jeopardy_ms: int, base: Instant) -> Session:
+        """An earlier master's, as if renewed at `base`: no sooner can its follower have been promised anything."""
+        found = self._add(session, name, RESTORED, base, lease_ms, jeopardy_ms)
+        found.fresh = True
+        return found
+
+    def _add(self, session: int, name: str, connection: int, now: Instant, lease_ms: int, jeopardy_ms: int) -> Session:
+        expires_at = now + lengthened(lease_ms + jeopardy_ms)
+        made = Session(session, name, 0, now + lease_ms, expires_at, self.session_epoch)
+        self._sessions[session] = self._by_name[name] = made
+        heapq.heappush(self._expiries, (expires_at, session))
+        self._connect(made, connection)
+        return made
+
+    def _connect(self, session: Session, connection: int) -> None:
+        if session.connection != connection:
+            self._disconnect(session)
+            session.connection = connection
+            self._by_connection.setdefault(connection, {})[session.id] = None
+
+    def _disconnect(self, session: Session) -> None:
+        there = self._by_connection.get(session.connection)
+        if there is not None:
+            there.pop(session.id, None)
+            if not there:
+                del self._by_connection[session.connection]
+        session.connection = 0
+
+    def opened(self, session: Session, connection: int, now: Instant) -> Opened:
+        """The answer to opening it, for the first time or again."""
+        self._connect(session, connection)
+        self._renew(session, now, 0)
+        times = self.times
+        return Opened(session.id, self.history, self.epoch, session.session_epoch, times.lease_ms, times.jeopardy_ms)
+
+    def _renew(self, session: Session, now: Instant, held_ms: int) -> None:
+        times = self.times
+        self.returned = self.returned or not session.is_live(now)
+        session.fresh = False
+        session.lease_until = now + times.lease_ms
+        # Never sooner than promised before, by a master with longer times.
+        ends = now + lengthened(times.lease_ms + times.jeopardy_ms) + drift_of(held_ms)
+        session.expires_at = max(session.expires_at, ends)
+
+    def keep_alive(self, request: KeepAlive, connection: int, now: Instant) -> Message | None:
+        """The answer, or None: it is to be held."""
+        session = self.require(request.session)
+        if request.epoch > self.epoch:
+            raise NotLeader(f"this master is of epoch {self.epoch}, and {request.epoch} has begun; nothing was changed")
+        if request.serial <= session.serial:
+            raise BadRequest(f"a keepalive from the past: {session.serial} came before {request.serial}; it is ignored")
+        if request.epoch == self.epoch and request.handled > session.session_epoch:
+            raise BadRequest(f"command {request.handled} was never given to this session; the keepalive is ignored")
+        was_live = session.is_live(now)
+        session.serial = request.serial
+        self._connect(session, connection)
+        self.returned = self.returned or (not was_live and session.is_live(now))
+        if session.held is not None:
+            self._say(session.held.deliver, failed(TryAgain("a later keepalive took the place of this one")))
+            session.held = None
+        if request.epoch != self.epoch:
+            # What it has handled was another master's: that confirms nothing here (I6).
+            return EpochDiffers(self.epoch)
+        self._confirm(session, request)
+        if session.commands or session.fresh or now >= self._reply_at(session):
+            return self._answer(session, now, now)
+        return None
+
+    def _reply_at(self, session: Session) -> Instant:
+        return session.lease_until - self.times.reply_left_ms
+
+    def hold(self, session: int, deliver: Deliver, deadline: Instant, now: Instant) -> None:
+        """Answer it later: at the reply point, before its deadline, or when there is something to say."""
+        found = self._sessions.get(session)
+        if found is None:
+            self._say(deliver, failed(SessionExpired("the session is over; open a new one")))
+            return
+        self._order += 1
+        found.held = Held(self._order, now, deliver)
+        heapq.heappush(self._replies, (min(self._reply_at(found), deadline), self._order, session))
+
+    def _answer(self, session: Session, arrived: Instant, now: Instant) -> KeptAlive:
+        held_ms = now - arrived
+        self._renew(session, now, held_ms)
+        return KeptAlive(
+            self.epoch,
+            session.session_epoch,
+            held_ms,
+            self.times.lease_ms,
+            self.times.jeopardy_ms,
+            self.log_index,
+            _first_of(session.commands),
+        )
+
+    def _answer_held(self, session: Session, now: Instant) -> None:
+        held = session.held
+        if held is not None:
+            session.held = None
+            self._say(held.deliver, self._answer(session, held.arrived, now))
+
+    def _say(self, deliver: Deliver, what: object) -> None:
+        self.outgoing.append((deliver, what))
+
+    def _confirm(self, session: Session, request: KeepAlive) -> None:
+        refused = dict(request.refused)
+        while session.commands and session.commands[0].command.number <= request.handled:
+            queued = session.commands.popleft()
+            why = refused.get(queued.command.number)
+            if queued.confirm is not None:
+                self._say(queued.confirm, None if why is None else CommandRefused(why[:1_000]))
+
+    def notify(self, session: int, name: str, body: bytes, now: Instant, confirm: Deliver | None = None) -> int:
+        """Queue a command, and have it said at once if the follower listens. `confirm` is called with None once the
+        follower says that it has handled it, or with the error why that will not be known."""
+        found = self.require(session)
+        if not 0 < len(name) <= MAX_COMMAND_NAME or len(body) > MAX_COMMAND_BYTES:
+            raise BadValue(f"a command has a name of 1 to {MAX_COMMAND_NAME} characters and at most "
+                           f"{MAX_COMMAND_BYTES:,} bytes; it was not sent")  # fmt: skip
+        if len(found.commands) >= MAX_COMMANDS:
+            raise CommandsWaiting(f"{found.name!r} has {MAX_COMMANDS:,} commands to take already; it was not sent")
+        self.session_epoch += 1
+        found.session_epoch = self.session_epoch
+        found.last_command = name
+        found.commands.append(Queued(SessionCommand(self.session_epoch, name, body), confirm))
+        self._answer_held(found, now)
+        return self.session_epoch
+
+    def answer_due(self, now: Instant) -> None:
+        """Answer the keepalives whose time has come."""
+        replies = self._replies
+        while replies and replies[0][0] <= now:
+            _, order, session = heapq.heappop(replies)
+            found = self._sessions.get(session)
+            # Otherwise it was answered before its time.
+            if found is not None and found.held is not None and found.held.order == order:
+                self._answer_held(found, now)
+
+    def overdue(self, now: Instant) -> list[Session]:
+        """Sessions that are over by now; they are to be closed."""
+        expiries = self._expiries
+        over: list[Session] = []
+        while expiries and expiries[0][0] <= now:
+            _, session = heapq.heappop(expiries)
+            found = self._sessions.get(session)
+            if found is None:
+                continue
+            if found.expires_at <= now:
+                over.append(found)
+            else:
+                heapq.heappush(expiries, (found.expires_at, session))
+        return over
+
+    def close(self, session: Session, why: str) -> None:
+        """It is over: whoever waits on either side is told."""
+        self._disconnect(session)
+        del self._sessions[session.id]
+        if self._by_name.get(session.name) is session:
+            del self._by_name[session.name]
+        error = SessionExpired(f"the session of {session.name!r} is over: {why}")
+        if session.held is not None:
+            self._say(session.held.deliver, failed(error))
+        for queued in session.commands:
+            if queued.confirm is not None:
+                self._say(queued.confirm, error)
+
+    def connection_lost(self, connection: int) -> None:
+        for session in list(self._by_connection.get(connection, ())):
+            found = self._sessions[session]
+            found.held = None
+            self._disconnect(found)
+
+    def end(self, error: HoldfastError) -> None:
+        """This master ends, not the sessions: whoever waits is told to look elsewhere."""
+        for session in self._sessions.values():
+            held, session.held = session.held, None
+            if held is not None:
+                self._say(held.deliver, failed(error))
+            for queued in session.commands:
+                if queued.confirm is not None:
+                    self._say(queued.confirm, error)
+            session.commands.clear()
+
+
+def _first_of(commands: deque[Queued]) -> list[SessionCommand]:
+    """As many as fit into one answer, at least one; the rest follow when these are handled."""
+    said: list[SessionCommand] = []
+    size = 0
+    for queued in commands:
+        size += len(queued.command.body)
+        if said and size > MAX_ANSWER_BYTES:
+            break
+        said.append(queued.command)
+    return said

@@ -1,0 +1,68 @@
+"""The threads that a node's life runs in: one follows the primary, one reports to it."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from holdfast.coordination.whereabouts import Masters
+from holdfast.effects import Operation
+from holdfast.entropy import fresh_id
+from holdfast.errors import HoldfastError
+from holdfast.messages.requests import Hello
+from holdfast.node.life import NodeLife
+from holdfast.session.thread_line import ThreadLine
+
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Belonging:
+    """From `start` until `stop`, or until there is a `failure`."""
+
+    def __init__(self, life: NodeLife, masters: Masters, token: str) -> None:
+        self.failure: HoldfastError | None = None
+        """Why the node cannot go on, once it cannot."""
+        self._life = life
+        self._line = ThreadLine(masters, Hello(fresh_id(), token, control=True))
+        self._threads = [
+            threading.Thread(target=self._run, args=(life.belong(),), name="session", daemon=True),
+            threading.Thread(target=self._run, args=(life.tell(),), name="reports", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def rouse(self) -> None:
+        self._line.rouse()
+
+    def stop(self) -> None:
+        """Say goodbye, if there is anybody to say it to."""
+        self._life.stop()
+        self._line.rouse()
+        try:
+            self._line.run(self._life.farewell())
+        except HoldfastError as error:
+            log.info("no master heard the goodbye", reason=str(error))
+        self._line.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(STOP_SECONDS)
+
+    def _run(self, operation: Operation[None]) -> None:
+        try:
+            self._line.run(operation)
+        except HoldfastError as error:
+            if not self._life.is_stopping():
+                log.error("the node cannot go on", reason=str(error), code=error.code)
+            self.failure = error
+        except Exception as error:
+            # A thread that died unseen would leave a node that looks alive and belongs nowhere.
+            self.failure = HoldfastError(f"the node cannot go on ({error!r}); its memory is given up")
+            raise
+        finally:
+            self._life.stop()
+            self._line.rouse()

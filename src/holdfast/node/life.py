@@ -1,0 +1,226 @@
+"""A node's life in a cluster: a session with the primary, its memory mounted under it, and what it has to report.
+
+Two operations run beside each other over one connection: `belong` follows, mounts and obeys; `tell` reports dead
+writers and cleaned grants at once, and figures at an interval of their own, while a keepalive is being held. A master
+that cannot be reached changes nothing: the node goes on serving. When its session is over it opens another and
+offers the same memory, which is its own again if the log still has it mounted. A master with another history, or one
+whose log lacks what the node has heard of, does not know the memory: then the node takes new memory under a new boot
+id (I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from holdfast.effects import Call, LeaveMaster, Operation, Pause, Work
+from holdfast.errors import HoldfastError, MemoryVoid, Refused
+from holdfast.ids import GrantId
+from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.messages import commands as c
+from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage
+from holdfast.messages.requests import Done
+from holdfast.node.performing import Commands
+from holdfast.node.report import Report
+from holdfast.session.follower import Event, Follower, Happening
+from holdfast.wire.codec import expect
+
+CALL_SECONDS = 5.0
+CLEAN_SECONDS = 5.0
+AGAIN_SECONDS = 0.2
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Lender(Protocol):
+    """What the node's life needs of the node."""
+
+    @property
+    def boot(self) -> int: ...
+
+    @property
+    def sizes(self) -> list[int]: ...
+
+    def renew_memory(self) -> None:
+        """Drop the memory, if any, and have new memory under a new boot id. May take seconds."""
+
+    def trust(self, secret: bytes) -> None:
+        """Take writes whose grants are vouched for with this secret."""
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]: ...
+
+    def figures(self) -> dict[str, int]:
+        """How it fares: sizes and counters by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    """Who the node is and where its bytes are reached."""
+
+    name: str
+    host: str
+    data_address: str
+    socket_path: str
+
+
+class NodeLife:
+    def __init__(
+        self,
+        card: NodeCard,
+        lender: Lender,
+        report: Report,
+        commands: Commands,
+        when_registered: Callable[[], None],
+        clock: Callable[[], Instant] = now_ms,
+    ) -> None:
+        self.follower = Follower(card.name, commands.perform, self._heed, self._mount, clock)
+        self._card = card
+        self._lender = lender
+        self._report = report
+        self._when_registered = when_registered
+        self._mounted: tuple[int, int] | None = None
+        """(session, epoch) under which the memory was last offered and taken."""
+        self._mounted_under = 0
+        self._offered_under = 0
+        self._has_been_member = False
+        self._report_interval_seconds = 10.0
+        self._reported_at = 0.0
+        self._to_clean: dict[GrantId, None] = {}
+        commands.on(c.CLEAN, self._take_clean)
+
+    def is_stopping(self) -> bool:
+        return self.follower.stopping
+
+    def stop(self) -> None:
+        self.follower.stopping = True
+
+    def belong(self) -> Operation[None]:
+        """Until `stop`, or what cannot be mended."""
+        yield Work(self._lender.renew_memory)
+        yield from self.follower.live()
+
+    def farewell(self) -> Operation[None]:
+        yield from self.follower.farewell()
+
+    def _heed(self, event: Event) -> None:
+        match event.kind:
+            case Happening.OPENED:
+                log.info("a session is open", epoch=event.epoch)
+            case Happening.JEOPARDY:
+                log.warning("the session is in jeopardy; serving on and looking for a master", reason=event.text)
+            case Happening.SAFE_AGAIN:
+                log.info("the session is safe again", epoch=event.epoch)
+            case Happening.EXPIRED:
+                self._mounted = None
+                if not self.is_stopping():
+                    log.warning("the session is over; serving on and opening another", reason=event.text)
+            case Happening.MASTER_CHANGED:
+                log.info("another master leads", epoch=event.epoch)
+            case _:
+                pass
+
+    # Mounting.
+
+    def _mount(self, follower: Follower) -> Operation[None]:
+        """Before the first keepalive of a session, and the first to another master: offer the memory."""
+        here = (follower.session, follower.epoch)
+        while self._mounted != here:
+            # Offered is enough: the answer may have been lost, and clients of that history may hold the memory mapped.
+            if self._offered_under not in (0, follower.history):
+                yield from self._renew_memory("the master has another history")
+            try:
+                registered = expect((yield Call(self._offer(follower), now_seconds() + CALL_SECONDS)), Registered)
+            except MemoryVoid as error:
+                yield from self._renew_memory(str(error))
+                continue
+            self._taken(registered)
+            self._mounted = here
+
+    def _offer(self, follower: Follower) -> RegisterNode:
+        card = self._card
+        self._offered_under = follower.history
+        heard_epoch, heard_index = follower.heard if self._mounted_under else (0, 0)
+        return RegisterNode(
+            follower.session,
+            self._lender.boot,
+            self._mounted_under,
+            card.host,
+            card.data_address,
+            card.socket_path,
+            self._lender.sizes,
+            self._report.writers_for_registration(),
+            heard_epoch,
+            heard_index,
+        )
+
+    def _taken(self, registered: Registered) -> None:
+        self._mounted_under = self._offered_under = registered.log_id
+        self._report_interval_seconds = registered.report_interval_ms / 1000
+        self._lender.trust(registered.secret)
+        self._report.registered()
+        log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
+        if not self._has_been_member:
+            self._has_been_member = True
+            self._when_registered()
+
+    def _renew_memory(self, reason: str) -> Operation[None]:
+        log.warning("the node's memory is void, taking new memory", reason=reason)
+        self._mounted = None
+        self._mounted_under = self._offered_under = 0
+        self._to_clean.clear()
+        yield Work(self._lender.renew_memory)
+
+    # Reporting.
+
+    def _take_clean(self, body: bytes) -> None:
+        for grant in c.decode_body(c.Clean, body).grants:
+            self._to_clean[grant] = None
+        self._report.rouse()
+
+    def tell(self) -> Operation[None]:
+        """Until `stop`: what the master must know soon, and figures now and then."""
+        while not self.is_stopping():
+            now = now_seconds()
+            yield Pause(max(0.0, self._reported_at + self._report_interval_seconds - now), self._has_news)
+            if self.is_stopping():
+                return
+            try:
+                yield from self._clean()
+                yield from self._tell_once()
+            except HoldfastError as error:
+                if not self.is_stopping():
+                    log.info("a report was not taken; it is made again", reason=str(error))
+                if not isinstance(error, Refused):
+                    yield LeaveMaster(error.hint)
+                yield Pause(AGAIN_SECONDS, self.is_stopping)
+
+    def _has_news(self) -> bool:
+        return self.is_stopping() or bool(self._to_clean) or (self._mounted is not None and self._report.has_news)
+
+    def _clean(self) -> Operation[None]:
+        grants = list(self._to_clean)
+        if not grants:
+            return
+        cleaned = yield Work(lambda: self._lender.clean(grants, now_seconds() + CLEAN_SECONDS))
+        # Those that something still writes to are tried again.
+        for grant in cleaned:
+            self._to_clean.pop(grant, None)
+        self._report.grants_cleaned(cleaned)
+
+    def _tell_once(self) -> Operation[None]:
+        mounted, boot = self._mounted, self._lender.boot
+        if mounted is None:
+            # There is nobody to tell; what must be said is said after the next registration.
+            self._reported_at = now_seconds()
+            return
+        if self._report.has_news:
+            news = self._report.news(mounted[0], boot)
+            expect((yield Call(news, now_seconds() + CALL_SECONDS)), Done)
+            self._report.acknowledged(news)
+        if now_seconds() >= self._reported_at + self._report_interval_seconds:
+            self._reported_at = now_seconds()
+            figures = self._lender.figures()
+            expect((yield Call(ReportUsage(mounted[0], boot, figures), now_seconds() + CALL_SECONDS)), Done)
