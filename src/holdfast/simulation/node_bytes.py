@@ -14,7 +14,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.errors import Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
-from holdfast.simulation.nodes import NodeLife, NodeMachine
+from holdfast.simulation.nodes import NodeMachine, ServedNode
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import SECOND
 from holdfast.transport.attach import NodeLink
@@ -76,7 +76,7 @@ class SimulatedConnection:
         self._client = client
         self._node = node
 
-    def _reach(self) -> NodeLife:
+    def _reach(self) -> ServedNode:
         network, name = self._client.network, self._node.name
         if network.is_cut(self._client.name, name) or network.is_cut(name, self._client.name):
             network.stall(STALL_NS)
@@ -126,7 +126,7 @@ class SimulatedConnection:
         self.closed = True
 
 
-def _awake(node: NodeMachine) -> NodeLife:
+def _awake(node: NodeMachine) -> ServedNode:
     life = node.alive
     if life is None or (node.process is not None and node.process.paused):
         raise Unreachable(f"{node.name} does not answer")

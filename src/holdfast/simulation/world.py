@@ -38,8 +38,10 @@ RULES = Rules(
     grant_timeout_ms=4_000,
     shared_grant_bytes=128 << 10,
     write_window_bytes=4 << 20,
-    node_timeout_ms=6_000,
-    beat_ms=200,
+    session_lease_ms=2_400,
+    session_reply_left_ms=1_000,
+    session_jeopardy_ms=4_000,
+    report_interval_ms=5_000,
 )
 
 
@@ -64,7 +66,9 @@ class World:
             f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
             for i in range(shape.masters)
         }
-        self.nodes = {f"node-{i}": NodeMachine(f"node-{i}", addresses, SEGMENT_BYTES) for i in range(shape.nodes)}
+        self.nodes = {
+            f"node-{i}": NodeMachine(f"node-{i}", ",".join(addresses), SEGMENT_BYTES) for i in range(shape.nodes)
+        }
         # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
         self.clients = {
             f"client-{i}": ClientMachine(
