@@ -18,6 +18,7 @@ from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable,
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.scheduler import MS
+from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
 from holdfast.simulation.stories import subjects_of, text_of
 from holdfast.simulation.violations import Broken, Violation
@@ -31,6 +32,8 @@ class Checkers:
         self.world = world
         self.violation: Violation | None = None
         self.log = LogChecks(world.clients, self.report)
+        self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
+        self.log.session_closed = self.sessions.closed
         self.settling = Settling(world, self.log)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
@@ -102,6 +105,7 @@ class Checkers:
     # Now and then.
 
     def _look(self) -> None:
+        self.sessions.look()
         for machine in self.world.masters.values():
             master = machine.alive
             if master is None:

@@ -51,6 +51,7 @@ class LogChecks:
     state: State = field(default_factory=State)
     position: Position = field(default_factory=Position)
     fates: dict[int, Fate] = field(default_factory=dict)
+    session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
     """By index, for the last few."""
 
@@ -92,6 +93,8 @@ class LogChecks:
                 self._one_boot(record)
             case r.RangesGranted():
                 self._granted(record)
+            case r.SessionClosed():
+                self.session_closed(record)
 
     def _commits(self, record: r.ObjectsCommitted) -> None:
         rows = memoryview(record.rows).cast("Q")

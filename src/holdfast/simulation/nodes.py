@@ -42,6 +42,8 @@ class NodeMachine:
     served: ServedNode | None = None
     marks: Counter[bytes] = field(default_factory=Counter)
     """How often each mark was taken."""
+    stale: list[bytes] = field(default_factory=list)
+    """Marks of an epoch that was over, as far as the node knew."""
 
     def start(self, process: ProcessLoop) -> None:
         self.end()
@@ -50,7 +52,7 @@ class NodeMachine:
 
     async def _main(self) -> None:
         while True:
-            self.served = ServedNode(self.name, self.size_bytes, self.marks)
+            self.served = ServedNode(self)
             try:
                 await self.served.run(self.masters)
             except NameTaken:
@@ -69,18 +71,24 @@ class NodeMachine:
 class ServedNode:
     """The `Lender` of a node's life."""
 
-    def __init__(self, name: str, size_bytes: int, marks: Counter[bytes]) -> None:
-        self.name = name
+    def __init__(self, machine: NodeMachine) -> None:
+        name = self.name = machine.name
         self.lending = Lending()
         self.report = Report()
-        self._size_bytes = size_bytes
+        self._machine = machine
         self._refused = RefusedGrants()
         self._secret = b""
         self._memory: LentMemory | None = None
         commands = Commands()
-        commands.on(MARK, lambda body: marks.update([body]))
+        commands.on(MARK, self._mark)
         card = NodeCard(name, name, f"{name}:7071", f"/{name}")
         self.life = NodeLife(card, self, self.report, commands, lambda: None)
+
+    def _mark(self, body: bytes) -> None:
+        """The body is the epoch of the master that sent it, and a number."""
+        self._machine.marks[body] += 1
+        if int(body.split()[0]) < self.life.follower.epoch:
+            self._machine.stale.append(body)
 
     async def run(self, masters: str) -> None:
         line = TaskLine(Masters(masters), Hello(fresh_id(), "", control=True))
@@ -106,7 +114,7 @@ class ServedNode:
         self.lending.withdraw()
         self.report.memory_voided()
         self._refused = RefusedGrants()
-        self._memory = LentMemory.create(self.name, self._size_bytes, 1)
+        self._memory = LentMemory.create(self.name, self._machine.size_bytes, 1)
         self.lending.lend(self._memory)
 
     def trust(self, secret: bytes) -> None:

@@ -44,6 +44,7 @@ FaultKind: TypeAlias = Literal[
     "expire_leader",
     "hand_over",
     "spoil_snapshot",
+    "command",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
@@ -168,7 +169,7 @@ def _draw_fault(
     match kind:
         case "kill_master" | "pause_master" | "spoil_snapshot":
             return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
-        case "kill_node" | "pause_node":
+        case "kill_node" | "pause_node" | "command":
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
         case "kill_client" | "pause_client":
             return Fault(at_ms, kind, lasts_ms, chance.choice(clients))

@@ -18,13 +18,14 @@ import structlog
 
 from holdfast import entropy, instant
 from holdfast.core.rules import Rules
+from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
 from holdfast.master.roles import Plan
 from holdfast.simulation.clients import ClientMachine
 from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
-from holdfast.simulation.nodes import NodeMachine
+from holdfast.simulation.nodes import MARK, NodeMachine
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.script import Fault, Operation, Script
@@ -60,6 +61,9 @@ class World:
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
         self._clocks = random.Random(f"clocks {seed}")
         self._lives = 0
+        self._marks = 0
+        self.confirmed: list[tuple[str, bytes]] = []
+        """(node, mark) that a master was told has been handled."""
         shape = script.shape
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
@@ -216,6 +220,25 @@ class World:
             if machine.alive is not None and machine.alive.role == "primary" and machine.process is not None:
                 self.scheduler.after(0, machine.alive.hand_over.set, machine.process)
 
+    def _command(self, fault: Fault) -> None:
+        """Whoever believes to lead sends a mark."""
+        for machine in self.masters.values():
+            master, process = machine.alive, machine.process
+            if master is not None and process is not None and master.server.engine is not None:
+                self.scheduler.after(0, partial(self._send_mark, master.server.engine, fault.one), process)
+
+    def _send_mark(self, engine: Engine, node: str) -> None:
+        self._marks += 1
+        body = f"{engine.state.epoch} {self._marks}".encode()
+
+        def confirm(error: HoldfastError | None) -> None:
+            if error is None:
+                self.confirmed.append((node, body))
+
+        # It may have ceased to lead, or not know the node: then nothing was sent.
+        with contextlib.suppress(HoldfastError):
+            engine.notify(node, MARK, body, instant.now_ms(), confirm)
+
     def _spoil(self, fault: Fault) -> None:
         self.masters[fault.one].disk.spoil()
 
@@ -226,7 +249,7 @@ class World:
         "lost_requests": lambda world, fault: world._share("lost_requests", fault),
         "lost_answers": lambda world, fault: world._share("lost_answers", fault),
         "lost_watches": _lost_watches, "late_store": _late_store, "slow_network": _slow,
-        "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil,
+        "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil, "command": _command,
     }  # fmt: skip
 
     def end(self) -> None:

@@ -1,0 +1,53 @@
+"""What must be true of sessions: seen from the followers' own clocks, which no master can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.messages.records import SessionClosed, SessionEnd
+from holdfast.session.standing import Standing
+from holdfast.simulation.log_checks import Report
+from holdfast.simulation.nodes import NodeMachine
+from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.scheduler import MS
+
+
+@dataclass(slots=True)
+class SessionChecks:
+    nodes: Mapping[str, NodeMachine]
+    confirmed: list[tuple[str, bytes]]
+    report: Report
+    _followed: dict[str, tuple[ProcessLoop | None, int]] = field(default_factory=dict)
+    """By node: (its process, the highest epoch that it followed)."""
+
+    def closed(self, record: SessionClosed) -> None:
+        """I4: a session that a master calls expired is so by its follower's clock."""
+        if record.cause is not SessionEnd.EXPIRED:
+            return
+        for name, node in self.nodes.items():
+            served, process = node.alive, node.process
+            if served is None or process is None or served.life.follower.session != record.session:
+                continue
+            lease = served.life.follower.lease
+            standing = lease.standing(process.now_ns() // MS) if lease is not None else Standing.EXPIRED
+            if standing is not Standing.EXPIRED:
+                self.report("I4", f"the session of {name} was called expired while it is {standing.value} there", name)
+
+    def look(self) -> None:
+        for name, node in self.nodes.items():
+            for mark, count in node.marks.items():
+                if count > 1:
+                    self.report("I6", f"{name} took command {mark.decode()} {count} times", name)
+            for mark in node.stale:
+                self.report("I3", f"{name} obeyed {mark.decode()}, of an epoch that was over", name)
+            served, process = node.alive, node.process
+            if served is not None and process is not None:
+                epoch = served.life.follower.epoch
+                life, before = self._followed.get(name, (None, 0))
+                if life is process and epoch < before:
+                    self.report("I6", f"{name} went back from epoch {before} to {epoch}", name)
+                self._followed[name] = (process, epoch)
+        for name, mark in self.confirmed:
+            if not self.nodes[name].marks[mark]:
+                self.report("I6", f"command {mark.decode()} was confirmed, and {name} never took it", name)
