@@ -9,10 +9,9 @@ from __future__ import annotations
 from holdfast.simulation.log_checks import LogChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.script import Operation
-from holdfast.simulation.world import RULES, World
+from holdfast.simulation.world import World
 
 LOOK_NS = 200 * MS
-LEASE_OVER_NS = int(RULES.lease_ttl_ms * 1.05) * MS
 VERIFYING = 100_000
 """Operations from this number on are the last reads."""
 
@@ -26,12 +25,9 @@ class Settling:
         self._stages = (self._converged, self._verified, self._returned)
         self._why = "nothing was looked at"
         self._reads = 0
-        self._unleased_ns = 0
 
     def begin(self) -> None:
         world = self._world
-        # What a client reads under a lease may be older than the log.
-        self._unleased_ns = world.scheduler.now_ns + LEASE_OVER_NS
         for name, machine in world.machines.items():
             if machine.process is None or machine.process.dead:
                 world.start(name)
@@ -67,13 +63,14 @@ class Settling:
 
     def _converged(self) -> str:
         world = self._world
-        if world.scheduler.now_ns < self._unleased_ns:
-            return "leases of the time of faults go on"
         for name, client in world.clients.items():
             if client.cache is None:
                 return f"{name} has not connected"
             if client.running:
                 return f"call {min(client.running)} of {name} has not ended"
+        # What a client reads under a lease may be older than the log.
+        if (lease := next(self._log.leases(), None)) is not None:
+            return f"{lease.client} holds a lease on {lease.id:x}"
         leading = [m for m in world.masters.values() if m.alive is not None and m.alive.role == "primary"]
         if len(leading) != 1:
             return f"{len(leading)} masters lead"
