@@ -6,6 +6,7 @@ is read by every client; then the clients hang up, and the memory that they held
 
 from __future__ import annotations
 
+from holdfast.master.engine import Engine
 from holdfast.simulation.log_checks import LogChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.script import Operation
@@ -53,7 +54,8 @@ class Settling:
         if self._stage == len(self._stages):
             return None
         promise = ("liveness", "I10", "I11")[self._stage]
-        return promise, f"after the faults: {self._why}", ""
+        # A sentence begins with whom it is about.
+        return promise, f"after the faults: {self._why}", self._why.partition(" ")[0]
 
     def _enter(self) -> None:
         if self._stage == 1:
@@ -83,10 +85,18 @@ class Settling:
             other = machine.alive
             if other is not None and other is not master and other.standby.position.index != engine.log.index:
                 return f"{name} is at {other.standby.position.index}, the log at {engine.log.index}"
-        now = int(leading[0].process.now_ns() // MS) if leading[0].process is not None else 0
-        ready = {s.name.node for s in engine.state.segments.values() if engine.primary.available(s, now)}
-        missing = sorted(world.nodes.keys() - ready)
-        return f"{missing[0]} does not lend its memory" if missing else ""
+        return self._nodes_back(engine)
+
+    def _nodes_back(self, engine: Engine) -> str:
+        """Each has mounted the memory that it has now, under a session that this primary has heard from."""
+        primary = engine.primary
+        for name, node in self._world.nodes.items():
+            session, member = primary.sessions.named(name), primary.members.get(name)
+            if session is None or session.connection <= 0 or member is None or node.alive is None:
+                return f"{name} is not back"
+            if member.session != session.id or member.boot != node.alive.boot:
+                return f"{name} has not mounted its memory"
+        return ""
 
     def _read_everything(self) -> None:
         world = self._world
