@@ -33,6 +33,15 @@ def test_the_newest_is_restored_with_its_position(tmp_path: Path) -> None:
     assert digest(restored.state.catalogue) == digest(standby.state.catalogue)
 
 
+def test_an_empty_catalogue_is_restored_too(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path)
+    store.write(*store.take(standby_at(3, keys=0)))
+    restored = store.newest()
+    assert restored is not None
+    assert restored.state.catalogue.count == 0
+    assert restored.state.segments
+
+
 def test_a_corrupt_one_is_passed_over_for_the_next_older(tmp_path: Path) -> None:
     """I18"""
     store = SnapshotStore(tmp_path)
