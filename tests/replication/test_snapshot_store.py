@@ -17,7 +17,8 @@ from tests.core.world import World
 def standby_at(batch: int, keys: int = 20) -> Standby:
     world = World()
     world.node("a", size=1 << 22)
-    world.put(*[f"k{i}" for i in range(keys)])
+    if keys:
+        world.put(*[f"k{i}" for i in range(keys)])
     return Standby(world.state, Position(batch, world.state.index, bytes([batch]) * 16))
 
 
