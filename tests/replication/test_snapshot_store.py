@@ -17,7 +17,8 @@ from tests.core.world import World
 def standby_at(batch: int, keys: int = 20) -> Standby:
     world = World()
     world.node("a", size=1 << 22)
-    world.put(*[f"k{i}" for i in range(keys)])
+    if keys:
+        world.put(*[f"k{i}" for i in range(keys)])
     return Standby(world.state, Position(batch, world.state.index, bytes([batch]) * 16))
 
 
@@ -31,6 +32,15 @@ def test_the_newest_is_restored_with_its_position(tmp_path: Path) -> None:
     assert restored is not None
     assert restored.position == standby.position
     assert digest(restored.state.catalogue) == digest(standby.state.catalogue)
+
+
+def test_an_empty_catalogue_is_restored_too(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path)
+    store.write(*store.take(standby_at(3, keys=0)))
+    restored = store.newest()
+    assert restored is not None
+    assert restored.state.catalogue.count == 0
+    assert restored.state.segments
 
 
 def test_a_corrupt_one_is_passed_over_for_the_next_older(tmp_path: Path) -> None:

@@ -185,6 +185,8 @@ class Catalogue:
 
     def insert_rows(self, keys: list[str], columns: dict[str, npt.NDArray[Any]]) -> list[int]:
         """New objects of any ids, as a snapshot holds them. Keys and ids must be unbound."""
+        if not keys:
+            return []
         slots = self._fill_rows(keys, columns)
         for oid, slot in zip(columns["ids"].tolist(), slots, strict=True):
             self.by_id.bind_one(oid, slot)

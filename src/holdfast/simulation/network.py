@@ -149,6 +149,8 @@ class Network:
         self.slowest_ns = MS
         self.cuts: dict[tuple[str, str], int] = {}
         """(from, to): how many cuts lie on that way now."""
+        self.refusing: dict[str, int] = {}
+        """Whose ports are refused now, and by how many faults."""
         self._chance = chance
         self._open: dict[Endpoint, None] = {}
         self._blocked: dict[tuple[str, str], list[tuple[Endpoint, bytes | None]]] = {}
@@ -222,7 +224,7 @@ class Network:
             return
         answered_ns = self.delay_ns()
         found = self.listeners.get((host, port))
-        if found is None:
+        if found is None or self.refusing.get(host):
             refusal = ConnectionRefusedError(f"nobody listens at {host}:{port}")
             self.scheduler.after(answered_ns, partial(_refused, connected, refusal), owner)
             return

@@ -45,6 +45,8 @@ FaultKind: TypeAlias = Literal[
     "hand_over",
     "spoil_snapshot",
     "command",
+    "refuse",
+    "slow_threads",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
@@ -93,11 +95,15 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):
-    """How large the world is."""
+    """How large the world is, and how slow."""
 
     masters: int = 2
     nodes: int = 2
     clients: int = 3
+    segment_bytes: int = 4 << 20
+    """Of each node. With little of it there is always something to evict."""
+    slowest_ms: int = 1
+    """The longest that a message is on its way while nothing is wrong."""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):
@@ -114,8 +120,19 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
 
 
 def draw(seed: int, shape: Shape | None = None) -> Script:
-    shape = shape if shape is not None else Shape()
+    shape = shape if shape is not None else draw_shape(seed)
     return Script(seed, shape, draw_operations(seed, shape), draw_faults(seed, shape))
+
+
+def draw_shape(seed: int) -> Shape:
+    chance = random.Random(f"shape {seed}")
+    return Shape(
+        masters=chance.choices((2, 3), (5, 1))[0],
+        nodes=chance.choices((1, 2, 3), (1, 5, 1))[0],
+        clients=chance.choices((2, 3, 4), (1, 4, 1))[0],
+        segment_bytes=chance.choice((1 << 20, 1 << 20, 4 << 20)),
+        slowest_ms=chance.choices((1, 20, 100), (3, 2, 1))[0],
+    )
 
 
 def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
@@ -139,7 +156,8 @@ def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
                 keys=tuple(sorted(chance.sample(keys, min(len(keys), 3)))) if many else (chance.choice(keys),),
                 size_bytes=size,
                 replicas=2 if shape.nodes > 1 and chance.random() < 0.2 else 1,
-                durability="memory" if chance.random() < 0.05 else None,
+                # An upsert that is lost brings back what it replaced: that is said plainly, and not checked here.
+                durability="memory" if chance.random() < 0.05 and verb != "upsert" else None,
                 hold_ms=chance.randint(1, 4_000),
             )
         )
@@ -167,12 +185,14 @@ def _draw_fault(
     share = chance.choice((0.1, 0.3, 0.8))
     everybody = [*masters, *nodes, *clients]
     match kind:
-        case "kill_master" | "pause_master" | "spoil_snapshot":
+        case "kill_master" | "pause_master" | "spoil_snapshot" | "refuse":
             return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
         case "kill_node" | "pause_node" | "command":
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
         case "kill_client" | "pause_client":
             return Fault(at_ms, kind, lasts_ms, chance.choice(clients))
+        case "slow_threads":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(everybody), share=share)
         case "partition":
             return Fault(at_ms, kind, lasts_ms, chance.choice(everybody))
         case "cut":

@@ -25,6 +25,7 @@ class Settling:
         self._next_ns = 0
         self._stages = (self._converged, self._verified, self._returned)
         self._why = "nothing was looked at"
+        self._about = ""
         self._reads = 0
 
     def begin(self) -> None:
@@ -54,8 +55,12 @@ class Settling:
         if self._stage == len(self._stages):
             return None
         promise = ("liveness", "I10", "I11")[self._stage]
+<<<<<<< HEAD
         # A sentence begins with whom it is about.
         return promise, f"after the faults: {self._why}", self._why.partition(" ")[0]
+=======
+        return promise, f"after the faults: {self._why}", self._about
+>>>>>>> ff0cd8a490a84f453c8096a164bbea8a91db6945
 
     def _enter(self) -> None:
         if self._stage == 1:
@@ -121,9 +126,15 @@ class Settling:
             key = call.operation.keys[0]
             if call.outcome != "done":
                 return f"{key} could not be read: {call.error}"
-            if (call.result is not None) != (key in there):
+            if (call.result is not None) != (key in there) and not self._left_since(key, call.result):
+                self._about = key
                 return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
         return ""
+
+    def _left_since(self, key: str, value: object) -> bool:
+        """What was read may have been evicted, or lost with its node, before we looked."""
+        fates = [fate for fate in self._log.fates.values() if fate.key == key and fate.left in ("EVICTED", "UNMOUNTED")]
+        return isinstance(value, bytes) and any(fate.size_bytes == len(value) for fate in fates)
 
     def _hang_up(self) -> None:
         for client in self._world.clients.values():

@@ -26,14 +26,13 @@ from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
 from holdfast.simulation.nodes import MARK, NodeMachine
-from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.script import Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
 from holdfast.simulation.stories import Line
 
 LEADER_TTL_MS = 1_000
-SEGMENT_BYTES = 4 << 20
 RULES = Rules(
     lease_ttl_ms=2_000,
     grant_timeout_ms=4_000,
@@ -52,6 +51,7 @@ class World:
         seed = script.seed
         self.scheduler = Scheduler()
         self.network = Network(self.scheduler, random.Random(f"network {seed}"))
+        self.network.slowest_ns = script.shape.slowest_ms * MS
         self.store = ObservedStore(lambda: self.scheduler.now_ns / SECOND)
         self.faults = StoreFaults()
         self.history = History()
@@ -71,7 +71,7 @@ class World:
             for i in range(shape.masters)
         }
         self.nodes = {
-            f"node-{i}": NodeMachine(f"node-{i}", ",".join(addresses), SEGMENT_BYTES) for i in range(shape.nodes)
+            f"node-{i}": NodeMachine(f"node-{i}", ",".join(addresses), shape.segment_bytes) for i in range(shape.nodes)
         }
         # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
         self.clients = {
@@ -86,7 +86,7 @@ class World:
         }
 
     def _plan(self, address: str) -> Plan:
-        return Plan(RULES, "simulated", address, LEADER_TTL_MS, snapshot_bytes=20_000)
+        return Plan(RULES, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000)
 
     def _leads(self, machine: MasterMachine, engine: Engine) -> None:
         self.watch_engine(machine, engine)
@@ -210,7 +210,26 @@ class World:
 
     def _slow(self, fault: Fault) -> Callable[[], None]:
         self.network.slowest_ns = int(400 * fault.share) * MS
-        return lambda: setattr(self.network, "slowest_ns", MS)
+        return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
+
+    def _refuse(self, fault: Fault) -> Callable[[], None]:
+        """Something between turns connections away, though the master lives: who guesses that it is dead is wrong."""
+        for other in self.masters:
+            self.network.reset(fault.one, other)
+        self.network.refusing[fault.one] = self.network.refusing.get(fault.one, 0) + 1
+
+        def end() -> None:
+            self.network.refusing[fault.one] -= 1
+
+        return end
+
+    def _slow_threads(self, fault: Fault) -> Callable[[], None] | None:
+        """Its threads are kept waiting: a copy may come long after it was asked for."""
+        process = self.machines[fault.one].process
+        if process is None:
+            return None
+        process.longest_work_ns = int(3_000 * fault.share) * MS
+        return lambda: setattr(process, "longest_work_ns", SLOWEST_WORK_NS)
 
     def _expire(self, fault: Fault) -> None:
         self.store.expire_leader("holdfast")
@@ -250,6 +269,7 @@ class World:
         "lost_answers": lambda world, fault: world._share("lost_answers", fault),
         "lost_watches": _lost_watches, "late_store": _late_store, "slow_network": _slow,
         "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil, "command": _command,
+        "refuse": _refuse, "slow_threads": _slow_threads,
     }  # fmt: skip
 
     def end(self) -> None:

@@ -1,0 +1,411 @@
+"""Bugs planted on purpose: what the simulator must find if it is worth anything.
+
+Each is a small change of production code, made for as long as a `with` block lasts. It says within how many seeds it
+must be found, and as which broken promises it may show. Where one is not found, faults, operations or checkers have
+a hole. The later half are bugs of other designs: what the requirement documents proposed, or warn of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.client import keeping, reading
+from holdfast.client.leases import KEPT_SHARE
+from holdfast.coordination import following
+from holdfast.coordination.memory import MemoryCoordination, MemoryTerm
+from holdfast.coordination.terms import out_of_order
+from holdfast.core import decide, eviction, membership, promotion, puts, removals, upkeep
+from holdfast.core.apply import apply, pack_ids
+from holdfast.core.catalogue import LIVE
+from holdfast.core.primary import Primary
+from holdfast.errors import HoldfastError
+from holdfast.master import engine, roles
+from holdfast.master.engine import FOR_EVER, Engine
+from holdfast.messages.records import Cause, GrantEnded, ObjectsEvicted, ObjectsRemoved, RemovalAnswered
+from holdfast.messages.requests import CommitPuts, GrantRanges, Locate, Located
+from holdfast.node import refused_grants
+from holdfast.node.lent_memory import LentMemory
+from holdfast.replication import batches, snapshots, standby
+from holdfast.simulation.runs import Run, run
+from holdfast.simulation.script import draw
+
+Patch = contextlib.AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    name: str
+    plant: Callable[[], Patch]
+    promises: tuple[str, ...]
+    seeds: int
+    """Within so many, counted from 0, it must be found."""
+
+
+def hunt(bug: Planted, seeds: int | None = None) -> Run | None:
+    """The first run that the bug breaks a promise in."""
+    with bug.plant():
+        for seed in range(bug.seeds if seeds is None else seeds):
+            found = run(draw(seed))
+            if found.violation is not None:
+                return found
+    return None
+
+
+def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
+    """Answers to such requests leave at once, durable or not."""
+    real = Engine._rests_on
+
+    def rests_on(self: Engine, log: Any, request: Any, before: int) -> int:
+        return 0 if isinstance(request, kind) else real(self, log, request, before)
+
+    return patch.object(Engine, "_rests_on", rests_on)
+
+
+def acknowledge_before_durable() -> Patch:
+    return _rests_on_nothing(CommitPuts)
+
+
+def answer_from_an_undurable_record() -> Patch:
+    return _rests_on_nothing(engine._BY_KEYS)
+
+
+def hand_out_a_grant_before_durable() -> Patch:
+    return _rests_on_nothing(GrantRanges)
+
+
+def reuse_before_durable() -> Patch:
+    """The grant leaves at once as well: otherwise its own record, later in the log, would vouch for the earlier."""
+    real = Primary.absorb
+
+    def absorb(self: Primary, record: Any, now: int) -> Any:
+        self.reclaim(real(self, record, now))
+        return []
+
+    return _both(patch.object(Primary, "absorb", absorb), _rests_on_nothing(GrantRanges))
+
+
+def skip_the_fence() -> Patch:
+    """What is written goes behind what there is, whoever leads."""
+
+    def write(self: MemoryTerm, index: int, batch: bytes) -> None:
+        cluster = self._cluster
+        if (self.epoch, batch) not in cluster.batches.values():
+            cluster.last += 1
+            cluster.batches[cluster.last] = (self.epoch, batch)
+            cluster.changed()
+
+    return patch.object(MemoryTerm, "_write", write)
+
+
+def fence_by_the_tail_alone() -> Patch:
+    """A deposed master may still write, as long as its successor has not."""
+
+    def write(self: MemoryTerm, index: int, batch: bytes) -> None:
+        cluster = self._cluster
+        if cluster.batches.get(index) == (self.epoch, batch):
+            return
+        if index != cluster.last + 1:
+            raise out_of_order(index, cluster.last)
+        cluster.batches[index] = (self.epoch, batch)
+        cluster.last = index
+        cluster.changed()
+
+    return patch.object(MemoryTerm, "_write", write)
+
+
+def wait_for_the_watch_alone() -> Patch:
+    """A watch event that never came is never noticed."""
+    real = following.Changes.beyond
+
+    async def beyond(self: following.Changes, seen: int, wait_s: float) -> None:
+        await real(self, seen, 3600.0)
+
+    return patch.object(following.Changes, "beyond", beyond)
+
+
+@contextlib.contextmanager
+def take_what_the_watch_says_as_next() -> Iterator[None]:
+    """A follower that takes the newest batch only, as if the watch had told of every one."""
+
+    def decode(position: batches.Position, number: int, batch: bytes) -> Any:
+        before = batches._HEAD.unpack_from(batch)[4]
+        return batches.decode_batch(batches.Position(number - 1, position.index, before), number, _at(batch, position))
+
+    real = MemoryCoordination._read_after
+
+    async def read_after(self: MemoryCoordination, after: int) -> Any:
+        found = await real(self, after)
+        return [(after + 1, found[-1][1])] if found else found
+
+    with patch.object(standby, "decode_batch", decode), patch.object(MemoryCoordination, "_read_after", read_after):
+        yield
+
+
+def _at(batch: bytes, position: batches.Position) -> bytes:
+    """The batch, as if it began right behind the position."""
+    magic, version, count, _, before = batches._HEAD.unpack_from(batch)
+    return batches._HEAD.pack(magic, version, count, position.index, before) + batch[batches._HEAD.size :]
+
+
+def short_lease_at_promotion() -> Patch:
+    return patch.object(promotion, "guard_ms", lambda state, leader_ttl_ms, proven: state.lease_ttl_ms // 4)
+
+
+def keep_leases_as_they_are_at_promotion() -> Patch:
+    return patch.object(promotion, "guard_ms", lambda state, leader_ttl_ms, proven: 0)
+
+
+def forget_the_leader_ttl_in_the_guard() -> Patch:
+    return patch.object(promotion, "guard_ms", lambda state, leader_ttl_ms, proven: state.lease_ttl_ms)
+
+
+def free_a_grant_by_its_timeout() -> Patch:
+    return patch.object(upkeep, "GrantEnded", lambda grant, settled: GrantEnded(grant, list(range(100))))
+
+
+def free_a_removed_object_under_its_lease() -> Patch:
+    real = removals._remove
+
+    def remove(*given: Any) -> Any:
+        answer, records = real(*given)
+        return answer, [ObjectsRemoved(one.ids + one.held, b"", one.cause) for one in records]
+
+    return patch.object(removals, "_remove", remove)
+
+
+def free_a_replaced_object_under_its_lease() -> Patch:
+    real = puts._giving_way
+
+    def giving_way(*given: Any) -> tuple[bytes, bytes]:
+        free, held = real(*given)
+        return free + held, b""
+
+    return patch.object(puts, "_giving_way", giving_way)
+
+
+def take_away_right_after_a_guess() -> Patch:
+    return patch.object(Engine, "_takes_away", lambda self, request, client: False)
+
+
+def follow_on_after_promotion() -> Patch:
+    real = roles._ended
+
+    async def ended(task: Any) -> None:
+        if task.get_coro().__qualname__ != "Master._follow":
+            await real(task)
+
+    return patch.object(roles, "_ended", ended)
+
+
+def lead_past_the_deadline() -> Patch:
+    def leads_for_ever(self: Engine, name: str, value: Any) -> None:
+        object.__setattr__(self, name, (lambda: FOR_EVER) if name == "leads_until" else value)
+
+    return patch.object(Engine, "__setattr__", leads_for_ever)
+
+
+def forget_the_boot_id() -> Patch:
+    """A node that comes back says that it is the one that it was."""
+    real = LentMemory.create.__func__  # type: ignore[attr-defined]
+
+    def create(cls: type[LentMemory], node: str, *given: Any, **named: Any) -> LentMemory:
+        memory: LentMemory = real(cls, node, *given, **named)
+        memory.boot = 77
+        for segment in memory.segments:
+            segment.name = segment.name._replace(boot=77)
+        return memory
+
+    return patch.object(LentMemory, "create", classmethod(create))
+
+
+def evict_the_leased() -> Patch:
+    def oldest(state: Any, need_bytes: int, now: int, soft_too: bool, most: int = 64) -> Any:
+        catalogue = state.catalogue
+        live = catalogue.live()
+        return eviction._oldest(state, live[(catalogue.flags[live] & LIVE) != 0], need_bytes, most)
+
+    return _both(patch.object(eviction, "victims", oldest), patch.object(upkeep, "victims", oldest))
+
+
+def forget_answers_of_removals() -> Patch:
+    return patch.object(
+        removals, "_remembered", lambda answer, records, client, serial: records
+    )  # Asked again, it removes again.
+
+
+def a_commit_asked_again_is_a_new_one() -> Patch:
+    real = puts._sort_out
+
+    def sort_out(primary: Any, grant: Any, request: Any, words: Any) -> Any:
+        kept = dict(grant.commits)
+        grant.commits.clear()
+        try:
+            return real(primary, grant, request, words)
+        except HoldfastError:
+            return [], bytearray(len(request.keys))
+        finally:
+            grant.commits.update(kept)
+
+    return patch.object(puts, "_sort_out", sort_out)
+
+
+def write_over_tcp_after_clean() -> Patch:
+    return patch.object(refused_grants.RefusedGrants, "check", lambda self, grant: None)
+
+
+def take_every_writer_for_gone() -> Patch:
+    """A node that registers again is taken to have lost all its writers."""
+    real = membership.register_node
+
+    def register(primary: Any, request: Any, connection: int, now: int) -> Any:
+        request.live_writers.clear()
+        return real(primary, request, connection, now)
+
+    return patch.dict(decide._DECIDE, {key: register for key, f in decide._DECIDE.items() if f is real})
+
+
+def count_a_lease_from_its_answer() -> Patch:
+    """Instead of from before the request was sent."""
+    return _lease_until(lambda sent_at, ttl_ms, now: now + ttl_ms * (KEPT_SHARE / 1000))
+
+
+def _lease_until(until: Callable[[float, int, float], float]) -> Patch:
+    from holdfast.instant import now_seconds
+
+    def lease_until(sent_at: float, ttl_ms: int) -> float:
+        return until(sent_at, ttl_ms, now_seconds())
+
+    return _both(patch.object(reading, "lease_until", lease_until), patch.object(keeping, "lease_until", lease_until))
+
+
+def believe_a_spoiled_snapshot() -> Patch:
+    real = snapshots._sections
+
+    def sections(data: memoryview) -> Any:
+        with patch.object(snapshots, "xxhash", _NoChecksums):
+            return real(data)
+
+    return patch.object(snapshots, "_sections", sections)
+
+
+class _Any(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+class _NoChecksums:
+    @staticmethod
+    def xxh3_64_intdigest(content: bytes) -> int:
+        return _Any()
+
+
+# Bugs of other designs.
+
+
+def evaluate_a_removal_again_on_the_standby() -> Patch:
+    """The standby removes whatever matches there, by its own idea of leases."""
+
+    def again(state: Any, record: Any, now: int) -> Any:
+        if isinstance(record, ObjectsRemoved) and record.cause == Cause.REMOVE_ALL:
+            everything = pack_ids(state.catalogue.id_at[slot] for slot in state.catalogue.live())
+            record = ObjectsRemoved(everything, b"", record.cause)
+        return apply(state, record, now)
+
+    return patch.object(standby, "apply", again)
+
+
+def lose_deletes_while_away() -> Patch:
+    """Removals are kept for two seconds for standbys to see, and no longer."""
+    real = standby.Standby.take
+
+    def take(self: standby.Standby, number: int, batch: bytes, now: int) -> None:
+        away_ms = now - getattr(self, "_heard", now)
+        self._heard = now  # type: ignore[attr-defined]
+
+        def kept(state: Any, record: Any, when: int) -> Any:
+            if away_ms > 2_000 and isinstance(record, ObjectsRemoved):
+                record = RemovalAnswered(0, 0, b"")
+            return apply(state, record, when)
+
+        with patch.object(standby, "apply", kept):
+            real(self, number, batch, now)
+
+    return patch.object(standby.Standby, "take", take)
+
+
+@contextlib.contextmanager
+def send_absolute_times() -> Iterator[None]:
+    """A lease ends at an instant of the master's clock, which the client takes for its own (I16)."""
+    real = decide._DECIDE[Locate]
+
+    def locate(primary: Any, request: Any, client: int, now: int) -> Any:
+        answer, records = real(primary, request, client, now)
+        return Located(answer.rows, now + answer.lease_ttl_ms, answer.topology, answer.others), records
+
+    absolute = _lease_until(lambda sent_at, ttl_ms, now: ttl_ms / 1000 if ttl_ms > 10_000 else sent_at + ttl_ms / 1000)
+    with patch.dict(decide._DECIDE, {Locate: locate}), absolute:
+        yield
+
+
+def purge_by_lease_at_promotion() -> Patch:
+    """What no lease holds, as far as the standby knows, is dropped by the new primary."""
+    real = Engine.start_epoch
+
+    def start_epoch(self: Engine, epoch: int, now: int) -> None:
+        real(self, epoch, now)
+        ids = pack_ids(self.state.catalogue.id_at[slot] for slot in self.state.catalogue.live())
+        if ids:
+            self._log([ObjectsEvicted(ids)], now)
+
+    return patch.object(Engine, "start_epoch", start_epoch)
+
+
+@contextlib.contextmanager
+def _both(one: Any, other: Any) -> Iterator[None]:
+    with one, other:
+        yield
+
+
+PLANTED = {
+    bug.name: bug
+    for bug in (
+        Planted("acknowledge before durable", acknowledge_before_durable, ("I1", "I7"), 100),
+        Planted("answer from an undurable record", answer_from_an_undurable_record, ("I2", "I7"), 100),
+        Planted("hand out a grant before it is durable", hand_out_a_grant_before_durable, ("I2", "I9"), 100),
+        Planted("reuse a freed range before that is durable", reuse_before_durable, ("I2", "I9"), 100),
+        Planted("skip the fence", skip_the_fence, ("I3", "I5", "I13"), 100),
+        Planted("fence by the tail alone", fence_by_the_tail_alone, ("I3", "I5", "I13"), 100),
+        Planted("wait for the watch alone", wait_for_the_watch_alone, ("liveness", "I10"), 100),
+        Planted("take what the watch says as next", take_what_the_watch_says_as_next, ("I5", "I13", "I10"), 100),
+        Planted("short lease at promotion", short_lease_at_promotion, ("I2", "I8"), 100),
+        Planted("keep leases as they are at promotion", keep_leases_as_they_are_at_promotion, ("I2", "I8"), 100),
+        Planted("forget the leader's ttl in the guard", forget_the_leader_ttl_in_the_guard, ("I2", "I8"), 100),
+        Planted("free a grant's range by its timeout", free_a_grant_by_its_timeout, ("I2", "I9", "I11"), 100),
+        Planted("free a removed object under its lease", free_a_removed_object_under_its_lease, ("I2", "I8"), 100),
+        Planted("free a replaced object under its lease", free_a_replaced_object_under_its_lease, ("I2", "I8"), 100),
+        Planted("take away right after a guess", take_away_right_after_a_guess, ("I2", "I7", "I8"), 100),
+        Planted("follow on after promotion", follow_on_after_promotion, ("I5", "I10", "liveness"), 100),
+        Planted("lead past the deadline", lead_past_the_deadline, ("I12",), 100),
+        Planted("forget the boot id", forget_the_boot_id, ("I2", "I14"), 100),
+        Planted("evict the leased", evict_the_leased, ("I2", "I8"), 100),
+        Planted("forget answers of removals", forget_answers_of_removals, ("I7",), 100),
+        Planted("a commit asked again is a new one", a_commit_asked_again_is_a_new_one, ("I7",), 100),
+        Planted("write over TCP after clean", write_over_tcp_after_clean, ("I2",), 100),
+        Planted("take every writer for gone", take_every_writer_for_gone, ("I2", "I9", "I11"), 100),
+        Planted("count a lease from its answer", count_a_lease_from_its_answer, ("I2", "I8"), 100),
+        Planted("believe a spoiled snapshot", believe_a_spoiled_snapshot, ("I5", "I10", "I13", "liveness"), 100),
+        Planted("evaluate a removal again", evaluate_a_removal_again_on_the_standby, ("I5", "I10"), 100),
+        Planted("lose deletes while away", lose_deletes_while_away, ("I5", "I10"), 100),
+        Planted("send absolute times", send_absolute_times, ("I2", "I8"), 100),
+        Planted("purge by lease at promotion", purge_by_lease_at_promotion, ("I8", "I10"), 100),
+    )
+}
