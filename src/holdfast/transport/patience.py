@@ -24,7 +24,7 @@ SILENCE_SECONDS = 1.0
 and given up if none comes for as long again. A master gives one at once, even while it makes a put wait."""
 
 CROWDED_SECONDS = 30e-6
-"""A look that took longer than this gave its core to somebody else. Then no core sleeps that would have to wake, and who
-gives way waits for whole turns of the others: it is better to be woken."""
+"""A look that took longer than this gave its core to somebody else. Then no core sleeps that would have to wake, and
+who gives way waits for whole turns of the others: it is better to be woken."""
 UNCROWDED_SECONDS = 0.02
 """For so long nobody looks then."""
