@@ -213,11 +213,9 @@ class Catalogue:
     def drop(self, slots: list[int]) -> list[str]:
         """These objects are gone; the keys they had. Their ranges are the caller's business, before this."""
         named = self.keys
-        gone: list[str] = []
+        gone: list[str] = [key for key in map(named.__getitem__, slots) if key is not None]
+        assert len(gone) == len(slots), "an object is dropped once"
         for slot in slots:
-            key = named[slot]
-            assert key is not None, "an object is dropped once"
-            gone.append(key)
             named[slot] = None
         self.by_key.unbind(gone)
         if len(slots) == 1:

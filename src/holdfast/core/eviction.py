@@ -68,7 +68,8 @@ def _let_soft_pins_end(state: State, now: Instant) -> None:
 
 
 def evicted(state: State, slots: Slots) -> ObjectsEvicted:
-    return ObjectsEvicted(state.catalogue.ids[slots].astype("<u8").tobytes())
+    # In the order of their ids, which is that of their puts: what lies side by side in memory goes one after another.
+    return ObjectsEvicted(np.sort(state.catalogue.ids[slots]).astype("<u8").tobytes())
 
 
 def over_watermark(primary: Primary) -> int:

@@ -7,7 +7,10 @@ a live object is dropped; pages are small, so that a few long-lived objects do n
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from holdfast.ids import ObjectId
 
@@ -15,6 +18,8 @@ PAGE_BITS = 10
 _PAGE = 1 << PAGE_BITS
 _MASK = _PAGE - 1
 _EMPTY = array("i", [-1]) * _PAGE
+MANY = 512
+"""From so many ids on they are sorted by page, and each page is asked once."""
 
 
 class IdIndex:
@@ -28,7 +33,9 @@ class IdIndex:
         page = self._pages.get(oid >> PAGE_BITS)
         return -1 if page is None else page[oid & _MASK]
 
-    def slots_of(self, ids: Iterable[ObjectId]) -> list[int]:
+    def slots_of(self, ids: Sequence[ObjectId]) -> list[int]:
+        if len(ids) >= MANY:
+            return self._slots_of_many(np.array(ids, np.uint64))
         pages = self._pages
         return [-1 if (page := pages.get(oid >> PAGE_BITS)) is None else page[oid & _MASK] for oid in ids]
 
@@ -56,7 +63,27 @@ class IdIndex:
             self._live[number] += count
             done += count
 
-    def unbind(self, ids: Iterable[ObjectId]) -> None:
+    def _slots_of_many(self, ids: npt.NDArray[np.uint64]) -> list[int]:
+        slots = np.full(len(ids), -1, np.int64)
+        for number, at, chosen in _by_page(ids):
+            page = self._pages.get(number)
+            if page is not None:
+                slots[chosen] = np.frombuffer(page, np.int32)[at]
+        return slots.tolist()
+
+    def _unbind_many(self, ids: npt.NDArray[np.uint64]) -> None:
+        pages, live = self._pages, self._live
+        for number, at, _ in _by_page(ids):
+            live[number] -= len(at)
+            if live[number]:
+                np.frombuffer(pages[number], np.int32)[at] = -1
+            else:
+                del pages[number], live[number]
+
+    def unbind(self, ids: Sequence[ObjectId]) -> None:
+        if len(ids) >= MANY:
+            self._unbind_many(np.array(ids, np.uint64))
+            return
         pages, live = self._pages, self._live
         for oid in ids:
             number = oid >> PAGE_BITS
@@ -64,3 +91,13 @@ class IdIndex:
             live[number] -= 1
             if not live[number]:
                 del pages[number], live[number]
+
+
+def _by_page(ids: npt.NDArray[np.uint64]) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.intp]]]:
+    """Per page: its number, the places in it, and which of the ids these are."""
+    order = np.argsort(ids, kind="stable")
+    numbers = ids[order] >> np.uint64(PAGE_BITS)
+    places = (ids[order] & np.uint64(_MASK)).astype(np.int64)
+    firsts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
+    for first, last in zip(firsts, [*firsts[1:], len(ids)], strict=True):
+        yield int(numbers[first]), places[first:last], order[first:last]

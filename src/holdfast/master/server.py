@@ -26,6 +26,7 @@ from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.host import this_host
+from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -52,6 +53,7 @@ class RpcServer:
         self._stays_awake = busy_poll_us / 1e6
         self._awake = False
         self._awake_until = 0.0
+        self._crowded_until = 0.0
         self._next = 1
         self._listeners: list[asyncio.Server] = []
         self._host = this_host()
@@ -70,19 +72,24 @@ class RpcServer:
     def stay_awake(self) -> None:
         """Look again at once, for a short while after a request: the next one often follows on its heels, and a core
         that went to sleep takes longer to wake, with cold caches, than most requests take."""
-        self._awake_until = now_seconds() + self._stays_awake
-        if not self._awake and self._stays_awake:
+        now = now_seconds()
+        self._awake_until = now + self._stays_awake
+        if not self._awake and self._stays_awake and now >= self._crowded_until:
             self._awake = True
             self._loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
         engine = self.engine
         # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
-        if now_seconds() < self._awake_until and (engine is None or not engine.waits_for_log):
+        now = now_seconds()
+        if now < self._awake_until and (engine is None or not engine.waits_for_log):
             os.sched_yield()
-            self._loop.call_soon(self._look_again)
-        else:
-            self._awake = False
+            took = now_seconds() - now
+            if took < CROWDED_SECONDS:
+                self._loop.call_soon(self._look_again)
+                return
+            self._crowded_until = now + took + UNCROWDED_SECONDS
+        self._awake = False
 
     def lead(self, engine: Engine) -> None:
         """From now on requests are decided here."""

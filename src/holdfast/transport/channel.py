@@ -20,7 +20,7 @@ from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLos
 from holdfast.messages.requests import GetStatus, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
-from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
+from holdfast.transport.patience import CROWDED_SECONDS, SILENCE_SECONDS, UNCROWDED_SECONDS, told_timeout_ms
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -81,6 +81,7 @@ class Channel:
         self._next_id = 0
         self._silent_from = 0.0
         self._asked_for_sign = False
+        self._crowded_until = 0.0
         _open_channels.add(self)
 
     @classmethod
@@ -289,13 +290,21 @@ class Channel:
         """A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that:
         so look a few times before waiting, giving way to whatever else wants this core."""
         receive = self._socket.recv_into
-        until = _clock(_BOOTTIME) + AWAKE_SECONDS
+        looked = _clock(_BOOTTIME)
+        if looked < self._crowded_until:
+            return receive(space)
+        until = looked + AWAKE_SECONDS
         while True:
             try:
                 return receive(space, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                if _clock(_BOOTTIME) > until:
+                now = _clock(_BOOTTIME)
+                if now > until:
                     break
+                if now - looked > CROWDED_SECONDS:
+                    self._crowded_until = now + UNCROWDED_SECONDS
+                    break
+            looked = now
             os.sched_yield()
         return receive(space)
 
