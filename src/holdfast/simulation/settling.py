@@ -55,12 +55,7 @@ class Settling:
         if self._stage == len(self._stages):
             return None
         promise = ("liveness", "I10", "I11")[self._stage]
-<<<<<<< HEAD
-        # A sentence begins with whom it is about.
-        return promise, f"after the faults: {self._why}", self._why.partition(" ")[0]
-=======
         return promise, f"after the faults: {self._why}", self._about
->>>>>>> ff0cd8a490a84f453c8096a164bbea8a91db6945
 
     def _enter(self) -> None:
         if self._stage == 1:
