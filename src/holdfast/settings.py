@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
@@ -97,8 +97,28 @@ Address = Annotated[str, AfterValidator(_address)]
 Name = Annotated[str, AfterValidator(_name)]
 Coordination = Annotated[str, AfterValidator(_shared_coordination)]
 Positive = Annotated[int, Field(gt=0)]
+PresetName = Literal["follow", "renew-all", "delayed", "mixed", "timer", "promote-only"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
+
+
+class Preset(NamedTuple):
+    """How standbys learn of leases and evictions, under one name."""
+
+    lease_sync: Literal["off", "batched", "every"]
+    standby_eviction: Literal["follow", "independent", "none"]
+    grace_ms: int | None = 0
+    """None: as long as a lease."""
+
+
+PRESETS: dict[PresetName, Preset] = {
+    "follow": Preset("batched", "follow"),
+    "renew-all": Preset("every", "independent"),
+    "delayed": Preset("off", "independent", None),
+    "mixed": Preset("every", "independent", 100),
+    "timer": Preset("batched", "independent"),
+    "promote-only": Preset("off", "none"),
+}
 
 
 class Settings(BaseSettings):
@@ -146,6 +166,25 @@ class MasterSettings(Settings):
     )
     report_interval_ms: Annotated[int, Field(ge=50)] = Field(
         10_000, description="How often a node reports its usage and counters."
+    )
+    preset: PresetName = Field(
+        "follow", description="How standbys learn of leases and evictions; docs/presets.md tells which suits when."
+    )
+    lease_sync: Literal["off", "batched", "every"] | None = Field(
+        None, description="How standbys learn of renewed leases, where it is not as the preset says."
+    )
+    standby_eviction: Literal["follow", "independent", "none"] | None = Field(
+        None, description="Who evicts on a standby, where it is not as the preset says."
+    )
+    standby_eviction_grace_ms: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="How long after a lease's end a standby that evicts by itself waits, if not as the preset says.",
+    )
+    renewal_interval_ms: Annotated[int, Field(ge=100)] = Field(
+        1_000, description="How often renewed leases are told to standbys, where they are told together."
+    )
+    urgent_renewal_ms: Annotated[int, Field(ge=0)] = Field(
+        1_000, description="A renewal of a lease that had less than this left is told at once."
     )
     durability: Literal["durable", "memory"] = Field(
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
@@ -200,6 +239,9 @@ class UpSettings(Settings):
     nodes: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Nodes to run; they take the ports from 7071 on.")
     coordination: Coordination = Field(
         "", description="Where masters elect a primary and keep the log; without it, a file in the data directory."
+    )
+    preset: PresetName | None = Field(
+        None, description="How standbys learn of leases and evictions; without it, as the masters' settings say."
     )
     token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
     ready_file: Path | None = Field(

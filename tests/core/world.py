@@ -9,9 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from holdfast.core.apply import Freed, apply, ranges_of
+from holdfast.core.catalogue import MASKED
 from holdfast.core.digest import digest
 from holdfast.core.primary import Parked, Primary
+from holdfast.core.renewing import apply_renewed, take_renewed
 from holdfast.core.rules import Rules
+from holdfast.core.standby_eviction import evict_alone
 from holdfast.core.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
@@ -25,6 +28,8 @@ from holdfast.wire.codec import expect
 
 T = TypeVar("T", bound=Message)
 CLIENT = 7
+TWIN_AHEAD_MS = 12_345
+"""A standby's clock is another one."""
 
 
 class TwinnedPrimary(Primary):
@@ -37,12 +42,12 @@ class TwinnedPrimary(Primary):
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         self.records.append(record)
-        apply(self.twin, record, now + 12_345)  # A standby's clock is another one.
+        apply(self.twin, record, now + TWIN_AHEAD_MS)
         return super().absorb(record, now)
 
 
 class World:
-    def __init__(self, **rules: float) -> None:
+    def __init__(self, **rules: float | str) -> None:
         self.now = 1_000_000
         self.primary = TwinnedPrimary(State(), Rules(**rules))  # type: ignore[arg-type]
         self.engine = Engine(self.primary)
@@ -80,6 +85,14 @@ class World:
                 if command.number > self.told.get(session, 0):
                     self.told[session] = command.number
                     self.commands.append((session, command.name, command.body))
+
+    def pass_to_twin(self) -> None:
+        """What a standby hears and does beside the log: renewals, and evictions of its own."""
+        twin, now = self.primary.twin, self.now + TWIN_AHEAD_MS
+        if self.primary.rules.lease_sync == "batched":
+            apply_renewed(twin, take_renewed(self.state, self.now), 0, now)
+        while evict_alone(twin, self.primary.rules, now):
+            pass
 
     def send(
         self, request: Message, client: int = CLIENT, connection: int = 1, timeout_ms: int = 1_000
@@ -181,28 +194,36 @@ class World:
                 return total
 
     def check(self) -> None:
-        """I5: the twin agrees. I9: objects, grants, quarantine and free space partition each segment exactly."""
+        """I5: the twin agrees. I9: the memory is accounted for."""
         state = self.state
         assert digest(state.catalogue) == digest(self.primary.twin.catalogue)
-        assert state.catalogue.count == len(state.catalogue.by_key) == len(state.catalogue.live())
+        assert state.catalogue.count == len(state.catalogue.live())
+        assert state.objects == len(state.catalogue.by_key)
         assert state.quarantine == self.primary.twin.quarantine
         assert state.grants.keys() == self.primary.twin.grants.keys()
         assert state.sessions == self.primary.twin.sessions
         assert state.sessions == {session.id: session.name for session in self.primary.sessions}
-        taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
-        live = state.catalogue.live().tolist()
-        for handle, offsets, lengths in ranges_of(state, live) if live else []:
-            taken[handle] += zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True)
-        for grant in state.grants.values():
-            for place in grant.ranges:
-                gaps = grant.taken.gaps(grant.length)
-                taken[place.segment] += [(place.offset + start, place.offset + end) for start, end in gaps]
-        for held in state.quarantine.values():
-            taken[held.segment] += [(offset, offset + length) for offset, length in held.pieces]
-        for handle, allocator in self.primary.allocators.items():
-            allocator.check()
-            free = [(start, start + size) for start, size in allocator.free_ranges()]
-            spans = np.array(sorted(taken[handle] + free))
-            assert spans[0, 0] == 0
-            assert spans[-1, 1] == state.segments[handle].size_bytes
-            assert (spans[1:, 0] == spans[:-1, 1]).all()
+        check_partition(self.primary)
+
+
+def check_partition(primary: Primary) -> None:
+    """I9: objects, grants, quarantine and free space partition each segment exactly."""
+    state = primary.state
+    taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
+    flags = state.catalogue.flags_at
+    live = [slot for slot in state.catalogue.live().tolist() if not flags[slot] & MASKED]
+    for handle, offsets, lengths in ranges_of(state, live) if live else []:
+        taken[handle] += zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True)
+    for grant in state.grants.values():
+        for place in grant.ranges:
+            gaps = grant.taken.gaps(grant.length)
+            taken[place.segment] += [(place.offset + start, place.offset + end) for start, end in gaps]
+    for held in state.quarantine.values():
+        taken[held.segment] += [(offset, offset + length) for offset, length in held.pieces]
+    for handle, allocator in primary.allocators.items():
+        allocator.check()
+        free = [(start, start + size) for start, size in allocator.free_ranges()]
+        spans = np.array(sorted(taken[handle] + free))
+        assert spans[0, 0] == 0
+        assert spans[-1, 1] == state.segments[handle].size_bytes
+        assert (spans[1:, 0] == spans[:-1, 1]).all()

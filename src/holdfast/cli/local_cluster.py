@@ -45,6 +45,7 @@ class Wanted:
     token: str = ""
     arguments: tuple[str, ...] = ()
     """For every process."""
+    master_arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -101,6 +102,7 @@ class LocalCluster:
             name = f"master-{number}"
             arguments = ["master", "--name", name, "--data-dir", str(wanted.data_dir / name)]
             arguments += ["--coordination", wanted.log, "--cluster", wanted.cluster, *wanted.arguments]
+            arguments += wanted.master_arguments
             same.append(arguments)
             placed = [*arguments, "--listen", listen, "--http", http]
             children.append(Child(name, placed, wanted.run_dir / f"{name}.json", wanted.environment))

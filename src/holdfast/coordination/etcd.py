@@ -18,7 +18,7 @@ from aetcd import rpc
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
-from holdfast.coordination.etcd_channel import EtcdChannel
+from holdfast.coordination.etcd_channel import EtcdChannel, range_end_of
 from holdfast.coordination.etcd_keys import (
     Keys,
     created_at,
@@ -30,6 +30,7 @@ from holdfast.coordination.etcd_keys import (
     put,
     txn,
 )
+from holdfast.coordination.etcd_leases import SharedLeases
 from holdfast.coordination.etcd_term import EtcdTerm
 from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, Proof, Term
 from holdfast.coordination.locations import Location
@@ -57,6 +58,8 @@ class EtcdCoordination:
         self._compacts = place.options.get("compact", "on") != "off"
         self._leader_changes = following.Changes()
         self._log_changes = following.Changes()
+        self._news = following.Changes()
+        self._leases = SharedLeases(self._channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
         self._terms: list[Tenure] = []
 
@@ -68,11 +71,14 @@ class EtcdCoordination:
     async def _keep_watching(self) -> None:
         while True:
             try:
-                async for keys in self._channel.watch([self._keys.leader, self._keys.tail]):
+                published = self._keys.published.encode()
+                async for keys in self._channel.watch([self._keys.leader, self._keys.tail], published):
                     if self._keys.leader in keys:
                         self._leader_changes.bump()
                     if self._keys.tail in keys:
                         self._log_changes.bump()
+                    if any(key.startswith(published) for key in keys):
+                        self._news.bump()
             except grpc.aio.AioRpcError as error:
                 log.debug("the watch of etcd broke: %s", error.details())
             except asyncio.CancelledError:
@@ -82,6 +88,7 @@ class EtcdCoordination:
                     raise
             self._leader_changes.bump()
             self._log_changes.bump()
+            self._news.bump()
             await asyncio.sleep(WATCH_AGAIN_S)
 
     async def _read(self, *operations: Any) -> Any:
@@ -220,20 +227,42 @@ class EtcdCoordination:
             log.info("etcd was not compacted: %s", error)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
-        lease = 0
-        if ttl_ms is not None:
-            ttl = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000))
-            lease = (await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID
-        await self._write(txn([], [put((self._keys.published + name).encode(), value, lease)]))
+        key = (self._keys.published + name).encode()
+        if ttl_ms is None:
+            await self._write(txn([], [put(key, value)]))
+            return
+        lease = await self._leases.lease_for(ttl_ms)
+        try:
+            await self._write(txn([], [put(key, value, lease)]))
+        except HoldfastError:
+            # It may be the lease that is gone: whoever asks again gets another one.
+            self._leases.forget(lease)
+            raise
 
     async def read(self, name: str) -> bytes | None:
         kvs = found(await self._read(get((self._keys.published + name).encode())), 0)
         return bytes(kvs[0].value) if kvs else None
 
     async def list(self, prefix: str) -> dict[str, bytes]:
+        return (await self._published(prefix, 0))[0]
+
+    async def _published(self, prefix: str, after_revision: int) -> tuple[dict[str, bytes], int]:
+        """What was put there after that revision, and the revision that was read."""
         start = (self._keys.published + prefix).encode()
-        kvs = found(await self._read(get(start, range_end=start[:-1] + bytes([start[-1] + 1]))), 0)
-        return {kv.key.decode()[len(self._keys.published) :]: bytes(kv.value) for kv in kvs}
+        options = {"min_mod_revision": after_revision + 1} if after_revision else {}
+        answer = await self._read(get(start, range_end=range_end_of(start), **options))
+        cut = len(self._keys.published)
+        return {kv.key.decode()[cut:]: bytes(kv.value) for kv in found(answer, 0)}, answer.header.revision
+
+    def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        revision = 0
+
+        async def read() -> dict[str, bytes]:
+            nonlocal revision
+            news, revision = await self._published(prefix, revision)
+            return news
+
+        return following.watch_published(read, lambda: self._news.count, self._news.beyond, self.look_every_s)
 
     async def unpublish(self, name: str) -> None:
         await self._write(txn([], [delete((self._keys.published + name).encode())]))

@@ -85,6 +85,11 @@ def is_stale_token(error: Any) -> bool:
     return error.code() is grpc.StatusCode.UNAUTHENTICATED or "auth store is old" in (error.details() or "")
 
 
+def range_end_of(prefix: bytes) -> bytes:
+    """The end of the range that holds everything under a prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
 class EtcdChannel:
     def __init__(self, place: Location, answer_s: float) -> None:
         self.place = place
@@ -192,17 +197,20 @@ class EtcdChannel:
         finally:
             call.cancel()
 
-    async def watch(self, keys: list[bytes]) -> AsyncIterator[list[bytes]]:
-        """The keys that changed, as one member tells it; ends when that fails. Nobody may rely on it alone."""
+    async def watch(self, keys: list[bytes], prefix: bytes) -> AsyncIterator[list[bytes]]:
+        """Those of the keys, and under the prefix, that changed, as one member tells it; ends when that fails. Nobody
+        may rely on it alone."""
         call = self._stubs().watch.Watch(metadata=self._metadata())
         self._watching = call
         try:
             for key in keys:
                 await call.write(rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key)))
+            under = rpc.WatchCreateRequest(key=prefix, range_end=range_end_of(prefix))
+            await call.write(rpc.WatchRequest(create_request=under))
             async for answer in call:
                 if answer.canceled:
                     return
-                yield [event.kv.key for event in answer.events] or keys
+                yield [event.kv.key for event in answer.events] or [*keys, prefix]
         finally:
             self._watching = None
             call.cancel()

@@ -99,3 +99,26 @@ async def watch_leader(
             first, told = False, leader
             yield leader
         await changed(seen, look_every_s)
+
+
+async def watch_published(
+    read: Callable[[], Awaitable[dict[str, bytes]]],
+    changes: Callable[[], int],
+    changed: Callable[[int, float], Awaitable[None]],
+    look_every_s: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[dict[str, bytes], None]:
+    """`read()` gives what was published since it was last asked, and the first time all there is."""
+    first = True
+    while True:
+        seen = changes()
+        try:
+            news = await read()
+        except (CoordinationLost, Uncertain) as error:
+            log.debug("watching what is published, but coordination fails: %s", error)
+            await sleep(RETRY_S)
+            continue
+        if first or news:
+            first = False
+            yield news
+        await changed(seen, look_every_s)

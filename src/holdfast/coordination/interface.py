@@ -121,6 +121,11 @@ class Coordination(Protocol):
 
     async def list(self, prefix: str) -> dict[str, bytes]: ...
 
+    def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        """What is published under the prefix at once, then what is published anew or changed. It outlasts outages, may
+        tell a value twice, and says nothing of what goes away."""
+        ...
+
     async def unpublish(self, name: str) -> None: ...
 
     async def log_bytes(self) -> int:

@@ -50,6 +50,9 @@ class Cluster:
     batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     last: int = 0
     published: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    published_at: dict[str, int] = field(default_factory=dict)
+    """Name -> which publishing of all it was."""
+    publishings: int = 0
     links: list[Link] = field(default_factory=list)
     """Whoever watches."""
 
@@ -274,7 +277,11 @@ class MemoryCoordination:
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
         await self._link.arrive()
         until = float("inf") if ttl_ms is None else self._clock() + ttl_ms / 1000
-        self._cluster.published[name] = (bytes(value), until)
+        cluster = self._cluster
+        cluster.published[name] = (bytes(value), until)
+        cluster.publishings += 1
+        cluster.published_at[name] = cluster.publishings
+        cluster.changed()
         await self._link.answer()
 
     async def read(self, name: str) -> bytes | None:
@@ -285,14 +292,30 @@ class MemoryCoordination:
         now = self._clock()
         published = self._cluster.published
         for name in [name for name, (_, until) in published.items() if until <= now]:
-            del published[name]
+            del published[name], self._cluster.published_at[name]
         found = {name: value for name, (value, _) in sorted(published.items()) if name.startswith(prefix)}
         await self._link.answer()
         return found
 
+    def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        cluster, seen = self._cluster, 0
+
+        async def read() -> dict[str, bytes]:
+            nonlocal seen
+            before, newest = seen, cluster.publishings
+            found = await self.list(prefix)
+            seen = newest
+            return {name: value for name, value in found.items() if cluster.published_at.get(name, 0) > before}
+
+        changes = self._link.changes
+        return following.watch_published(
+            read, lambda: changes.count, changes.beyond, self.look_every_s, self.timing.sleep
+        )
+
     async def unpublish(self, name: str) -> None:
         await self._link.arrive()
         self._cluster.published.pop(name, None)
+        self._cluster.published_at.pop(name, None)
         await self._link.answer()
 
     async def log_bytes(self) -> int:

@@ -29,6 +29,7 @@ from holdfast.coordination.process_proof import (
     writer_of,
 )
 from holdfast.coordination.sqlite_file import WAL_LIMIT_BYTES, lay_out_wal, prepare
+from holdfast.coordination.sqlite_news import names_after, note_published
 from holdfast.coordination.sqlite_term import SqliteTerm
 from holdfast.coordination.sqlite_worker import Result, Worker
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
@@ -37,6 +38,7 @@ from holdfast.instant import now_ms, now_seconds
 TRIM_ROWS = 32
 POLL_S = (0.002, 0.02)
 FOLLOW_WAIT_S = 0.25
+WATCH_EVERY_S = 0.05
 KILL_WAIT_S = 5.0
 
 
@@ -57,13 +59,21 @@ def read_row(connection: sqlite3.Connection, cluster: str) -> Row | None:
     return Row(record, beat, msgspec.msgpack.decode(process, type=ProcessName))
 
 
+_IS_VALID = "(until_ms IS NULL OR (boot = ? AND until_ms > ?))"
+
+
 def select_published(connection: sqlite3.Connection, cluster: str, prefix: str) -> dict[str, bytes]:
     rows = connection.execute(
-        f'SELECT name, value FROM "published {cluster}" WHERE substr(name, 1, ?) = ?'
-        " AND (until_ms IS NULL OR (boot = ? AND until_ms > ?)) ORDER BY name",
+        f'SELECT name, value FROM "published {cluster}" WHERE substr(name, 1, ?) = ? AND {_IS_VALID} ORDER BY name',
         (len(prefix), prefix, boot_id(), now_ms()),
     )
     return dict(rows.fetchall())
+
+
+def select_named(connection: sqlite3.Connection, cluster: str, names: list[str]) -> dict[str, bytes]:
+    query = f'SELECT name, value FROM "published {cluster}" WHERE name = ? AND {_IS_VALID}'
+    found = (connection.execute(query, (name, boot_id(), now_ms())).fetchone() for name in names)
+    return dict(row for row in found if row is not None)
 
 
 def lock_path(path: Path, cluster: str, epoch: int) -> Path:
@@ -225,6 +235,7 @@ class SqliteCoordination:
                 f'INSERT OR REPLACE INTO "published {self._cluster}" VALUES (?, ?, ?, ?)',
                 (name, value, boot_id(), until_ms),
             )
+            note_published(connection, self._cluster, name)
             connection.execute("COMMIT")
 
         await self._write(store)
@@ -236,6 +247,22 @@ class SqliteCoordination:
         return await self._reader.ask(
             lambda connection: select_published(connection, self._cluster, prefix), self.timing.answer_s
         )
+
+    def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        seen = 0
+
+        def news(connection: sqlite3.Connection) -> tuple[dict[str, bytes], int]:
+            names, last = names_after(connection, self._cluster, prefix, seen)
+            if names is None:
+                return select_published(connection, self._cluster, prefix), last
+            return select_named(connection, self._cluster, names), last
+
+        async def read() -> dict[str, bytes]:
+            nonlocal seen
+            found, seen = await self._reader.ask(news, self.timing.answer_s)
+            return found
+
+        return following.watch_published(read, self.leader_changes, self.leader_changed, WATCH_EVERY_S)
 
     async def unpublish(self, name: str) -> None:
         await self._write(

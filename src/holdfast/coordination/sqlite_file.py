@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.process_proof import writer_of
+from holdfast.coordination.sqlite_news import NEWS_SCHEMA
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, WrongVersion
 
 SCHEMA_VERSION = 1
@@ -49,11 +50,11 @@ def prepare(connection: sqlite3.Connection, cluster: str) -> None:
     if version > SCHEMA_VERSION:
         raise WrongVersion(f"the database was written by a newer holdfast (version {version}, here {SCHEMA_VERSION})")
     known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if {f"term {cluster}", f"log {cluster}", f"published {cluster}"} <= known:
+    if {f"term {cluster}", f"log {cluster}", f"published {cluster}", f"news {cluster}"} <= known:
         return
     if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
         raise BadValue("the database cannot be put into WAL mode: is it on a network file system?")
-    connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA.format(cluster=cluster)} COMMIT")
+    connection.executescript(f"BEGIN IMMEDIATE; {(SCHEMA + NEWS_SCHEMA).format(cluster=cluster)} COMMIT")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 

@@ -33,6 +33,7 @@ from holdfast.coordination.stored import (
     encode_tail,
 )
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
+from holdfast.coordination.zookeeper_news import PublishedWatch
 from holdfast.coordination.zookeeper_session import ZooKeeperSession
 from holdfast.coordination.zookeeper_term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
 from holdfast.errors import Uncertain
@@ -268,6 +269,17 @@ class ZooKeeperCoordination:
         names = sorted(name for name in map(self._paths.published_name, children) if name.startswith(prefix))
         values = await asyncio.gather(*(self.read(name) for name in names))
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    async def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        watching = PublishedWatch(self._session, self._paths, self.read, prefix)
+        changes = watching.changes
+        try:
+            async for news in following.watch_published(
+                watching.read, lambda: changes.count, changes.beyond, self.look_every_s
+            ):
+                yield news
+        finally:
+            watching.close()
 
     async def unpublish(self, name: str) -> None:
         try:

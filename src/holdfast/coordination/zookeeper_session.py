@@ -55,6 +55,10 @@ class ZooKeeperSession:
         """After any change of the connection, watches may have missed something."""
         self._moved.append(call)
 
+    def forget_moved(self, call: Callable[[], None]) -> None:
+        if call in self._moved:
+            self._moved.remove(call)
+
     def soon(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.catalogue import HARD_PIN, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
+from holdfast.core import narrow
+from holdfast.core.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.grants import Grant, Quarantined
+from holdfast.core.mask import lying_in
+from holdfast.core.renewing import renew
 from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
 from holdfast.core.state import Segment, State
 from holdfast.ids import COUNTER_MASK, SegmentHandle, extent_of
@@ -103,7 +106,8 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
         else:
             lost.append(slot)
     if lost:
-        state.departed.add(catalogue.drop(lost), Cause.UNMOUNT_SEGMENT.name, now)
+        _drop(state, lost, Cause.UNMOUNT_SEGMENT.name, now)
+    state.mask.forget_segment(handle)
     for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
         _end_grant(state, grant, [])
     for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
@@ -114,6 +118,11 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
 
 
 def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Freed:
+    if record.sweeps:
+        for place in record.ranges:
+            _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
+    elif record.evicted:
+        _drop(state, state.catalogue.by_id.slots_of(narrow.unpack_ids(record.evicted).tolist()), "EVICTED", now)
     state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges))
     return []
 
@@ -156,7 +165,7 @@ def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Freed:
 def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Freed:
     freed: Freed = []
     if record.replaced or record.held:
-        freed = _remove(state, record.replaced, record.held, Cause.UPSERT.name, now)
+        freed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.held), Cause.UPSERT.name, now)
     grant = state.grants[record.grant]
     flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
     slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
@@ -206,29 +215,46 @@ def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[
     return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))
 
 
-def _remove(state: State, ids: bytes, held: bytes, cause: str, now: Instant) -> Freed:
+def _drop(state: State, slots: list[int], cause: str, now: Instant) -> None:
+    """What a mask hid already has departed before."""
+    masked = state.mask.release(state.catalogue, slots)
+    gone = state.catalogue.drop(slots)
+    if len(masked) < len(gone):
+        state.departed.add(gone, cause, now)
+
+
+def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Freed:
     by_id = state.catalogue.by_id
     freed: Freed = []
-    free_slots = by_id.slots_of(unpack_ids(ids))
+    free_slots = by_id.slots_of(ids)
     if free_slots:
-        freed = ranges_of(state, free_slots)
-    held_slots = by_id.slots_of(unpack_ids(held)) if held else []
+        flags = state.catalogue.flags_at
+        # The memory of a masked object is free already.
+        occupied = [slot for slot in free_slots if not flags[slot] & MASKED] if state.mask else free_slots
+        freed = ranges_of(state, occupied) if occupied else []
+    held_slots = by_id.slots_of(held)
     if held_slots:
         for handle, offsets, lengths in ranges_of(state, held_slots):
             pieces = tuple(zip(offsets.tolist(), lengths.tolist(), strict=True))
             _quarantine(state, Quarantined(handle, pieces))
     gone = free_slots + held_slots
     if gone:
-        state.departed.add(state.catalogue.drop(gone), cause, now)
+        _drop(state, gone, cause, now)
     return freed
 
 
 def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
-    return _remove(state, record.ids, record.held, record.cause.name, now)
+    return _remove(state, unpack_ids(record.ids), unpack_ids(record.held), record.cause.name, now)
 
 
 def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:
-    return _remove(state, record.ids, b"", "EVICTED", now)
+    ids = narrow.unpack_ids(record.ids).tolist()
+    return _remove(state, [] if record.held else ids, ids if record.held else [], "EVICTED", now)
+
+
+def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Freed:
+    renew(state, narrow.unpack_ids(record.ids), now + record.left_ms, now)
+    return []
 
 
 def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> Freed:
@@ -264,4 +290,5 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.RemovalAnswered: _removal_answered,
     r.SessionOpened: _session_opened,
     r.SessionClosed: _session_closed,
+    r.LeasesRenewed: _leases_renewed,
 }

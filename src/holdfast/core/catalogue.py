@@ -28,6 +28,8 @@ SOFT_PIN: Final = 4
 ON_DISK: Final = 8
 SEVERAL: Final = 16
 """Has further replicas, in `others`."""
+MASKED: Final = 128
+"""Evicted without a record: see `mask`. This master's own affair, in no snapshot and no digest."""
 
 MEMORY: Final = 0
 DISK: Final = 1
@@ -43,6 +45,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "lease_until": np.int64,
     "last_used": np.int64,
     "flags": np.uint8,
+    "renewed": np.uint8,
 }
 
 
@@ -71,6 +74,8 @@ class Catalogue:
     lease_until: npt.NDArray[np.int64]
     last_used: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
+    renewed: npt.NDArray[np.uint8]
+    """1 where a lease was given since the standbys were last told."""
 
     def __init__(self) -> None:
         self.by_key = KeyIndex()
@@ -79,6 +84,8 @@ class Catalogue:
         self.others: dict[int, tuple[ReplicaAt, ...]] = {}
         self.soft_pin_until: dict[int, Instant] = {}
         self.count = 0
+        self.longest = 0
+        """No object here is or was larger."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
@@ -99,6 +106,7 @@ class Catalogue:
         self.lease_at = self.lease_until.data
         self.used_at = self.last_used.data
         self.flags_at = self.flags.data
+        self.renewed_at = self.renewed.data
 
     def _take_slots(self, count: int) -> list[int]:
         reused = self._free[len(self._free) - count :] if count <= len(self._free) else self._free[:]
@@ -152,6 +160,9 @@ class Catalogue:
         self.lease_at[slot] = 0
         self.used_at[slot] = now
         self.flags_at[slot] = flags | LIVE
+        self.renewed_at[slot] = 0
+        if size > self.longest:
+            self.longest = size
         self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
@@ -199,6 +210,9 @@ class Catalogue:
         at = slice(slots[0], slots[0] + len(slots)) if all_fresh else np.array(slots, np.intp)
         for name, values in columns.items():
             getattr(self, name)[at] = values
+        self.renewed[at] = 0
+        if keys:
+            self.longest = max(self.longest, int(self.sizes[at].max()))
         self.key_hashes[at] = list(map(xxh3_64_intdigest, map(str.encode, keys)))
         named = self.keys
         if all_fresh:

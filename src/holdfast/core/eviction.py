@@ -1,35 +1,48 @@
 """Which objects give way: those without a live lease or hard pin, the longest unused first (I8).
 
 Soft-pinned ones are taken in a second pass, and only if the rules allow it. A choice is array operations over
-the columns and bounded in number, so that a full cache never stops for long.
+the columns and bounded in number, so that a full cache never stops for long. An eviction is a record, or, where the
+rules say that evictions are not logged, a change of the mask: then the memory is free at once, and the record of the
+grant that takes it tells the others.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue import HARD_PIN, LIVE, SEVERAL, SOFT_PIN, Slots, extents_of
+from holdfast.core.apply import ranges_of
+from holdfast.core.catalogue import HARD_PIN, LIVE, MASKED, SEVERAL, SOFT_PIN, Slots, extents_of
+from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Primary
-from holdfast.core.rules import EVICT_STEP
+from holdfast.core.rules import EVICT_STEP, Rules
 from holdfast.core.state import State
 from holdfast.instant import Instant
 from holdfast.messages.records import ObjectsEvicted
+from holdfast.messages.shapes import Record
 
 
-def victims(state: State, need_bytes: int, now: Instant, soft_too: bool, most: int = EVICT_STEP) -> Slots:
-    """Slots to evict, oldest use first, until they free `need_bytes` or there are `most` of them."""
+def victims(
+    state: State, need_bytes: int, now: Instant, soft_too: bool, most: int = EVICT_STEP, grace_ms: int = 0
+) -> Slots:
+    """Slots to evict, oldest use first, until they free `need_bytes` or there are `most` of them.
+
+    With a grace, only those whose lease ended, and whose last use was, at least so long ago.
+    """
     catalogue = state.catalogue
     top = catalogue.top
     _let_soft_pins_end(state, now)
     # One comparison tells live and unpinned apart from everything else.
     pins = HARD_PIN | SOFT_PIN
-    unleased = catalogue.lease_until[:top] <= now
-    plain = np.flatnonzero(((catalogue.flags[:top] & (LIVE | pins)) == LIVE) & unleased)
+    concerned = LIVE | MASKED | pins
+    unleased = catalogue.lease_until[:top] <= now - grace_ms
+    if grace_ms:
+        unleased &= catalogue.last_used[:top] <= now - grace_ms
+    plain = np.flatnonzero(((catalogue.flags[:top] & concerned) == LIVE) & unleased)
     chosen = _oldest(state, plain, need_bytes, most)
     if soft_too and len(chosen) == len(plain) < most:
         missing = need_bytes - _bytes_of(state, chosen)
         if missing > 0:
-            soft = np.flatnonzero(((catalogue.flags[:top] & (LIVE | pins)) == (LIVE | SOFT_PIN)) & unleased)
+            soft = np.flatnonzero(((catalogue.flags[:top] & concerned) == (LIVE | SOFT_PIN)) & unleased)
             chosen = np.concatenate([chosen, _oldest(state, soft, missing, most - len(chosen))])
     return chosen
 
@@ -69,20 +82,50 @@ def _let_soft_pins_end(state: State, now: Instant) -> None:
 
 def evicted(state: State, slots: Slots) -> ObjectsEvicted:
     # In the order of their ids, which is that of their puts: what lies side by side in memory goes one after another.
-    return ObjectsEvicted(np.sort(state.catalogue.ids[slots]).astype("<u8").tobytes())
+    return ObjectsEvicted(pack_ids(state.catalogue.ids[slots]))
+
+
+def _let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
+    """The record of their eviction, or none, with their memory free at once."""
+    if not len(slots):
+        return []
+    state = primary.state
+    if primary.rules.logs_evictions:
+        return [evicted(state, slots)]
+    freed = ranges_of(state, slots)
+    state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
+    primary.evicted += len(slots)
+    primary.reclaim(freed)
+    return []
 
 
 def over_watermark(primary: Primary) -> int:
     """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
     capacity = primary.capacity_bytes
-    used = capacity - primary.free_bytes
-    if used <= primary.rules.high_watermark * capacity:
+    return excess_bytes(primary.rules, capacity, capacity - primary.free_bytes)
+
+
+def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
+    if used <= rules.high_watermark * capacity:
         return 0
-    return used - int((primary.rules.high_watermark - primary.rules.eviction_margin) * capacity)
+    return used - int((rules.high_watermark - rules.eviction_margin) * capacity)
 
 
-def make_room(primary: Primary, need_bytes: int, now: Instant) -> list[ObjectsEvicted]:
-    """What to evict for an allocation that failed: at least the margin, so that the next ones find room too."""
+def make_room(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, list[Record]]:
+    """What to evict for an allocation that failed: at least the margin, so that the next ones find room too.
+
+    How many went, and the record of it, if evictions are logged.
+    """
     margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
-    slots = victims(primary.state, max(need_bytes, margin), now, primary.rules.evict_soft_pinned)
-    return [evicted(primary.state, slots)] if len(slots) else []
+    return _evict(primary, max(need_bytes, margin), now)
+
+
+def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
+    """One bounded step towards the watermark; the same answer."""
+    excess = over_watermark(primary)
+    return _evict(primary, excess, now) if excess > 0 else (0, [])
+
+
+def _evict(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, list[Record]]:
+    slots = victims(primary.state, need_bytes, now, primary.rules.evict_soft_pinned)
+    return len(slots), _let_go(primary, slots, now)

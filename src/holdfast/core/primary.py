@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import Freed, apply, unpack_ids
 from holdfast.core.grants import Grant
+from holdfast.core.narrow import count_ids
+from holdfast.core.narrow import unpack_ids as unpack_close_ids
 from holdfast.core.rules import Rules
 from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
@@ -22,6 +24,7 @@ from holdfast.messages.records import (
     GrantEnded,
     LogStarted,
     ObjectsCommitted,
+    ObjectsEvicted,
     ObjectsRemoved,
     RangesGranted,
     SegmentMounted,
@@ -68,6 +71,10 @@ class Primary:
         self.members: dict[str, Member] = {}
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
+        self.evicted = 0
+        """Objects, since this primary began."""
+        self.urgent = False
+        """A lease was renewed that was about to end: the standbys should hear of it soon."""
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
@@ -88,6 +95,8 @@ class Primary:
                 self.sessions.epoch = record.epoch
             case LogStarted():
                 self.sessions.history = record.log_id
+            case ObjectsEvicted():
+                self.evicted += count_ids(record.ids)
         if state.next_quarantine != first_entry:
             self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
         return freed
@@ -117,10 +126,11 @@ class Primary:
                 allocator.free_many(offsets, lengths)
 
     def _longest_lease(self, record: Record) -> Instant:
-        if not isinstance(record, ObjectsRemoved | ObjectsCommitted) or not record.held:
+        if not isinstance(record, ObjectsRemoved | ObjectsCommitted | ObjectsEvicted) or not record.held:
             return 0
         catalogue = self.state.catalogue
-        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(unpack_ids(record.held)))
+        held = unpack_close_ids(record.ids).tolist() if isinstance(record, ObjectsEvicted) else unpack_ids(record.held)
+        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(held))
 
     def _forget_grant(self, grant: GrantId) -> None:
         self.grant_deadline.pop(grant, None)

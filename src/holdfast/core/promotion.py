@@ -12,11 +12,14 @@ import numpy as np
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import ranges_of
 from holdfast.core.drift import lengthened
+from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Member, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
-from holdfast.ids import SegmentHandle
+from holdfast.ids import MAX_BATCH, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.records import ObjectsEvicted
+from holdfast.messages.shapes import Record
 
 
 def guard_ms(state: State, leader_ttl_ms: int, proven: bool) -> int:
@@ -54,6 +57,14 @@ def _expect_back(primary: Primary, base: Instant) -> None:
         node, boot = segment.name.node, segment.name.boot
         member = primary.members.setdefault(node, Member(node, boot, by_name.get(node, 0), given_up_at))
         member.handles.append(segment.handle)
+
+
+def evicted_alone(state: State) -> list[Record]:
+    """What a standby evicted without a record becomes one. Its memory waits for the guard in quarantine: the old
+    primary knew nothing of it, and may have leased these objects."""
+    slots = state.mask.slots()
+    ids = state.catalogue.ids[slots]
+    return [ObjectsEvicted(pack_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)]
 
 
 def _occupied(state: State) -> dict[SegmentHandle, tuple[np.ndarray, np.ndarray]]:

@@ -10,6 +10,7 @@ from array import array
 
 import numpy as np
 
+from holdfast.core import narrow
 from holdfast.core.apply import pack_ids, runs_of
 from holdfast.core.catalogue import extents_of
 from holdfast.core.checks import check_keys, check_sizes, unpack_words
@@ -18,7 +19,7 @@ from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
 from holdfast.core.placement import available_nodes, check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
-from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, SCALAR_BELOW
+from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, MAX_REPLICAS, SMALL_ALIGN, GrantId, extent_of, object_id
 from holdfast.instant import Instant
@@ -54,14 +55,28 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     check_possible(primary, length, extent_of(max(sizes)), request.replicas, now)
     _check_window(primary, client, length * request.replicas)
     places = place(primary, length, request.replicas, request.prefer, now)
-    if places is None:
+    while places is None:
         if available_nodes(primary, now) < request.replicas:
             return PARKED, records  # It waits for nodes to come back; evicting would help nobody.
-        return PARKED, [*records, *make_room(primary, length * request.replicas, now)]
+        gone, evictions = make_room(primary, length * request.replicas, now)
+        if evictions or not gone:
+            return PARKED, [*records, *evictions]  # It waits for that record to be durable, or for a lease to end.
+        places = place(primary, length, request.replicas, request.prefer, now)
     writers = {attached.segment: attached.writer for attached in request.attached}
     ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
-    records.append(RangesGranted(request.grant, length, ranges))
+    records.append(RangesGranted(request.grant, length, ranges, *_evicted_there(primary, ranges, length)))
     return _granted(primary, request.grant, length, ranges, taken), records
+
+
+def _evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
+    """How the record says that what lay in these ranges is gone, where no other record has said so."""
+    mask, catalogue = primary.state.mask, primary.state.catalogue
+    if not mask:
+        return b"", False
+    gone = {slot for one in ranges for slot in mask.over(catalogue, one.segment, one.offset, length)}
+    if len(gone) > NAMED_EVICTIONS:
+        return b"", True
+    return narrow.pack_ids(sorted(catalogue.id_at[slot] for slot in gone)), False
 
 
 def _wanted(primary: Primary, request: q.GrantRanges) -> tuple[tuple[int, ...], bytes]:
@@ -158,7 +173,8 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
         whole = len(fresh) == len(request.keys)
         rows = request.rows if whole else _rows_of(words, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
-        replaced, held = _giving_way(primary, keys, now) if request.upsert else (b"", b"")
+        gives_way = request.upsert or state.mask
+        replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
         records.append(
             ObjectsCommitted(
                 grant=grant.id,
@@ -256,9 +272,11 @@ def _check_places(grant: Grant, rows: bytes) -> None:
 
 
 def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:
-    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, those under a lease."""
+    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, those under a lease.
+    And of objects that were evicted from under these keys without a record: any put does away with them (I7)."""
     catalogue = primary.state.catalogue
     slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
+    slots += primary.state.mask.slots_under(keys)
     free = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] <= now)
     held = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
     return free, held

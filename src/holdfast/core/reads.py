@@ -10,14 +10,16 @@ import struct
 
 import numpy as np
 
-from holdfast.core.catalogue import DISK, HARD_PIN, SEVERAL, Slots
+from holdfast.core.catalogue import DISK, HARD_PIN, MASKED, SEVERAL, Slots
 from holdfast.core.checks import check_keys, unpack_words
+from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
 from holdfast.ids import extent_of
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
-from holdfast.messages.shapes import SegmentPlace
+from holdfast.messages.records import LeasesRenewed
+from holdfast.messages.shapes import Record, SegmentPlace
 
 _pack_row = struct.Struct("<5Q").pack
 _NO_ROW = bytes(40)
@@ -29,14 +31,38 @@ def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> De
         return q.Presence(by_key.presence(request.keys)), []
     slots = by_key.slots_of(request.keys)
     _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), now)
-    return q.Presence(bytes([slot >= 0 for slot in slots])), []
+    return q.Presence(bytes([slot >= 0 for slot in slots])), _renewal_of(primary, slots)
 
 
 def _lease(primary: Primary, slots: Slots, now: Instant) -> None:
     catalogue = primary.state.catalogue
-    until = now + primary.rules.lease_ttl_ms
-    catalogue.lease_until[slots] = np.maximum(catalogue.lease_until[slots], until)
+    rules = primary.rules
+    before = catalogue.lease_until[slots]
+    if len(slots) and int(before.min()) < now + rules.urgent_renewal_ms:
+        primary.urgent = True
+    catalogue.lease_until[slots] = np.maximum(before, now + rules.lease_ttl_ms)
     catalogue.last_used[slots] = now
+    catalogue.renewed[slots] = 1
+
+
+def _lease_one(primary: Primary, slot: int, now: Instant) -> None:
+    """The same for one object, without an array."""
+    catalogue, rules = primary.state.catalogue, primary.rules
+    before = catalogue.lease_at[slot]
+    if before < now + rules.urgent_renewal_ms:
+        primary.urgent = True
+    catalogue.lease_at[slot] = max(before, now + rules.lease_ttl_ms)
+    catalogue.used_at[slot] = now
+    catalogue.renewed_at[slot] = 1
+
+
+def _renewal_of(primary: Primary, slots: list[int]) -> list[Record]:
+    """Where every renewal is logged, the record of this one."""
+    if primary.rules.lease_sync != "every":
+        return []
+    id_at = primary.state.catalogue.id_at
+    ids = {id_at[slot] for slot in slots if slot >= 0}
+    return [LeasesRenewed(pack_ids(sorted(ids)), primary.rules.lease_ttl_ms)] if ids else []
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
@@ -49,20 +75,18 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
         for i, slot in enumerate(slots):
             if slot >= 0 and catalogue.flags_at[slot] & SEVERAL:
                 others.extend((i, place.segment, place.offset) for place in catalogue.others[slot])
-    return q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others), []
+    located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
+    return located, _renewal_of(primary, slots)
 
 
 def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
     catalogue = primary.state.catalogue
-    until = now + primary.rules.lease_ttl_ms
     rows = b""
     for slot in slots:
         if slot < 0:
             rows += _NO_ROW
             continue
-        if catalogue.lease_at[slot] < until:
-            catalogue.lease_at[slot] = until
-        catalogue.used_at[slot] = now
+        _lease_one(primary, slot, now)
         rows += _pack_row(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
@@ -97,16 +121,18 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
     """Still the same id at the same place means that every byte read there was right: ids never return."""
     words = unpack_words(request.rows, 3)
     catalogue = primary.state.catalogue
-    until = now + primary.rules.lease_ttl_ms
     found = bytearray()
+    renewed: list[int] = []
     for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
         slot = catalogue.by_id.slot_of(oid)
         there = slot >= 0 and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
+        if there and catalogue.flags_at[slot] & MASKED:
+            there = False  # Its memory may be granted to somebody in this very moment.
         if there:
-            catalogue.lease_at[slot] = max(catalogue.lease_at[slot], until)
-            catalogue.used_at[slot] = now
+            _lease_one(primary, slot, now)
+            renewed.append(slot)
         found.append(there)
-    return q.Presence(bytes(found)), []
+    return q.Presence(bytes(found)), _renewal_of(primary, renewed)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
@@ -117,6 +143,8 @@ def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) 
         keys = [key for key in slice_ if key is not None and key.startswith(request.prefix)]
     else:
         keys = [key for key in slice_ if key is not None]
+    if primary.state.mask:
+        keys = [key for key in keys if primary.state.mask.slot_of(key) < 0]
     return q.KeyList(keys, stop if stop < len(named) else 0), []
 
 

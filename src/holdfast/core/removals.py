@@ -13,7 +13,7 @@ from typing import Any
 import re2
 
 from holdfast.core.apply import pack_ids
-from holdfast.core.catalogue import HARD_PIN
+from holdfast.core.catalogue import HARD_PIN, MASKED
 from holdfast.core.checks import check_keys
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import VISIT_SLOTS
@@ -32,9 +32,11 @@ def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> De
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
         return q.Removed(*_ANSWER.unpack(earlier)), []
-    found = primary.state.catalogue.by_key.slots_of(list(dict.fromkeys(request.keys)))
+    keys = list(dict.fromkeys(request.keys))
+    found = primary.state.catalogue.by_key.slots_of(keys)
     slots = [slot for slot in found if slot >= 0]
-    answer, records = _remove(primary, slots, request.force, Cause.REMOVE, now)
+    hidden = primary.state.mask.slots_under(keys)
+    answer, records = _remove(primary, slots + hidden, request.force, Cause.REMOVE, now)
     answer = q.Removed(answer.removed, answer.leased, answer.lease_left_ms, 0, len(found) - len(slots), answer.pinned)
     return answer, _remembered(answer, records, client, request.serial)
 
@@ -82,10 +84,14 @@ def _remove(
     lease_at, flags_at = catalogue.lease_at, catalogue.flags_at
     free: list[int] = []
     held: list[int] = []
-    leased = pinned = lease_left = 0
+    leased = pinned = lease_left = hidden = 0
     for slot in slots:
         is_leased = lease_at[slot] > now
-        if not force and flags_at[slot] & HARD_PIN:
+        if flags_at[slot] & MASKED:
+            # Nobody was shown it any more; but another master may hold it, and must not bring it back (I7).
+            free.append(catalogue.id_at[slot])
+            hidden += 1
+        elif not force and flags_at[slot] & HARD_PIN:
             pinned += 1
         elif not force and is_leased:
             leased += 1
@@ -95,7 +101,7 @@ def _remove(
         else:
             free.append(catalogue.id_at[slot])
     records: list[Record] = [ObjectsRemoved(pack_ids(free), pack_ids(held), cause)] if free or held else []
-    return q.Removed(len(free) + len(held), leased, lease_left, pinned=pinned), records
+    return q.Removed(len(free) - hidden + len(held), leased, lease_left, pinned=pinned), records
 
 
 def _remembered(answer: q.Removed, records: list[Record], client: int, serial: int) -> list[Record]:

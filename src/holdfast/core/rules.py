@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+LeaseSync: TypeAlias = Literal["off", "batched", "every"]
+StandbyEviction: TypeAlias = Literal["follow", "independent", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +23,23 @@ class Rules:
     session_reply_left_ms: int = 5_000
     session_jeopardy_ms: int = 30_000
     report_interval_ms: int = 10_000
+    lease_sync: LeaseSync = "batched"
+    standby_eviction: StandbyEviction = "follow"
+    standby_eviction_grace_ms: int = 0
+    renewal_interval_ms: int = 1_000
+    urgent_renewal_ms: int = 1_000
+
+    @property
+    def logs_evictions(self) -> bool:
+        return self.standby_eviction == "follow"
 
 
 MAX_GRANTS_PER_CLIENT = 1_024
 """Bounds what one client can make a master remember, beside the bytes that `write_window_bytes` bounds."""
 EVICT_STEP = 8_192
 """Victims of one step: a step must not hold up the requests behind it."""
+NAMED_EVICTIONS = 64
+"""A grant over fewer evicted objects than this names them; over more, it says that all are gone that lie there."""
 VISIT_SLOTS = 32_768
 """Slots that one removal by pattern visits."""
 LIST_SLOTS = 4_096

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.core.catalogue import Catalogue
 from holdfast.core.departed import Departed
 from holdfast.core.grants import Grant, Quarantined
+from holdfast.core.mask import Mask
 from holdfast.ids import GrantId, SegmentHandle, SegmentName
 
 
@@ -37,6 +38,8 @@ class State:
     soft_pin_ttl_ms: int = 0
     grant_timeout_ms: int = 0
     catalogue: Catalogue = field(default_factory=Catalogue)
+    mask: Mask = field(default_factory=Mask)
+    """Evictions that are in no log; each master's own, and so not determined by it."""
     segments: dict[SegmentHandle, Segment] = field(default_factory=dict)
     topology: int = 0
     """Changes whenever a segment comes or goes."""
@@ -61,3 +64,8 @@ class State:
         """The most records that a master of that epoch can have made durable, as far as this log tells; the log's
         own length for the one that goes on."""
         return next((start for later, start in self.epoch_starts.items() if later > epoch), self.index)
+
+    @property
+    def objects(self) -> int:
+        """How many objects there are to be seen."""
+        return self.catalogue.count - len(self.mask)

@@ -1,8 +1,7 @@
-"""What time brings about, asked for at every tick: evictions, grants and quarantines that end, nodes long silent."""
+"""What time brings about, asked for at every tick: grants and quarantines that end, nodes long silent."""
 
 from __future__ import annotations
 
-from holdfast.core.eviction import evicted, over_watermark, victims
 from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
 from holdfast.instant import Instant
@@ -23,12 +22,3 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
     records += silent_too_long(primary, now)
     ask_to_clean(primary, now)
     return records
-
-
-def evict(primary: Primary, now: Instant) -> list[Record]:
-    """One bounded step towards the watermark."""
-    excess = over_watermark(primary)
-    if excess <= 0:
-        return []
-    slots = victims(primary.state, excess, now, primary.rules.evict_soft_pinned)
-    return [evicted(primary.state, slots)] if len(slots) else []

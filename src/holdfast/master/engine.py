@@ -15,17 +15,28 @@ from functools import partial
 
 from holdfast.core.apply import Freed
 from holdfast.core.decide import decide
+from holdfast.core.eviction import evict
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
+from holdfast.core.promotion import evicted_alone
 from holdfast.core.puts import wanted_bytes
 from holdfast.core.state import State
-from holdfast.core.upkeep import evict, upkeep
+from holdfast.core.upkeep import upkeep
 from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession
-from holdfast.messages.records import EpochStarted, LogStarted, ObjectsCommitted, ObjectsEvicted, SettingsChanged
-from holdfast.messages.requests import CommitPuts, Exists, GrantRanges, Locate, Remove, RemoveMatching, Stat
+from holdfast.messages.records import EpochStarted, LogStarted, ObjectsCommitted, SettingsChanged
+from holdfast.messages.requests import (
+    CommitPuts,
+    Exists,
+    GrantRanges,
+    Locate,
+    Remove,
+    RemoveMatching,
+    RenewLeases,
+    Stat,
+)
 from holdfast.messages.shapes import Message, Record
 from holdfast.replication.pending import PendingLog
 from holdfast.wire.codec import failed
@@ -41,6 +52,8 @@ _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, Ke
 """Whose caller is known by its connection."""
 _BY_KEYS = (Exists, Locate, Stat)
 """Whose answers rest on the objects under their keys and on nothing else."""
+_RENEWING = (Exists, Locate, RenewLeases)
+"""Whose only record is that of a renewal, which nothing rests on."""
 _PUTS = frozenset({GrantRanges, CommitPuts})
 
 
@@ -63,9 +76,10 @@ class Engine:
         self.settled_at: Instant = 0
         """Until then an earlier primary may still answer: nothing that it has is taken from under it."""
         self.failures: Counter[str] = Counter()
-        self.evicted = 0
         self.on_record: Callable[[], None] = lambda: None
         """Called when there is something to write."""
+        self.on_urgent: Callable[[], None] = lambda: None
+        """Called when a lease was renewed that was about to end."""
         self._durability = durability
         self._parked: list[Waiting] = []
         self._freed = False
@@ -81,6 +95,10 @@ class Engine:
     @property
     def waits_for_log(self) -> bool:
         return self.log is not None and self.log.index != self.log.durable
+
+    @property
+    def evicted(self) -> int:
+        return self.primary.evicted
 
     @property
     def parked(self) -> int:
@@ -99,7 +117,7 @@ class Engine:
             rules.session_lease_ms,
             rules.session_jeopardy_ms,
         )
-        self._log([EpochStarted(epoch), ttls], now)
+        self._log([EpochStarted(epoch), ttls, *evicted_alone(self.state)], now)
 
     def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
         """The reply, and the index that must be durable before it leaves (0: none).
@@ -119,6 +137,9 @@ class Engine:
         else:
             reply = self._decide(request, client, now)
         after = self._rests_on(log, request, reply, before) if log is not None else 0
+        if self.primary.urgent:
+            self.primary.urgent = False
+            self.on_urgent()
         if self._freed and self._parked:
             self._retry_parked(now)
         return reply, after
@@ -176,12 +197,12 @@ class Engine:
         if isinstance(request, KeepAlive):
             # A log that is slow must cost nobody the session.
             return log.index if isinstance(reply, KeptAlive) and reply.commands else 0
-        if log.index > before:
+        if log.index > before and not isinstance(request, _RENEWING):
             in_memory = isinstance(request, CommitPuts) and (request.durability or self._durability) == "memory"
             return 0 if in_memory else log.index
         if isinstance(request, _BY_KEYS):
             return log.needed_for(request.keys)
-        return log.index
+        return before if before > log.durable else 0
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
         assert self.log is not None, "without a log nothing has to wait"
@@ -201,11 +222,14 @@ class Engine:
             self._retry_parked(now)
 
     def _decide(self, request: Message, caller: int, now: Instant) -> Message | Parked:
+        gone = self.primary.evicted
         try:
             reply, records = decide(self.primary, request, caller, now)
         except HoldfastError as error:
             self.failures[error.code] += 1
             return failed(error)
+        if self.primary.evicted != gone:
+            self._freed = True  # Without a record that would have to be durable first.
         if records:
             self._log(records, now)
         return reply
@@ -216,8 +240,6 @@ class Engine:
         for record in records:
             gone = departed.batches
             freed = self.primary.absorb(record, now)
-            if isinstance(record, ObjectsEvicted):
-                self.evicted += len(record.ids) // 8
             if log is None:
                 self._lend_again(freed)
                 continue
@@ -267,12 +289,13 @@ class Engine:
         self._log(upkeep(self.primary, now), now)
         sessions.answer_due(now)
         self.deliver()
-        victims = evict(self.primary, now)
-        self._log(victims, now)
+        gone, evictions = evict(self.primary, now)
+        self._log(evictions, now)
+        self._freed = self._freed or (gone > 0 and not evictions)
         if self._parked and self._freed:
             self._retry_parked(now)
         self._refuse_late(now)
-        return bool(victims) or (bool(self._parked) and self._freed)
+        return gone > 0 or (bool(self._parked) and self._freed)
 
     def _refuse_late(self, now: Instant) -> None:
         late = [one for one in self._parked if one.deadline <= now]

@@ -20,13 +20,22 @@ from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
 from holdfast.replication.snapshot_store import SnapshotStore
-from holdfast.settings import MasterSettings, join_address, split_address
+from holdfast.settings import PRESETS, MasterSettings, join_address, split_address
 
 log = structlog.get_logger("holdfast.master")
 
 
 def rules_of(settings: MasterSettings) -> Rules:
-    return Rules(**{name: getattr(settings, name) for name in Rules.__dataclass_fields__})
+    """What is set by itself wins over what the preset says."""
+    preset = PRESETS[settings.preset]
+    grace_ms = settings.lease_ttl_ms if preset.grace_ms is None else preset.grace_ms
+    named = {
+        "lease_sync": preset.lease_sync,
+        "standby_eviction": preset.standby_eviction,
+        "standby_eviction_grace_ms": grace_ms,
+    }
+    given = {name: getattr(settings, name) for name in Rules.__dataclass_fields__}
+    return Rules(**{**given, **{name: value for name, value in named.items() if given[name] is None}})
 
 
 def serve(settings: MasterSettings) -> int:

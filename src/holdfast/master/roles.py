@@ -32,12 +32,14 @@ from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine import Engine
+from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.suspicion import refused_leader
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
+from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 
@@ -87,6 +89,7 @@ class Master:
         self.promotion_ms = -1
         """The last one, from winning the term to serving."""
         self.writer: LogWriter | None = None
+        self.renewals: RenewalWriter | RenewalFollower | None = None
         self._caught_up = asyncio.Event()
         self._last_batch = 0
         self._won_at = 0.0
@@ -174,6 +177,7 @@ class Master:
         following = asyncio.create_task(self._follow(coordination))
         keeping = asyncio.create_task(self.snapshots.keep_for_standby(lambda: self.standby))
         caught_up = asyncio.create_task(self._caught_up.wait())
+        aside = asyncio.create_task(self._follow_aside(coordination))
         campaigning: asyncio.Task[Term] | None = None
         term: Term | None = None
         try:
@@ -183,7 +187,7 @@ class Master:
             await _first(following, campaigning)
             term = campaigning.result()
         finally:
-            for task in (following, keeping, caught_up, campaigning):
+            for task in (following, keeping, caught_up, aside, campaigning):
                 if task is not None:
                     await _ended(task)
             if term is None and campaigning is not None:
@@ -195,6 +199,16 @@ class Master:
             await term.resign()
             raise
         return term
+
+    async def _follow_aside(self, coordination: Coordination) -> None:
+        """What a standby does beside following the log, once it has read it."""
+        await self._caught_up.wait()
+        rules = self.plan.rules
+        self.renewals = RenewalFollower(coordination, lambda: self.standby)
+        async with asyncio.TaskGroup() as doing:
+            doing.create_task(self.renewals.run())
+            if rules.standby_eviction == "independent":
+                doing.create_task(keep_evicting_alone(lambda: self.standby, rules))
 
     async def _follow(self, coordination: Coordination) -> None:
         while True:
@@ -284,6 +298,7 @@ class Master:
             term, pending, coordination.max_batch_bytes, lambda: engine.after_durable(now_ms())
         )
         engine.on_record = writer.rouse
+        renewing = asyncio.create_task(self._write_renewals(coordination, engine, term))
         ended = asyncio.create_task(term.ended())
         writing = asyncio.create_task(self._write(writer, engine, term))
         giving_up = asyncio.create_task(self.hand_over.wait())
@@ -304,7 +319,7 @@ class Master:
         finally:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
-            for task in (writing, keeping, ended, giving_up):
+            for task in (writing, keeping, renewing, ended, giving_up):
                 await _ended(task)
             with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
                 await term.resign()
@@ -331,6 +346,16 @@ class Master:
         self.server.lead(engine)
         log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
         await writer.run()
+
+    async def _write_renewals(self, coordination: Coordination, engine: Engine, term: Term) -> None:
+        """Tell the standbys of renewed leases, where they are told so."""
+        rules = self.plan.rules
+        self.renewals = None
+        if rules.lease_sync == "batched":
+            sender = RenewalSender(engine.state, rules, term.epoch, now_ms(), coordination.max_batch_bytes)
+            self.renewals = RenewalWriter(sender, coordination)
+            engine.on_urgent = self.renewals.urge
+            await self.renewals.run()
 
     async def snapshot(self) -> int:
         """Write one now, whatever the role; the number of its last batch."""

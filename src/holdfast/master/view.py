@@ -19,6 +19,7 @@ from holdfast.core.state import State
 from holdfast.errors import HoldfastError, Refused
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer
+from holdfast.master.renewing import RenewalFollower, RenewalWriter
 from holdfast.master.roles import Master
 from holdfast.messages.requests import (
     Done,
@@ -106,7 +107,7 @@ class MasterView:
             durable_index=engine.durable_index if engine is not None else state.index,
             promotable=promotable,
             promotable_reason=reason,
-            objects=state.catalogue.count,
+            objects=state.objects,
             used_bytes=used,
             capacity_bytes=capacity,
             digest=self._current_digest(),
@@ -122,7 +123,27 @@ class MasterView:
             log_bytes=master.writer.bytes if master.writer is not None else 0,
             log_batches=master.writer.batches if master.writer is not None else 0,
             masters=master.known,
+            evicted=engine.evicted if engine is not None else 0,
+            hidden=len(state.mask),
+            **self._renewals(),
         )
+
+    def _renewals(self) -> dict[str, Any]:
+        """What passes beside the log, or, where renewals are records, how long a record takes."""
+        renewals, writer = self.master.renewals, self.master.writer
+        if isinstance(renewals, RenewalWriter):
+            sender = renewals.sender
+            return {
+                "renewal_writes": sender.written,
+                "renewal_bytes": sender.size_bytes,
+                "renewals": sender.renewals,
+                "renewal_delay_ms": round(sender.delay_ms, 1),
+            }
+        if isinstance(renewals, RenewalFollower):
+            return {"renewals": renewals.receiver.renewals}
+        if writer is not None and self.master.plan.rules.lease_sync == "every":
+            return {"renewal_delay_ms": round(writer.append_ms, 1)}
+        return {}
 
     def nodes_message(self) -> NodeList:
         engine = self.master.server.engine
@@ -225,10 +246,15 @@ class Figures(Collector):
             "promotable": ("1 while this master could take over.", int(status.promotable)),
             "epoch": ("The master's epoch.", status.epoch),
             "log_index": ("Records in the log.", status.log_index),
+            "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
+            "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value)
-        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", engine.evicted if engine else 0)
+        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)
+        yield CounterMetricFamily("holdfast_renewals", "Leases renewed that standbys were told of.", status.renewals)
+        yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
+        yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
         asked = CounterMetricFamily("holdfast_requests", "Requests by verb.", labels=["verb"])
         for kind, count in list(server.requests.items()):
             asked.add_metric([kind.__name__], count)

@@ -58,9 +58,14 @@ class SegmentUnmounted(Record, tag=5):
 
 
 class RangesGranted(Record, tag=6):
+    """Where evictions are not logged, this is what says that objects which lay there are gone: their ids are in
+    `evicted` where they are few, and with `sweeps` they are all that lie in the ranges."""
+
     grant: GrantId
     length: int
     ranges: list[Range]
+    evicted: bytes = b""
+    sweeps: bool = False
 
 
 class GrantEnded(Record, tag=7):
@@ -103,7 +108,11 @@ class ObjectsRemoved(Record, tag=10):
 
 
 class ObjectsEvicted(Record, tag=11):
+    """Ids, packed closely (`core.narrow`). With `held` an earlier primary may have leased them: their ranges go to
+    quarantine instead of being free."""
+
     ids: bytes
+    held: bool = False
 
 
 class RemovalAnswered(Record, tag=12):
@@ -132,3 +141,11 @@ class SessionEnd(enum.IntEnum):
 class SessionClosed(Record, tag=14):
     session: int
     cause: SessionEnd
+
+
+class LeasesRenewed(Record, tag=20):
+    """These objects were used and have a lease of so long from now on; where every renewal is logged. Ids packed
+    closely. It renews what is there and makes nothing (I7)."""
+
+    ids: bytes
+    left_ms: int

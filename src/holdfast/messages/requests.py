@@ -311,6 +311,16 @@ class Status(Message, tag=110):
     log_batches: int = 0
     masters: list[str] = []
     """The addresses of all masters that are known to run, its own included."""
+    evicted: int = 0
+    """Objects that this primary evicted."""
+    hidden: int = 0
+    """Objects that are evicted here and still in the catalogue."""
+    renewal_writes: int = 0
+    renewal_bytes: int = 0
+    renewals: int = 0
+    """Leases whose renewal this master told others of, or was told of."""
+    renewal_delay_ms: float = 0.0
+    """From a renewal to when the standbys can know of it."""
 
 
 class NodeInfo(Message, tag=111):

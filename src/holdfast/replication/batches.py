@@ -41,6 +41,7 @@ _decode = msgspec.msgpack.Decoder(
         | r.RemovalAnswered
         | r.SessionOpened
         | r.SessionClosed
+        | r.LeasesRenewed
     ]
 ).decode
 

@@ -13,6 +13,7 @@ import structlog
 
 from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.errors import ReplyLost
+from holdfast.instant import now_seconds
 from holdfast.replication.batches import Position
 from holdfast.replication.pending import PendingLog
 
@@ -32,6 +33,8 @@ class LogWriter:
         self._finishing = False
         self.batches = 0
         self.bytes = 0
+        self.append_ms = 0.0
+        """How long an append takes, on average lately."""
 
     def rouse(self) -> None:
         """There is something to write."""
@@ -68,7 +71,10 @@ class LogWriter:
         while (cut := self._pending.cut(self._most_bytes)) is not None:
             batch, position = cut
             self._boundary()
+            began = now_seconds()
             await self._append(position.batch, batch)
+            took_ms = (now_seconds() - began) * 1000
+            self.append_ms = 0.9 * self.append_ms + 0.1 * took_ms if self.batches else took_ms
             self.batches += 1
             self.bytes += len(batch)
             self._pending.is_durable(position, batch)

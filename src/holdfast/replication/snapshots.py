@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from holdfast.core.catalogue import LIVE, SOFT_PIN, Catalogue, ReplicaAt, extents_of
+from holdfast.core.catalogue import LIVE, MASKED, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.state import Segment, State
 from holdfast.errors import Refused
@@ -90,6 +90,8 @@ def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
     slots = catalogue.live()
     for name in _COLUMNS:
         column = getattr(catalogue, name)[slots]
+        if name == "flags":
+            column &= ~np.uint8(MASKED)
         yield from _section(name, column.astype(column.dtype.newbyteorder("<")).tobytes())
     yield from _section("lease_left", np.maximum(catalogue.lease_until[slots] - now, 0).astype("<i8").tobytes())
     yield from _section("unused", np.maximum(now - catalogue.last_used[slots], 0).astype("<i8").tobytes())
@@ -248,7 +250,7 @@ def _sensible(state: State, columns: dict[str, npt.NDArray[Any]], lengths: npt.N
     room = capacity[np.where(known, columns["segments"], 0)]
     possible = (sizes > 0) & (offsets >= 0) & (lengths > 0) & (lengths <= MAX_KEY_BYTES) & (columns["ids"] > 0)
     inside = (sizes <= room) & (offsets <= room - np.where(sizes <= room, extents_of(np.maximum(sizes, 1)), 0))
-    flagged = (columns["flags"] & LIVE) != 0
+    flagged = (columns["flags"] & (LIVE | MASKED)) == LIVE
     return np.asarray(known & possible & inside & flagged)
 
 

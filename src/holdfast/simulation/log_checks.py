@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from holdfast.core import narrow
 from holdfast.core.apply import apply, ranges_of, unpack_ids
-from holdfast.core.catalogue import MEMORY
+from holdfast.core.catalogue import MASKED, MEMORY
 from holdfast.core.digest import digest
+from holdfast.core.mask import lying_in
 from holdfast.core.state import State
 from holdfast.ids import extent_of
 from holdfast.messages import records as r
@@ -54,6 +56,8 @@ class LogChecks:
     session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
     """By index, for the last few."""
+    _granted_over: set[int] = field(default_factory=set)
+    """Slots of the objects that the grant in question does away with."""
 
     def appended(self, number: int, epoch: int, leading: int, batch: bytes) -> list[Record]:
         if epoch != leading:
@@ -83,8 +87,10 @@ class LogChecks:
                 self._leaves(unpack_ids(record.ids) + unpack_ids(record.held), record.cause.name)
                 self._not_leased(unpack_ids(record.ids), f"removed ({record.cause.name}) without quarantine")
             case r.ObjectsEvicted():
-                self._leaves(unpack_ids(record.ids), "EVICTED")
-                self._not_leased(unpack_ids(record.ids), "evicted")
+                evicted = narrow.unpack_ids(record.ids).tolist()
+                self._leaves(evicted, "EVICTED")
+                if not record.held:
+                    self._not_leased(evicted, "evicted")
             case r.SegmentUnmounted():
                 alone = [s for s in self.state.catalogue.on_segment(record.handle)
                          if all(p.segment == record.handle for p in self.state.catalogue.replicas(s))]  # fmt: skip
@@ -136,14 +142,29 @@ class LogChecks:
                     self.report(
                         "I2", f"the range of {key} ({lease.id:x}) is granted while {lease.client} may read it", key
                     )
+        self._gone_unlogged(record)
+        for place in record.ranges:
+            start, end = place.offset, place.offset + record.length
             for taken_start, taken_end, what in self._occupied(place.segment):
                 if taken_start < end and start < taken_end:
                     self.report("I9", f"granted {start}..{end} on segment {place.segment}, where {what} is", what)
+
+    def _gone_unlogged(self, record: r.RangesGranted) -> None:
+        """Objects that were evicted without a record of their own leave by the grant that takes their memory."""
+        by_id = self.state.catalogue.by_id
+        slots = set(by_id.slots_of(narrow.unpack_ids(record.evicted).tolist()))
+        if record.sweeps:
+            for place in record.ranges:
+                slots.update(lying_in(self.state.catalogue, place.segment, place.offset, record.length))
+        self._leaves(sorted(self.state.catalogue.id_at[slot] for slot in slots), "EVICTED")
+        self._granted_over = slots
 
     def _occupied(self, handle: int) -> Iterator[tuple[int, int, str]]:
         state = self.state
         catalogue = state.catalogue
         for slot in catalogue.on_segment(handle):
+            if slot in self._granted_over:
+                continue
             for replica in catalogue.replicas(slot):
                 if replica.segment == handle and replica.kind == MEMORY:
                     end = replica.offset + extent_of(catalogue.size_at[slot])
@@ -184,6 +205,7 @@ def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:
     """What objects, grants and quarantine occupy, by segment."""
     taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
     live = state.catalogue.live()
+    live = live[(state.catalogue.flags[live] & MASKED) == 0]
     for handle, offsets, lengths in ranges_of(state, live) if len(live) else []:
         taken[handle] += zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True)
     for grant in state.grants.values():

@@ -1,0 +1,214 @@
+"""Renewals as values in coordination: packed, numbered, each applied once, and gone by themselves after a minute.
+
+The primary gathers what was renewed and writes one value for all of it (several where it would be too large). A value
+holds durations only (I16), and how long its writer had been writing: the quickest value of a writer tells a standby
+when that began on its own clock, and so how old each other value is, however late it was read. Pure: `RenewalSender`
+says what to write and when, `RenewalReceiver` applies what was read; the master's shell does the writing and reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from holdfast.core.narrow import pack_column, pack_ids, unpack_column, unpack_ids
+from holdfast.core.renewing import Renewed, apply_renewed, put_back, take_renewed
+from holdfast.core.rules import Rules
+from holdfast.core.state import State
+from holdfast.errors import BadValue, Refused
+from holdfast.instant import Instant
+
+PREFIX = "renewals/"
+KEPT_MS = 60_000
+READ_ALL_MS = 30_000
+COALESCE_MS = 10
+SPACING_MS = 250
+"""Between two writes: urgent ones that come in a stream share four writes a second."""
+ROW_BYTES = 32
+"""At most, with every column at its widest."""
+HEAD_BYTES = 256
+EPOCHS_KEPT = 2
+LONGEST_MS = 1 << 40
+
+
+class BadRenewals(Refused):
+    """A value under the renewals' prefix is none: it is passed over."""
+
+    code = "bad_renewals"
+
+
+class RenewalValue(msgspec.Struct, array_like=True, frozen=True):
+    epoch: int
+    number: int
+    written_ms: int
+    """How long this writer had been writing when it wrote this."""
+    ids: bytes
+    lease_left_ms: bytes
+    unused_ms: bytes
+    soft_pinned: bytes
+    """Which of the objects are, by their place in `ids`."""
+    soft_pin_left_ms: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(RenewalValue).decode
+
+
+def encode_value(epoch: int, number: int, written_ms: int, renewed: Renewed) -> bytes:
+    pinned = np.flatnonzero(renewed.soft_pin_left_ms)
+    return _encode(
+        RenewalValue(
+            epoch=epoch,
+            number=number,
+            written_ms=written_ms,
+            ids=pack_ids(renewed.ids),
+            lease_left_ms=pack_column(renewed.lease_left_ms),
+            unused_ms=pack_column(renewed.unused_ms),
+            soft_pinned=pack_column(pinned),
+            soft_pin_left_ms=pack_column(renewed.soft_pin_left_ms[pinned]),
+        )
+    )
+
+
+def decode_value(value: bytes) -> tuple[RenewalValue, Renewed]:
+    """BadRenewals unless it is whole: nobody checks who writes under the prefix."""
+    try:
+        found = _decode(value)
+        ids = unpack_ids(found.ids)
+        lease_left = unpack_column(found.lease_left_ms).astype(np.int64)
+        unused = unpack_column(found.unused_ms).astype(np.int64)
+        pinned = unpack_column(found.soft_pinned).astype(np.int64)
+        pins_left = unpack_column(found.soft_pin_left_ms).astype(np.int64)
+    except (msgspec.DecodeError, BadValue) as error:
+        raise BadRenewals(f"a value of renewals cannot be read ({error}); it is passed over") from None
+    rows = len(ids)
+    if any(len(column) and not 0 <= column.max() <= LONGEST_MS for column in (lease_left, unused, pins_left)):
+        raise BadRenewals("a value of renewals holds an impossible duration; it is passed over")
+    if not rows == len(lease_left) == len(unused) or len(pinned) != len(pins_left) or (pinned >= rows).any():
+        raise BadRenewals("the columns of a value of renewals differ in length; it is passed over")
+    soft = np.zeros(rows, np.int64)
+    soft[pinned] = pins_left
+    return found, Renewed(ids, lease_left, unused, soft)
+
+
+@dataclass(slots=True)
+class RenewalSender:
+    """What one primary writes in its term, and when."""
+
+    state: State
+    rules: Rules
+    epoch: int
+    began: Instant
+    most_bytes: int
+    written: int = 0
+    """Values."""
+    size_bytes: int = 0
+    """Of all values."""
+    renewals: int = 0
+    delay_ms: float = 0.0
+    """From the use of an object to when the standbys could read of it, on average lately."""
+    failed: int = 0
+    _number: int = 0
+    _last_write: Instant = 0
+    _urgent_at: Instant | None = None
+
+    def __post_init__(self) -> None:
+        self._last_write = self.began - SPACING_MS
+
+    def urge(self, now: Instant) -> bool:
+        """A lease was renewed that was about to end. True: this is the first, so that a write comes sooner now."""
+        if self._urgent_at is not None:
+            return False
+        self._urgent_at = now
+        return True
+
+    def due_at(self) -> Instant:
+        """When to write next: an urgent renewal goes at once, with what comes within a few milliseconds."""
+        regular = self._last_write + self.rules.renewal_interval_ms
+        if self._urgent_at is None:
+            return regular
+        return min(regular, max(self._urgent_at + COALESCE_MS, self._last_write + SPACING_MS))
+
+    def take(self, now: Instant) -> list[tuple[str, bytes, Renewed]]:
+        """Names and values to write now; give back to `lost` what could not be written."""
+        self._last_write, self._urgent_at = now, None
+        renewed = take_renewed(self.state, now)
+        rows = max(1, (self.most_bytes - HEAD_BYTES) // ROW_BYTES)
+        found = []
+        for start in range(0, len(renewed), rows):
+            part = renewed.part(start, start + rows)
+            self._number += 1
+            name = f"{PREFIX}{self.epoch:012d}-{self._number:012d}"
+            found.append((name, encode_value(self.epoch, self._number, now - self.began, part), part))
+        return found
+
+    def wrote(self, value: bytes, part: Renewed, took_ms: int) -> None:
+        self.written += 1
+        self.size_bytes += len(value)
+        self.renewals += len(part)
+        delay = float(part.unused_ms.mean()) + took_ms
+        self.delay_ms = delay if self.written == 1 else 0.8 * self.delay_ms + 0.2 * delay
+
+    def lost(self, part: Renewed) -> None:
+        """It may not have been written: these objects are in the next value again."""
+        self.failed += 1
+        put_back(self.state, part)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What one writer's values have told so far."""
+
+    began: Instant
+    """Its beginning on our clock, as the quickest of its values shows it."""
+    numbers: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class RenewalReceiver:
+    """What a standby has heard. Values may come late, twice, or out of order."""
+
+    applied: int = 0
+    """Values."""
+    renewals: int = 0
+    _writers: dict[int, Heard] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """The state that they were applied to is gone: all of them are news again."""
+        for heard in self._writers.values():
+            heard.numbers.clear()
+
+    def take(self, state: State, values: dict[str, bytes], now: Instant) -> list[BadRenewals]:
+        """Apply those not applied yet; what was wrong with the others that could not be."""
+        faults: list[BadRenewals] = []
+        read: list[tuple[RenewalValue, Renewed]] = []
+        for name, packed in sorted(values.items()):
+            try:
+                read.append(decode_value(packed))
+            except BadRenewals as error:
+                faults.append(BadRenewals(f"{name}: {error}"))
+        # All of them say something about when their writer began; hear that before any of them is applied.
+        for value, _ in read:
+            began = now - value.written_ms
+            heard = self._writers.setdefault(value.epoch, Heard(began))
+            heard.began = min(heard.began, began)
+        for value, renewed in read:
+            heard = self._writers[value.epoch]
+            if value.number not in heard.numbers:
+                heard.numbers.add(value.number)
+                stale_ms = now - value.written_ms - heard.began
+                self.applied += 1
+                self.renewals += apply_renewed(state, renewed, stale_ms, now)
+        self._forget_old()
+        return faults
+
+    def _forget_old(self) -> None:
+        """What has left coordination cannot be read again."""
+        for epoch in sorted(self._writers)[:-EPOCHS_KEPT]:
+            del self._writers[epoch]
+        for heard in self._writers.values():
+            most = KEPT_MS // SPACING_MS * 4
+            if len(heard.numbers) > 2 * most:
+                heard.numbers = set(sorted(heard.numbers)[-most:])
