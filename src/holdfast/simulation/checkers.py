@@ -14,7 +14,7 @@ from holdfast.master.engine import Engine
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.history import Call, number_of
-from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of
+from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of, where_objects_hide
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.scheduler import MS
@@ -202,6 +202,8 @@ class Checkers:
                     volatile = operation.durability == "memory" and known not in in_log
                     if known in left or volatile:
                         steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
+            if not self.world.rules.logs_evictions:
+                steps = [seen for step in steps for seen in where_objects_hide(step)]
             possible = is_linearizable(steps)
             if possible is None:
                 self.undecided += 1

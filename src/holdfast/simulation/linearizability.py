@@ -9,12 +9,14 @@ and remembers which (set of calls done, object there) it has seen. It gives up u
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from holdfast.simulation.history import Call, number_of
 
-Effect: TypeAlias = Literal["store", "replace", "sees", "takes", "may_store", "may_take", "leaves"]
+Effect: TypeAlias = Literal[
+    "store", "replace", "sees", "takes", "may_store", "may_take", "leaves", "may_replace", "clears"
+]
 NEVER_NS = 1 << 62
 MOST_STATES = 50_000
 
@@ -28,6 +30,8 @@ class Step:
     from_ns: int
     until_ns: int
     optional: bool = False
+    removes: bool = False
+    """It saw nothing in order to remove it."""
 
 
 def after(step: Step, present: int) -> list[int]:
@@ -48,6 +52,10 @@ def after(step: Step, present: int) -> list[int]:
             return [0, present] if present != 0 else [0]
         case "leaves":
             return [0] if present == step.number else []
+        case "may_replace":
+            return [step.number, present] if present != 0 else [step.number]
+        case "clears":
+            return [0]
 
 
 ANY = -1
@@ -83,10 +91,24 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
             if unknown:
                 yield Step("takes", 0, start, NEVER_NS, optional=True)
             elif call.outcome == "done":
-                yield Step("takes", 0, start, end) if call.result else Step("sees", 0, start, end)
+                yield Step("takes", 0, start, end) if call.result else Step("sees", 0, start, end, removes=True)
         case "remove_matching" | "remove_all":
             if unknown or call.outcome == "done":
                 yield Step("may_take", 0, start, NEVER_NS if unknown else end, optional=True)
+
+
+def where_objects_hide(step: Step) -> Iterator[Step]:
+    """The same step where evictions are in no log: an object may not be seen for a while, and be back after a failover.
+    So nothing follows from not seeing it, and a put may do away with one that it did not see. What was removed, or
+    found absent by a removal, must stay away as ever."""
+    if step.effect == "store":
+        yield replace(step, effect="replace")
+    elif step.effect == "may_store":
+        yield replace(step, effect="may_replace")
+    elif step.effect != "sees" or step.number != 0:
+        yield step
+    elif step.removes:
+        yield replace(step, effect="clears")
 
 
 def _stored_some(call: Call, start: int, end: int) -> Step:

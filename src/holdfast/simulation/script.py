@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from holdfast.settings import PresetName
+
 Verb: TypeAlias = Literal[
     "put",
     "upsert",
@@ -104,6 +106,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
     """Of each node. With little of it there is always something to evict."""
     slowest_ms: int = 1
     """The longest that a message is on its way while nothing is wrong."""
+    preset: PresetName = "follow"
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):

@@ -121,7 +121,9 @@ class Settling:
             key = call.operation.keys[0]
             if call.outcome != "done":
                 return f"{key} could not be read: {call.error}"
-            if (call.result is not None) != (key in there) and not self._left_since(key, call.result):
+            hidden = call.result is None and not self._world.rules.logs_evictions
+            disagree = (call.result is not None) != (key in there)
+            if disagree and not hidden and not self._left_since(key, call.result):
                 self._about = key
                 return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
         return ""

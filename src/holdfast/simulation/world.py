@@ -12,6 +12,7 @@ import gc
 import logging
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -21,6 +22,7 @@ from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
 from holdfast.master.roles import Plan
+from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.clients import ClientMachine
 from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
@@ -45,6 +47,20 @@ RULES = Rules(
 )
 
 
+def rules_of(name: PresetName) -> Rules:
+    """The preset's; other presets than the default are crowded, because they are about eviction."""
+    if name == "follow":
+        return RULES
+    preset = PRESETS[name]
+    return replace(
+        RULES,
+        lease_sync=preset.lease_sync,
+        standby_eviction=preset.standby_eviction,
+        standby_eviction_grace_ms=RULES.lease_ttl_ms if preset.grace_ms is None else preset.grace_ms,
+        high_watermark=0.25,
+    )
+
+
 class World:
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -65,6 +81,7 @@ class World:
         self.confirmed: list[tuple[str, bytes]] = []
         """(node, mark) that a master was told has been handled."""
         shape = script.shape
+        self.rules = rules_of(shape.preset)
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
             f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
@@ -86,7 +103,7 @@ class World:
         }
 
     def _plan(self, address: str) -> Plan:
-        return Plan(RULES, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000)
+        return Plan(self.rules, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000)
 
     def _leads(self, machine: MasterMachine, engine: Engine) -> None:
         self.watch_engine(machine, engine)
