@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.master.process import rules_of
 from holdfast.settings import (
     MODELS,
     BadSetting,
@@ -176,3 +177,33 @@ def test_every_setting_is_described() -> None:
         if not field.description
     ]
     assert not bare
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("follow", ("batched", "follow", 0)),
+        ("renew-all", ("every", "independent", 0)),
+        ("delayed", ("off", "independent", 7_000)),
+        ("mixed", ("every", "independent", 100)),
+        ("timer", ("batched", "independent", 0)),
+        ("promote-only", ("off", "none", 0)),
+    ],
+)
+def test_a_preset_names_a_plan(preset: str, expected: tuple[str, str, int]) -> None:
+    rules = rules_of(load(MasterSettings, {"preset": preset, "lease_ttl_ms": "7000"}))
+    assert (rules.lease_sync, rules.standby_eviction, rules.standby_eviction_grace_ms) == expected
+
+
+def test_what_is_set_by_itself_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LEASE_SYNC", "off")
+    flags = {"preset": "mixed", "standby_eviction": "none", "standby_eviction_grace_ms": "0"}
+    rules = rules_of(load(MasterSettings, flags))
+    assert (rules.lease_sync, rules.standby_eviction, rules.standby_eviction_grace_ms) == ("off", "none", 0)
+
+
+def test_a_preset_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(BadSetting, match="--preset"):
+        load(MasterSettings, {"preset": "fast"})
+    with pytest.raises(BadSetting, match="--renewal-interval-ms"):
+        load(MasterSettings, {"renewal_interval_ms": "99"})
