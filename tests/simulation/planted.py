@@ -59,8 +59,8 @@ def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
     """Answers to such requests leave at once, durable or not."""
     real = Engine._rests_on
 
-    def rests_on(self: Engine, log: Any, request: Any, before: int) -> int:
-        return 0 if isinstance(request, kind) else real(self, log, request, before)
+    def rests_on(self: Engine, log: Any, request: Any, reply: Any, before: int) -> int:
+        return 0 if isinstance(request, kind) else real(self, log, request, reply, before)
 
     return patch.object(Engine, "_rests_on", rests_on)
 
