@@ -33,6 +33,7 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 GREETING_SECONDS = 10.0
 MAX_CONNECTIONS = 10_000
 DEFAULT_TIMEOUT_MS = 30_000
+TICK_SECONDS = 0.05
 log = structlog.get_logger("holdfast.master")
 
 
@@ -50,6 +51,7 @@ class RpcServer:
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
         self.stopping = False
+        self.tick_seconds = TICK_SECONDS
         self._stays_awake = busy_poll_us / 1e6
         self._awake = False
         self._awake_until = 0.0
@@ -119,7 +121,7 @@ class RpcServer:
             except Exception:
                 log.exception("upkeep failed; it is tried again")
             # Between two steps of an eviction, requests get their turn.
-            await asyncio.sleep(0.001 if again else 0.05)
+            await asyncio.sleep(0.001 if again else self.tick_seconds)
 
     async def stop(self) -> None:
         """Refuse what waits, let the last replies leave, and close."""

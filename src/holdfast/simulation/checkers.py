@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from traceback import extract_tb
 
 from holdfast.core.primary import Parked
 from holdfast.instant import Instant
@@ -40,6 +41,8 @@ class Checkers:
         self._terms: list[tuple[int, bool]] = []
         """(epoch, is the end of the one before it sure?)"""
         self._seen_batch = 0
+        self._looked: dict[str, tuple[int, int, int]] = {}
+        """What was there at the last look: (state, index, durable index) of each master."""
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
         world.scheduler.after(LOOK_NS, self._look)
@@ -79,6 +82,18 @@ class Checkers:
     def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
         self.log.same_as(engine.state, machine.name)
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
+        engine.tick = partial(self._tick, machine, engine.tick)  # type: ignore[method-assign]
+
+    def _tick(self, machine: MasterMachine, tick: Callable[[Instant], bool], now: Instant) -> bool:
+        try:
+            return tick(now)
+        except Exception as error:
+            self._defect(machine, error)
+            raise
+
+    def _defect(self, machine: MasterMachine, error: Exception) -> None:
+        """Production logs it and goes on; here it is what is looked for."""
+        self.report("I10", f"a defect: {machine.name}: {error!r} at {_where(error)}", machine.name)
 
     def _handle(
         self,
@@ -90,7 +105,11 @@ class Checkers:
         connection: int,
         now: Instant,
     ) -> tuple[Message | Parked, int]:
-        reply, wait_for = handle(request, client, connection, now)
+        try:
+            reply, wait_for = handle(request, client, connection, now)
+        except Exception as error:
+            self._defect(machine, error)
+            raise
         if not isinstance(reply, Failed | Parked):
             later = [epoch for epoch, proven in self._terms if epoch > engine.state.epoch and proven]
             if later:
@@ -111,8 +130,14 @@ class Checkers:
             if master is None:
                 continue
             engine = master.server.engine
+            state = master.standby.state if engine is None else engine.state
+            durable = engine.log.durable if engine is not None and engine.log is not None else -1
+            looked = (id(state), state.index, durable)
+            if self._looked.get(machine.name) == looked:
+                continue  # Nothing was applied since.
+            self._looked[machine.name] = looked
             if engine is None:
-                self.log.same_as(master.standby.state, machine.name)
+                self.log.same_as(state, machine.name)
             else:
                 self._partition(machine, engine)
         for name, each in self.world.machines.items():
@@ -209,6 +234,10 @@ class Checkers:
                 self.undecided += 1
             elif not possible:
                 self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
+
+
+def _where(error: Exception) -> str:
+    return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(extract_tb(error.__traceback__)[-3:]))
 
 
 def _read(call: Call) -> dict[str, bytes]:

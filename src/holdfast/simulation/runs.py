@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
 from collections.abc import Iterator
@@ -38,11 +37,8 @@ class Run:
 
 def run(script: Script, tell: bool = False) -> Run:
     """Play the script. The same script gives the same run, always."""
-    with _quiet_end():
-        with undisturbed():
-            done = _play(script, tell)
-        gc.collect()
-        return done
+    with _quiet_end(), undisturbed():
+        return _play(script, tell)
 
 
 def _play(script: Script, tell: bool) -> Run:

@@ -45,10 +45,13 @@ class Scheduler:
         self.trace = xxhash.xxh3_64()
         self._heap: list[tuple[int, int, Event]] = []
         self._order = 0
+        self._entered: Owner | None = None
+        """Whose clock and chance are in place."""
 
     def at(self, when_ns: int, run: Callable[[], object], owner: Owner | None = None) -> Event:
         event = Event(run, owner)
-        self._push(when_ns, event)
+        self._order += 1
+        heapq.heappush(self._heap, (max(self.now_ns, when_ns), self._order, event))
         return event
 
     def after(self, delay_ns: int, run: Callable[[], object], owner: Owner | None = None) -> Event:
@@ -77,9 +80,11 @@ class Scheduler:
             if owner.paused:
                 owner.held.append(event)
                 return
-            owner.enter()
+            if owner is not self._entered:
+                self._entered = owner
+                owner.enter()
         self.steps += 1
-        self.trace.update(b"%d%s" % (when_ns, owner.name.encode() if owner is not None else b""))
+        self.trace.update(b"%d%a" % (when_ns, owner.name if owner is not None else ""))
         event.run()
 
     def resume(self, owner: Owner) -> None:

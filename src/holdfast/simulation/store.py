@@ -66,7 +66,7 @@ class StoreLink(Link):
 
     async def _travel(self) -> None:
         process = self._process
-        late_ns = process.chance.randint(0, 1 + self._faults_now.late_ms * 1_000_000)
+        late_ns = int(process.chance.random() * self._faults_now.late_ms * 1_000_000)
         await asyncio.sleep((process.network.delay_ns() + late_ns) / SECOND)
 
     async def arrive(self) -> None:
@@ -89,5 +89,5 @@ class StoreLink(Link):
         if process.dead or faults.outages or self._is_lost(STORE, process.name, faults.lost_watches):
             return
         for _ in range(2 if process.chance.random() < faults.repeated_watches else 1):
-            late_ns = process.chance.randint(0, 1 + faults.late_ms * 1_000_000)
+            late_ns = int(process.chance.random() * faults.late_ms * 1_000_000)
             process.scheduler.after(process.network.delay_ns() + late_ns, self.changes.bump, process)

@@ -312,5 +312,7 @@ def undisturbed() -> Iterator[None]:
         entropy.draw_from(entropy.SYSTEM_CHANCE)
         logging.disable(logging.NOTSET)
         structlog.reset_defaults()
+        # The world is one heap of cycles; whoever enabled the collector first would have it looked at twice.
+        gc.collect()
         if collecting:
             gc.enable()
