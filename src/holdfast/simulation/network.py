@@ -149,6 +149,8 @@ class Network:
         self.slowest_ns = MS
         self.cuts: dict[tuple[str, str], int] = {}
         """(from, to): how many cuts lie on that way now."""
+        self.late_ns: dict[str, int] = {}
+        """By process: so much longer takes whatever goes there or comes from there."""
         self.refusing: dict[str, int] = {}
         """Whose ports are refused now, and by how many faults."""
         self._chance = chance
@@ -246,7 +248,8 @@ class Network:
             self._carry(sender, data)
 
     def _carry(self, sender: Endpoint, data: bytes | None) -> None:
-        arrives_ns = max(sender.arrives_ns, self.scheduler.now_ns + self.delay_ns())
+        late_ns = self.late_ns.get(sender.owner.name, 0) + self.late_ns.get(sender.peer_name, 0) if self.late_ns else 0
+        arrives_ns = max(sender.arrives_ns, self.scheduler.now_ns + self.delay_ns() + late_ns)
         if arrives_ns >= 1 << 62:  # Reset: it is lost.
             return
         sender.arrives_ns = arrives_ns

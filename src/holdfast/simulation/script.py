@@ -49,6 +49,7 @@ FaultKind: TypeAlias = Literal[
     "command",
     "refuse",
     "slow_threads",
+    "fade",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
@@ -194,6 +195,8 @@ def _draw_fault(
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
         case "kill_client" | "pause_client":
             return Fault(at_ms, kind, lasts_ms, chance.choice(clients))
+        case "fade":
+            return Fault(at_ms, kind, chance.randint(6_000, 9_000), chance.choice([*nodes, *nodes, *masters, *clients]))
         case "slow_threads":
             return Fault(at_ms, kind, lasts_ms, chance.choice(everybody), share=share)
         case "partition":

@@ -34,6 +34,8 @@ from holdfast.simulation.script import Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
 from holdfast.simulation.stories import Line
 
+FADE_STEP_MS = 150
+FADE_EVERY_MS = 500
 LEADER_TTL_MS = 1_000
 RULES = Rules(
     lease_ttl_ms=2_000,
@@ -198,6 +200,20 @@ class World:
 
         return end
 
+    def _fade(self, fault: Fault) -> Callable[[], None]:
+        """What it is told comes later and later, then nothing comes at all: the answers that it last heard are old."""
+        name = fault.one
+        for step in range(1, 5):
+            late = partial(self.network.late_ns.__setitem__, name, step * FADE_STEP_MS * MS)
+            self.scheduler.after((step - 1) * FADE_EVERY_MS * MS, late)
+
+        def gone() -> None:
+            end = self._partition(fault)
+            self.scheduler.after((fault.lasts_ms - 4 * FADE_EVERY_MS) * MS, end)
+
+        self.scheduler.after(4 * FADE_EVERY_MS * MS, gone)
+        return partial(self.network.late_ns.__setitem__, name, 0)
+
     def _reset(self, fault: Fault) -> None:
         self.network.reset(fault.one, fault.other)
 
@@ -286,7 +302,7 @@ class World:
         "lost_answers": lambda world, fault: world._share("lost_answers", fault),
         "lost_watches": _lost_watches, "late_store": _late_store, "slow_network": _slow,
         "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil, "command": _command,
-        "refuse": _refuse, "slow_threads": _slow_threads,
+        "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
     }  # fmt: skip
 
     def end(self) -> None:
