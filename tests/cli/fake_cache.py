@@ -141,5 +141,7 @@ class FakeCache:
 
     def nodes(self) -> NodeList:
         self._checked("nodes")
-        node = NodeInfo("node-1", "00ab", self.node_available, 45_000, "127.0.0.1:7071", "host", 1, 1 << 30, 1 << 20)
+        silent_ms, standing = (0, "safe") if self.node_available else (45_000, "jeopardy")
+        place = ("127.0.0.1:7071", "host", 1, 1 << 30, 1 << 20)
+        node = NodeInfo("node-1", "00ab", self.node_available, silent_ms, *place, standing, 9, 4_000, "clean")
         return NodeList([node])

@@ -20,10 +20,12 @@ def test_status_is_readable_and_json_has_names(run: Run, cache: FakeCache) -> No
     assert (data["objects"], data["role"], data["digest"]) == (1, "primary", "ab" * 8)
 
 
-def test_nodes_says_which_are_silent(run: Run, cache: FakeCache) -> None:
-    assert "available" in run("nodes").text
+def test_nodes_says_how_their_sessions_stand(run: Run, cache: FakeCache) -> None:
+    shown = run("nodes").text
+    assert "safe" in shown
+    assert "clean" in shown
     cache.node_available = False
-    assert "silent for 45.0 s" in run("nodes").text
+    assert "jeopardy for 45.0 s" in run("nodes").text
     assert run("nodes", "--json").data[0]["available"] is False
 
 

@@ -37,6 +37,25 @@ class FakeView:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"name": "node-1", "available": True, "capacity_bytes": 2, "used_bytes": 1, "host": "here"}]
 
+    def sessions(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": "node-1",
+                "standing": "safe",
+                "epoch": 1,
+                "session_epoch": 4,
+                "lease_left_ms": 900,
+                "last_command": "clean",
+                "segments": 1,
+            }
+        ]
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        found = [
+            {"number": n, "age_ms": 5, "kind": "session_created", "subject": "node-1", "text": ""} for n in range(1, 6)
+        ]
+        return [event for event in found if int(str(event["number"])) > after][:limit]
+
     def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
         found = [key for key in self.keys if key.startswith(prefix)]
         page = found[cursor : cursor + limit]

@@ -63,6 +63,15 @@ async def test_metrics_come_from_the_view_s_own_registry(http: httpx.AsyncClient
 async def test_status_and_nodes_pass_on_more_than_is_declared(view: FakeView, http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/v1/status")).json() == view.status()
     assert (await http.get("/api/v1/nodes")).json() == {"nodes": view.nodes()}
+    assert (await http.get("/api/v1/sessions")).json() == {"sessions": view.sessions()}
+
+
+async def test_events_are_given_from_a_number_on(http: httpx.AsyncClient) -> None:
+    first = (await http.get("/api/v1/events", params={"limit": 3})).json()["events"]
+    assert [event["number"] for event in first] == [1, 2, 3]
+    rest = (await http.get("/api/v1/events", params={"after": 3})).json()["events"]
+    assert [event["number"] for event in rest] == [4, 5]
+    assert (await http.get("/api/v1/events?limit=0")).status_code == 422
 
 
 async def test_objects_come_page_by_page_and_each_once(view: FakeView, http: httpx.AsyncClient) -> None:

@@ -20,7 +20,7 @@ from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
 from holdfast.errors import TryAgain
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Done, FetchSnapshot, SnapshotPiece, Status, TakeSnapshot
+from holdfast.messages.requests import Done, FetchSnapshot, NodeInfo, SnapshotPiece, Status, TakeSnapshot
 from holdfast.settings import ClientSettings
 
 PAST_ANY_SNAPSHOT = 1 << 40
@@ -123,7 +123,9 @@ def nodes(settings: ClientSettings, out: Output) -> None:
     rows = [
         (
             node.name,
-            "available" if node.available else f"silent for {human_ms(node.silent_ms)}",
+            _state_of(node),
+            human_ms(node.lease_left_ms),
+            node.last_command or "-",
             human_bytes(node.used_bytes),
             human_bytes(node.capacity_bytes),
             f"{node.used_bytes / node.capacity_bytes:.0%}" if node.capacity_bytes else "-",
@@ -132,5 +134,12 @@ def nodes(settings: ClientSettings, out: Output) -> None:
         )
         for node in found
     ]
-    headings = ("NAME", "STATE", "USED", "CAPACITY", "FULL", "SEGMENTS", "DATA")
-    out.table(headings, rows, right=("USED", "CAPACITY", "FULL", "SEGMENTS"))
+    headings = ("NAME", "STATE", "LEASE", "LAST TOLD", "USED", "CAPACITY", "FULL", "SEGMENTS", "DATA")
+    out.table(headings, rows, right=("LEASE", "USED", "CAPACITY", "FULL", "SEGMENTS"))
+
+
+def _state_of(node: NodeInfo) -> str:
+    """How its session stands, and whether anything is placed on it."""
+    if node.standing == "safe":
+        return "safe" if node.available else "safe, not connected"
+    return f"{node.standing} for {human_ms(node.silent_ms)}" if node.standing == "jeopardy" else node.standing

@@ -23,6 +23,7 @@ from holdfast.errors import (
     CommandRefused,
     CommandsWaiting,
     HoldfastError,
+    NameTaken,
     NotLeader,
     SessionExpired,
     TryAgain,
@@ -105,6 +106,8 @@ class Book:
         """The highest number given out."""
         self.log_index = 0
         """Told to followers; of the last durable record."""
+        self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
+        """What the user of the sessions has to say beside commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
         self.returned = False
         """A session that was not live has become so; whoever waits for one may look, and unset this."""
@@ -134,6 +137,29 @@ class Book:
                 "this master knows no such session, or it is over; nothing was changed. Open a new one"
             )
         return found
+
+    def begin(self, session: int, name: str, connection: int, now: Instant) -> tuple[Session, bool, Session | None]:
+        """The session to be opened, whether it is new, and the older one of its name that gave way to it."""
+        known = self._sessions.get(session)
+        if known is not None:
+            if known.name != name:
+                raise BadRequest("this session is another follower's; nothing was opened. Draw a number of your own")
+            return known, False, None
+        if not 0 < len(name) <= MAX_NAME or session <= 0:
+            raise BadRequest(
+                f"a session has a positive number and a name of 1 to {MAX_NAME} characters; none was opened"
+            )
+        older = self._by_name.get(name)
+        if older is not None:
+            if older.connection > 0 and older.connection != connection:
+                raise NameTaken(
+                    f"a live node is already called {name!r}; nothing was mounted. Give this node another --name, or "
+                    "stop the other one"
+                )
+            self.close(older, "the same name was opened again")
+        elif len(self) >= MAX_SESSIONS:
+            raise TryAgain(f"{MAX_SESSIONS:,} sessions are open, the most there may be; none was opened. Try later")
+        return self.admit(session, name, connection, now), True, older
 
     def admit(self, session: int, name: str, connection: int, now: Instant) -> Session:
         """A new session; its number raises the count, so that the log can say where that stands."""
@@ -232,6 +258,7 @@ class Book:
             self.times.jeopardy_ms,
             self.log_index,
             _first_of(session.commands),
+            self.add_to_answer(session),
         )
 
     def _answer_held(self, session: Session, now: Instant) -> None:

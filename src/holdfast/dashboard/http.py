@@ -20,15 +20,18 @@ from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from holdfast.dashboard.view import (
+    EventsShown,
     HealthShown,
     MasterView,
     NodesShown,
     ObjectsShown,
     ReadinessShown,
+    SessionsShown,
     StatusShown,
 )
 
 MOST_OBJECTS = 1_000
+MOST_EVENTS = 1_000
 MAX_CURSOR = 2**62
 STOP_WITHIN_S = 5.0
 START_WITHIN_S = 10.0
@@ -41,6 +44,7 @@ PAGE = """<!doctype html>
 <ul>
 <li><a href="/api/v1/status">status</a></li>
 <li><a href="/api/v1/nodes">nodes</a></li>
+<li><a href="/api/v1/sessions">sessions</a> and <a href="/api/v1/events">events</a></li>
 <li><a href="/api/v1/objects">objects</a></li>
 <li><a href="/metrics">metrics</a></li>
 <li><a href="/healthz">healthz</a> and <a href="/readyz">readyz</a></li>
@@ -94,6 +98,19 @@ def _add_api(app: FastAPI, view: MasterView) -> None:
     async def nodes() -> dict[str, Any]:
         """The nodes and how they stand."""
         return {"nodes": view.nodes()}
+
+    @app.get("/api/v1/sessions", tags=["cluster"], response_model=SessionsShown)
+    async def sessions() -> dict[str, Any]:
+        """Who follows the primary, until when, and what each was last told."""
+        return {"sessions": view.sessions()}
+
+    @app.get("/api/v1/events", tags=["cluster"], response_model=EventsShown)
+    async def events(
+        after: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="Only later ones than this number.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="The most events to give.")] = 100,
+    ) -> dict[str, Any]:
+        """What happened lately at this master, the oldest first."""
+        return {"events": view.events(after, limit)}
 
     @app.get("/api/v1/objects", tags=["cluster"], response_model=ObjectsShown)
     async def objects(

@@ -21,6 +21,14 @@ class MasterView(Protocol):
         """At least the fields of `NodeShown`, for each."""
         ...
 
+    def sessions(self) -> list[dict[str, Any]]:
+        """At least the fields of `SessionShown`, for each."""
+        ...
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Those with a higher number than `after`, the oldest first; with 0 the newest."""
+        ...
+
     def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
         """`objects`: dicts with at least `key` and `size_bytes`; `cursor`: where to go on, 0 at the end."""
         ...
@@ -60,6 +68,23 @@ class NodeShown(Shown):
     used_bytes: int
 
 
+class SessionShown(Shown):
+    name: str
+    standing: str = Field(description="safe or jeopardy")
+    epoch: int
+    session_epoch: int
+    lease_left_ms: int
+    last_command: str
+
+
+class EventShown(BaseModel):
+    number: int
+    age_ms: int
+    kind: str
+    subject: str
+    text: str
+
+
 class ObjectShown(Shown):
     key: str
     size_bytes: int
@@ -67,6 +92,14 @@ class ObjectShown(Shown):
 
 class NodesShown(BaseModel):
     nodes: list[NodeShown]
+
+
+class SessionsShown(BaseModel):
+    sessions: list[SessionShown]
+
+
+class EventsShown(BaseModel):
+    events: list[EventShown]
 
 
 class ObjectsShown(BaseModel):

@@ -26,7 +26,16 @@ from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgai
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession
-from holdfast.messages.records import EpochStarted, LogStarted, ObjectsCommitted, SettingsChanged
+from holdfast.messages.records import (
+    EpochStarted,
+    LogStarted,
+    ObjectsCommitted,
+    SegmentMounted,
+    SegmentUnmounted,
+    SessionClosed,
+    SessionOpened,
+    SettingsChanged,
+)
 from holdfast.messages.requests import (
     CommitPuts,
     Exists,
@@ -54,6 +63,7 @@ _BY_KEYS = (Exists, Locate, Stat)
 """Whose answers rest on the objects under their keys and on nothing else."""
 _RENEWING = (Exists, Locate, RenewLeases)
 """Whose only record is that of a renewal, which nothing rests on."""
+_NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted})
 _PUTS = frozenset({GrantRanges, CommitPuts})
 
 
@@ -80,6 +90,8 @@ class Engine:
         """Called when there is something to write."""
         self.on_urgent: Callable[[], None] = lambda: None
         """Called when a lease was renewed that was about to end."""
+        self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
+        """Called with records of sessions and segments before they are applied."""
         self._durability = durability
         self._parked: list[Waiting] = []
         self._freed = False
@@ -239,6 +251,8 @@ class Engine:
         departed = self.state.departed
         for record in records:
             gone = departed.batches
+            if type(record) in _NOTABLE:
+                self.note(self.state, record, now)
             freed = self.primary.absorb(record, now)
             if log is None:
                 self._lend_again(freed)

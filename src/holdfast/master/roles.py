@@ -32,6 +32,7 @@ from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine import Engine
+from holdfast.master.events import History
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
@@ -80,6 +81,7 @@ class Master:
             if coordination is not None
             else None
         )
+        self.events = History()
         self.standby = Standby()
         self.role = "standby"
         self.leader: Leader | None = None
@@ -144,6 +146,7 @@ class Master:
     def _lead_alone(self) -> None:
         now = now_ms()
         engine = Engine(Primary(State(), self.plan.rules))
+        engine.note = self.events.note
         engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(1, now)
         self.role = "primary"
@@ -330,6 +333,7 @@ class Master:
         primary = promote(self.standby.state, plan.rules, plan.leader_ttl_ms, term.proof in PROVEN, now)
         pending = PendingLog(self.standby.position)
         engine = Engine(primary, pending, plan.durability)
+        engine.note = self.events.note
         engine.leads_until = lambda: int(term.valid_until * 1000)
         if term.proof == "guess":
             engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
@@ -343,6 +347,7 @@ class Master:
         # The epoch is durable: from here on this master is the primary.
         self.role = "primary"
         self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
+        self.events.add("primary", self.server.name, f"epoch {term.epoch}, by {term.proof}", now_ms())
         self.server.lead(engine)
         log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
         await writer.run()
@@ -367,6 +372,8 @@ class Master:
         return await self.snapshots.write(self.standby)
 
     def _serve_nobody(self, why: str) -> None:
+        if self.role == "primary":
+            self.events.add("standby", self.server.name, why, now_ms())
         self.role = "standby"
         self.server.follow(why)
 

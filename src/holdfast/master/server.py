@@ -22,8 +22,8 @@ from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.engine import Answer, Engine, Waiting
-from holdfast.messages.of_sessions import KeepAlive
-from holdfast.messages.requests import Failed, GrantRanges, Hello, Welcome
+from holdfast.messages.of_sessions import GiveSign, KeepAlive
+from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.host import this_host
 from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
@@ -46,7 +46,9 @@ class RpcServer:
         self.name = name
         self.token = token
         self.requests: Counter[type[Message]] = Counter()
-        self.views: dict[type[Message], Callable[[Any, Answer], None]] = {}
+        self.views: dict[type[Message], Callable[[Any, Answer], None]] = {
+            GiveSign: lambda request, answer: answer(Done())
+        }
         """Verbs that are about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,14 +14,14 @@ from prometheus_client.registry import Collector
 from holdfast import __version__
 from holdfast.core.apply import ranges_of
 from holdfast.core.digest import digest
-from holdfast.core.primary import Member, Primary
 from holdfast.core.reads import list_keys, stat_of
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, Refused
-from holdfast.instant import Instant, now_ms
+from holdfast.instant import now_ms
 from holdfast.master.engine import Answer
 from holdfast.master.renewing import RenewalFollower, RenewalWriter
 from holdfast.master.roles import Master
+from holdfast.master.session_view import node_info, session_facts, standing_of
 from holdfast.messages.requests import (
     Done,
     FetchSnapshot,
@@ -29,7 +30,6 @@ from holdfast.messages.requests import (
     KeyList,
     ListKeys,
     ListNodes,
-    NodeInfo,
     NodeList,
     Status,
     TakeSnapshot,
@@ -149,25 +149,22 @@ class MasterView:
         engine = self.master.server.engine
         if engine is None:
             return NodeList([])
-        primary = engine.primary
         now = now_ms()
-        found = []
-        for member in primary.members.values():
-            segments = [s for s in primary.state.segments.values() if s.name.node == member.name]
-            found.append(
-                NodeInfo(
-                    name=member.name,
-                    boot=f"{member.boot:016x}",
-                    available=primary.is_live(member, now),
-                    silent_ms=silent_ms(primary, member, now),
-                    data_address=segments[0].data_address if segments else "",
-                    host=segments[0].host if segments else "",
-                    segments=len(segments),
-                    capacity_bytes=sum(s.size_bytes for s in segments),
-                    used_bytes=sum(primary.allocators[s.handle].used_bytes for s in segments),
-                )
-            )
-        return NodeList(found)
+        return NodeList([node_info(engine.primary, member, now) for member in engine.primary.members.values()])
+
+    def sessions(self) -> list[dict[str, Any]]:
+        engine = self.master.server.engine
+        if engine is None:
+            return []
+        now = now_ms()
+        return [session_facts(engine.primary, session, now) for session in engine.primary.sessions]
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        now = now_ms()
+        return [
+            {"number": e.number, "age_ms": now - e.at, "kind": e.kind, "subject": e.subject, "text": e.text}
+            for e in self.master.events.after(after, limit)
+        ]
 
     def status(self) -> dict[str, Any]:
         return _fields(self.status_message())
@@ -204,12 +201,6 @@ class MasterView:
         if not self.state.segments:
             return True, "serving; no node lends memory yet"
         return True, "serving"
-
-
-def silent_ms(primary: Primary, member: Member, now: Instant) -> int:
-    """How long its lease is over; 0 while it is safe."""
-    session = primary.sessions.get(member.session)
-    return max(0, now - session.lease_until) if session is not None else 0
 
 
 def occupied_bytes(state: State) -> int:
@@ -249,6 +240,11 @@ class Figures(Collector):
             "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
             "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
         }
+        standings = Counter(standing_of(one, now_ms()) for one in engine.primary.sessions) if engine is not None else {}
+        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions by standing.", labels=["standing"])
+        for standing in ("safe", "jeopardy"):
+            sessions.add_metric([standing], standings.get(standing, 0))
+        yield sessions
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value)
         yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)

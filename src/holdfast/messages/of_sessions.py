@@ -81,3 +81,7 @@ class EpochDiffers(Message, tag=75):
     """Another master leads now, and knows the session: carry on with it, under its epoch."""
 
     epoch: int
+
+
+class GiveSign(Message, tag=76):
+    """Is anybody there? Answered at once, by every role: a stopped process keeps its connections open."""

@@ -333,6 +333,13 @@ class NodeInfo(Message, tag=111):
     segments: int
     capacity_bytes: int
     used_bytes: int
+    standing: str = ""
+    """Of its session: safe, jeopardy or expired."""
+    session_epoch: int = 0
+    lease_left_ms: int = 0
+    last_command: str = ""
+    figures: dict[str, int] = {}
+    """What the node last reported of itself."""
 
 
 class NodeList(Message, tag=112):

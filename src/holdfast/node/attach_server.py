@@ -89,6 +89,10 @@ class AttachServer:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def connections(self) -> int:
+        return len(self._attachments)
+
     def memory_voided(self) -> None:
         """Numbers of writers to the old memory mean nothing now; a connection gets a new one when it asks."""
         for attachment in list(self._attachments):

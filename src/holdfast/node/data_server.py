@@ -21,6 +21,7 @@ from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.data_session import DataSession, refuse
 from holdfast.node.lent_memory import Lending
 from holdfast.node.refused_grants import RefusedGrants, check_write
+from holdfast.node.transfers import Transfers
 from holdfast.transport.addresses import host_and_port, joined
 
 IDLE_SECONDS = 120.0
@@ -53,6 +54,8 @@ class DataServer:
         self._changed = threading.Condition()
         self._sessions: dict[DataSession, threading.Thread] = {}
         self._refused = RefusedGrants()
+        self._moved = Transfers()
+        """By connections that have ended."""
         self._stopping = False
         self._thread = threading.Thread(target=self._accept_all, name="data-server", daemon=True)
 
@@ -83,6 +86,14 @@ class DataServer:
     def connections(self) -> int:
         with self._changed:
             return len(self._sessions)
+
+    def transfers(self) -> Transfers:
+        """All that was moved since the start."""
+        total = Transfers()
+        with self._changed:
+            for moved in (self._moved, *(session.moved for session in self._sessions)):
+                total.add(moved)
+        return total
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
         """Refuse these grants for ever and end what writes to them; those to which nothing writes any more."""
@@ -150,6 +161,7 @@ class DataServer:
         finally:
             with self._changed:
                 self._sessions.pop(session, None)
+                self._moved.add(session.moved)
                 self._changed.notify_all()
 
 

@@ -20,6 +20,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
 from holdfast.messages.shapes import Message
 from holdfast.node.lent_memory import Lending
+from holdfast.node.transfers import Transfers
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -50,6 +51,7 @@ class DataSession:
     ) -> None:
         self.writing: GrantId | None = None
         """The grant that is being written to now. Belongs to the gate."""
+        self.moved = Transfers()
         self._socket = connected
         self._gate = gate
         self._lending = lending
@@ -116,6 +118,8 @@ class DataSession:
             else:
                 self._socket.sendall(head, socket.MSG_MORE)
                 self._socket.sendall(source)
+        self.moved.reads += 1
+        self.moved.read_bytes += request.length
 
     def _write(self, request_id: int, request: WriteRange) -> None:
         target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)
@@ -125,6 +129,8 @@ class DataSession:
                 self._fill(target)
             finally:
                 self._gate.end_write(self)
+        self.moved.writes += 1
+        self.moved.written_bytes += request.length
         self._socket.sendall(_framed(request_id, Written(request.length)))
 
     def _fill(self, target: memoryview) -> None:

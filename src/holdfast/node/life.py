@@ -138,6 +138,7 @@ class NodeLife:
                 continue
             self._taken(registered)
             self._mounted = here
+            self._report.rouse()
 
     def _offer(self, follower: Follower) -> RegisterNode:
         card = self._card
@@ -159,6 +160,7 @@ class NodeLife:
     def _taken(self, registered: Registered) -> None:
         self._mounted_under = self._offered_under = registered.log_id
         self._report_interval_seconds = registered.report_interval_ms / 1000
+        self._reported_at = 0.0  # A master that was never told how the node fares is told now.
         self._lender.trust(registered.secret)
         self._report.registered()
         log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
@@ -198,7 +200,12 @@ class NodeLife:
                 yield Pause(AGAIN_SECONDS, self.is_stopping)
 
     def _has_news(self) -> bool:
-        return self.is_stopping() or bool(self._to_clean) or (self._mounted is not None and self._report.has_news)
+        if self._mounted is None:
+            return self.is_stopping()
+        return self.is_stopping() or bool(self._to_clean) or self._report.has_news or self._report_is_due()
+
+    def _report_is_due(self) -> bool:
+        return now_seconds() >= self._reported_at + self._report_interval_seconds
 
     def _clean(self) -> Operation[None]:
         grants = list(self._to_clean)
@@ -220,7 +227,7 @@ class NodeLife:
             news = self._report.news(mounted[0], boot)
             expect((yield Call(news, now_seconds() + CALL_SECONDS)), Done)
             self._report.acknowledged(news)
-        if now_seconds() >= self._reported_at + self._report_interval_seconds:
+        if self._report_is_due():
             self._reported_at = now_seconds()
             figures = self._lender.figures()
             expect((yield Call(ReportUsage(mounted[0], boot, figures), now_seconds() + CALL_SECONDS)), Done)

@@ -123,8 +123,11 @@ class Node:
     def figures(self) -> dict[str, int]:
         return {
             "lent_bytes": sum(self.sizes),
+            "healthy": int(self._attach.alive and self._data.alive),
             "writers": self._report.writers,
-            "data_connections": self._data.connections,
+            "attached": self._attach.connections,
+            "tcp_connections": self._data.connections,
+            **self._data.transfers().figures(),
         }
 
     def trust(self, secret: bytes) -> None:

@@ -1,1 +1,29 @@
-"""Sessions between one master and many followers: leases, commands, and failovers that cost nobody the session."""
+"""Sessions between one master and many followers: leases, commands, and failovers that cost nobody the session.
+
+For one's own master, `SessionMaster` serves them in an event loop; for followers, `SessionFollower` keeps one in a
+thread and `AsyncSessionFollower` in an event loop. holdfast's nodes are followers of its primary in the same way.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.sessions import SessionTimes
+from holdfast.session.follower import Event, Follower, Happening
+from holdfast.session.following import AsyncSessionFollower, SessionFollower
+from holdfast.session.serving import MasterEvent, MasterHappening, Remembered, SessionMaster, SessionSeen
+from holdfast.session.standing import Lease, Standing
+
+__all__ = [
+    "AsyncSessionFollower",
+    "Event",
+    "Follower",
+    "Happening",
+    "Lease",
+    "MasterEvent",
+    "MasterHappening",
+    "Remembered",
+    "SessionFollower",
+    "SessionMaster",
+    "SessionSeen",
+    "SessionTimes",
+    "Standing",
+]

@@ -196,7 +196,8 @@ class Follower:
         sent_at = self._clock()
         self._serial += 1
         keepalive = KeepAlive(self.session, self._serial, self.epoch, self._handled, self._refused)
-        reply = yield Call(keepalive, lease.changes_at(sent_at) / 1000)
+        # In jeopardy a master answers at once, so that to wait for the whole window would only hide a better one.
+        reply = yield Call(keepalive, min(lease.changes_at(sent_at), sent_at + lease.lease_ms) / 1000)
         if isinstance(reply, EpochDiffers):
             self._check_epoch(reply.epoch)
             self.epoch, self._handled, self._refused = reply.epoch, 0, []

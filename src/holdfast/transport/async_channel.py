@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from functools import partial
 from typing import cast
 
 from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import GetStatus, Hello, Welcome
+from holdfast.messages.of_sessions import GiveSign
+from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL, host_and_port
 from holdfast.transport.channel import LAST_ID
@@ -84,7 +86,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
         timer = self._loop.call_later(left, self._give_up, reply)
         try:
             self._transport.write(outgoing)
-            if self._minding is None:
+            if self._minding is None and self._silence_seconds < math.inf:
                 self._silences = 0
                 self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
             return await reply
@@ -104,7 +106,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             request_id = self._next_id
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
             # Nobody waits for this id: that something came is all that is wanted.
-            self._transport.write(frame(request_id, 1, encode(GetStatus())))
+            self._transport.write(frame(request_id, 1, encode(GiveSign())))
         self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
 
     def close(self) -> None:

@@ -17,7 +17,8 @@ import time
 import weakref
 
 from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
-from holdfast.messages.requests import GetStatus, Hello, Welcome
+from holdfast.messages.of_sessions import GiveSign
+from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
 from holdfast.transport.patience import CROWDED_SECONDS, SILENCE_SECONDS, UNCROWDED_SECONDS, told_timeout_ms
@@ -279,7 +280,7 @@ class Channel:
                 request_id = self._next_id
                 self._next_id = request_id + 1 if request_id < LAST_ID else 1
                 # Nobody waits for this id: that something came is all that is wanted.
-                self._socket.send(frame(request_id, 1, encode(GetStatus())), socket.MSG_DONTWAIT)
+                self._socket.send(frame(request_id, 1, encode(GiveSign())), socket.MSG_DONTWAIT)
                 self._asked_for_sign = True
             except OSError as error:
                 self._end(f"{self.address} takes no more bytes ({error})")

@@ -43,6 +43,7 @@ REQUESTS: tuple[type[Message], ...] = (
     of_sessions.OpenSession,
     of_sessions.KeepAlive,
     of_sessions.CloseSession,
+    of_sessions.GiveSign,
 )
 REPLIES: tuple[type[Message], ...] = (
     requests.Welcome,

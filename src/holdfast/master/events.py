@@ -1,0 +1,64 @@
+"""What happened lately at this master, for whoever looks: roles, sessions and memory that came and went.
+
+A bounded history (I17), numbered so that a reader can ask for what it has not seen. It is read from the records as they
+are applied, and is no part of the state: a master remembers its own time only. Ages, not times, are told (I16).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from holdfast.core.state import State
+from holdfast.instant import Instant
+from holdfast.messages.records import SegmentMounted, SegmentUnmounted, SessionClosed, SessionEnd, SessionOpened
+from holdfast.messages.shapes import Record
+
+REMEMBERED_EVENTS = 1_000
+
+_ENDS = {
+    SessionEnd.GOODBYE: "its follower said goodbye",
+    SessionEnd.EXPIRED: "its lease and the time of jeopardy have passed",
+    SessionEnd.REPLACED: "its name was opened again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    number: int
+    at: Instant
+    kind: str
+    subject: str
+    text: str
+
+
+class History:
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=REMEMBERED_EVENTS)
+        self._next = 1
+
+    def add(self, kind: str, subject: str, text: str, now: Instant) -> None:
+        self._events.append(Event(self._next, now, kind, subject, text))
+        self._next += 1
+
+    def after(self, number: int, limit: int) -> list[Event]:
+        """The oldest first; with 0, the newest of all that are remembered."""
+        found = [event for event in self._events if event.number > number]
+        return found[:limit] if number else found[-limit:]
+
+    def note(self, state: State, record: Record, now: Instant) -> None:
+        """A record that is about to be applied."""
+        match record:
+            case SessionOpened():
+                self.add("session_created", record.name, f"session epoch {record.session_epoch}", now)
+            case SessionClosed():
+                kind = "session_expired" if record.cause is SessionEnd.EXPIRED else "session_closed"
+                self.add(kind, state.sessions.get(record.session, ""), _ENDS[record.cause], now)
+            case SegmentMounted():
+                self.add("segment_mounted", record.name.node, f"{record.size_bytes:,} bytes", now)
+            case SegmentUnmounted():
+                gone = state.segments.get(record.handle)
+                if gone is not None:
+                    self.add("segment_unmounted", gone.name.node, f"{gone.size_bytes:,} bytes", now)
+            case _:
+                pass

@@ -1,0 +1,59 @@
+"""How the sessions of a primary stand, as RPC, HTTP and the metrics show it.
+
+A session's number is what its follower proves itself by, so only the beginning of it is shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.primary import Member, Primary
+from holdfast.core.sessions import Session
+from holdfast.instant import Instant
+from holdfast.messages.requests import NodeInfo
+
+
+def standing_of(session: Session | None, now: Instant) -> str:
+    if session is None:
+        return "expired"
+    return "safe" if now < session.lease_until else "jeopardy"
+
+
+def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
+    segments = [s for s in primary.state.segments.values() if s.name.node == member.name]
+    session = primary.sessions.get(member.session)
+    return NodeInfo(
+        name=member.name,
+        boot=f"{member.boot:016x}",
+        available=primary.is_live(member, now),
+        silent_ms=max(0, now - session.lease_until) if session is not None else 0,
+        data_address=segments[0].data_address if segments else "",
+        host=segments[0].host if segments else "",
+        segments=len(segments),
+        capacity_bytes=sum(s.size_bytes for s in segments),
+        used_bytes=sum(primary.allocators[s.handle].used_bytes for s in segments),
+        standing=standing_of(session, now),
+        session_epoch=session.session_epoch if session is not None else 0,
+        lease_left_ms=max(0, session.lease_until - now) if session is not None else 0,
+        last_command=session.last_command if session is not None else "",
+        figures=member.figures,
+    )
+
+
+def session_facts(primary: Primary, session: Session, now: Instant) -> dict[str, Any]:
+    member = primary.members.get(session.name)
+    mine = member is not None and member.session == session.id
+    return {
+        "session": f"{session.id:016x}"[:8],
+        "name": session.name,
+        "standing": standing_of(session, now),
+        "connected": session.connection > 0,
+        "epoch": primary.sessions.epoch,
+        "session_epoch": session.session_epoch,
+        "lease_left_ms": max(0, session.lease_until - now),
+        "expires_in_ms": max(0, session.expires_at - now),
+        "keepalive_held": session.held is not None,
+        "commands_waiting": len(session.commands),
+        "last_command": session.last_command,
+        "segments": len(member.handles) if member is not None and mine else 0,
+    }
