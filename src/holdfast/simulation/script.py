@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.settings import PresetName
+from holdfast.settings import PRESETS, PresetName
 
 Verb: TypeAlias = Literal[
     "put",
@@ -136,6 +136,7 @@ def draw_shape(seed: int) -> Shape:
         clients=chance.choices((2, 3, 4), (1, 4, 1))[0],
         segment_bytes=chance.choice((1 << 20, 1 << 20, 4 << 20)),
         slowest_ms=chance.choices((1, 20, 100), (3, 2, 1))[0],
+        preset=chance.choices(list(PRESETS), (10, 1, 1, 1, 2, 1))[0],
     )
 
 
