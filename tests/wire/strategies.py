@@ -34,6 +34,8 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
         return st.binary(max_size=40)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return st.sampled_from(kind)
+    if kind is float:
+        return st.floats(allow_nan=False)
     if kind is int:
         return st.integers(INT_MIN, INT_MAX)
     if isinstance(kind, type) and issubclass(kind, tuple):

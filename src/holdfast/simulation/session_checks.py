@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.messages.records import SessionClosed, SessionEnd
 from holdfast.session.standing import Standing
 from holdfast.simulation.log_checks import Report
-from holdfast.simulation.nodes import NodeMachine
-from holdfast.simulation.process import ProcessLoop
+from holdfast.simulation.nodes import NodeMachine, ServedNode
 from holdfast.simulation.scheduler import MS
 
 
@@ -18,8 +17,8 @@ class SessionChecks:
     nodes: Mapping[str, NodeMachine]
     confirmed: list[tuple[str, bytes]]
     report: Report
-    _followed: dict[str, tuple[ProcessLoop | None, int]] = field(default_factory=dict)
-    """By node: (its process, the highest epoch that it followed)."""
+    _followed: dict[str, tuple[ServedNode | None, int]] = field(default_factory=dict)
+    """By node: (its life, the epoch that it followed last)."""
 
     def closed(self, record: SessionClosed) -> None:
         """I4: a session that a master calls expired is so by its follower's clock."""
@@ -41,13 +40,13 @@ class SessionChecks:
                     self.report("I6", f"{name} took command {mark.decode()} {count} times", name)
             for mark in node.stale:
                 self.report("I3", f"{name} obeyed {mark.decode()}, of an epoch that was over", name)
-            served, process = node.alive, node.process
-            if served is not None and process is not None:
+            served = node.alive
+            if served is not None:
                 epoch = served.life.follower.epoch
                 life, before = self._followed.get(name, (None, 0))
-                if life is process and epoch < before:
+                if life is served and epoch < before:
                     self.report("I6", f"{name} went back from epoch {before} to {epoch}", name)
-                self._followed[name] = (process, epoch)
+                self._followed[name] = (served, epoch)
         for name, mark in self.confirmed:
             if not self.nodes[name].marks[mark]:
                 self.report("I6", f"command {mark.decode()} was confirmed, and {name} never took it", name)
