@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -37,6 +36,7 @@ from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicti
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.suspicion import refused_leader
+from holdfast.master.tasks import first, until_ended
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
@@ -137,11 +137,12 @@ class Master:
                 except (HoldfastError, ValueError) as error:
                     # A failed promotion serves nothing, and nothing is kept of the attempt (I15).
                     log.error("back to following the log", why=str(error))
+                    self._forget()
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
             self._serve_nobody("the master is stopping")
-            await _ended(watching)
-            await _ended(announcing)
+            await until_ended(watching)
+            await until_ended(announcing)
 
     def _lead_alone(self) -> None:
         now = now_ms()
@@ -185,14 +186,14 @@ class Master:
         term: Term | None = None
         try:
             # A master that has not read the log must not win over one that has.
-            await _first(following, caught_up)
+            await first(following, caught_up)
             campaigning = asyncio.create_task(self._campaign(coordination))
-            await _first(following, campaigning)
+            await first(following, campaigning)
             term = campaigning.result()
         finally:
             for task in (following, keeping, caught_up, aside, campaigning):
                 if task is not None:
-                    await _ended(task)
+                    await until_ended(task)
             if term is None and campaigning is not None:
                 await _resign_won(campaigning)
         self._won_at = now_seconds()
@@ -273,16 +274,16 @@ class Master:
                 return await waiting
             suspecting = asyncio.create_task(refused_leader(lambda: self.leader, self.plan.address, replacing))
             try:
-                await _first(waiting, suspecting)
+                await first(waiting, suspecting)
                 if waiting.done():
                     return waiting.result()
                 # Another may win with the same suspicion: it is then suspected like anybody who leads.
                 replacing = suspecting.result()
                 log.warning("the primary's port is refused; taking over", epoch=replacing)
             finally:
-                await _ended(suspecting)
+                await until_ended(suspecting)
                 if not waiting.done():
-                    await _ended(waiting)
+                    await until_ended(waiting)
 
     async def _drain(self, coordination: Coordination) -> None:
         """Apply the log to its end: the term is ours, so nobody else can add to it."""
@@ -308,13 +309,13 @@ class Master:
         assert self.snapshots is not None, "there is coordination"
         keeping = asyncio.create_task(self.snapshots.keep_for_primary(engine.state, writer, pending))
         try:
-            await _first(ended, writing, giving_up)
+            await first(ended, writing, giving_up)
             if giving_up.done():
                 log.info("handing over", epoch=term.epoch)
                 engine.leads_until = lambda: 0
                 self._modest_until = now_seconds() + MODEST_SECONDS
                 writer.finish()
-                await _first(writing, ended)
+                await first(writing, ended)
             elif ended.done():
                 log.warning("the term ended", epoch=term.epoch, why=ended.result())
         except Deposed as error:
@@ -323,7 +324,7 @@ class Master:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
             for task in (writing, keeping, renewing, ended, giving_up):
-                await _ended(task)
+                await until_ended(task)
             with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
                 await term.resign()
 
@@ -375,21 +376,13 @@ class Master:
         if self.role == "primary":
             self.events.add("standby", self.server.name, why, now_ms())
         self.role = "standby"
+        self._forget()
         self.server.follow(why)
 
-
-async def _first(*tasks: asyncio.Task[Any]) -> None:
-    """Until one of them is done; its error, if it failed."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if task.done():
-            task.result()
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, HoldfastError):
-        await task
+    def _forget(self) -> None:
+        """What was applied as primary may be in no log: nothing of it is shown or kept (I5)."""
+        self.standby = Standby()
+        self._caught_up.clear()
 
 
 async def _resign_won(campaigning: asyncio.Task[Term]) -> None:

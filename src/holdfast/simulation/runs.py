@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.simulation.checkers import Checkers
 from holdfast.simulation.scheduler import MS
@@ -18,6 +19,8 @@ from holdfast.simulation.world import World, undisturbed
 
 SETTLE_MS = 25_000
 """Within this long after healing the world must be as if nothing had been."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,20 @@ def run(script: Script, tell: bool = False) -> Run:
     """Play the script. The same script gives the same run, always."""
     with _quiet_end(), undisturbed():
         return _play(script, tell)
+
+
+def within(script: Script, look: Callable[[World], T]) -> T:
+    """For stories: what `look` sees of a world in which it plays the script itself."""
+    with _quiet_end(), undisturbed():
+        return _look(script, look)
+
+
+def _look(script: Script, look: Callable[[World], T]) -> T:
+    world = World(script)
+    try:
+        return look(world)
+    finally:
+        world.end()
 
 
 def _play(script: Script, tell: bool) -> Run:
