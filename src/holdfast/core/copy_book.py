@@ -16,6 +16,7 @@ from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
 from holdfast.core.state import State
 from holdfast.ids import GrantId, ObjectId, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.commands import RevokeLeases, encode_body
 from holdfast.messages.records import ObjectsCommitted, ObjectsEvicted, ObjectsRemoved, RangesFreed, ReplicaDropped
 from holdfast.messages.shapes import Record
 
@@ -24,6 +25,8 @@ COPIES = 0
 MAX_FORGOTTEN = 65_536
 """Files to be deleted that a disk is not told of yet; beyond that it is told to look for itself."""
 MAX_RETRIES = 65_536
+MAX_HINTS = 8_192
+"""Objects that one hint names; it is no more than a hint."""
 SLOWEST_BYTES_PER_SECOND = 10 << 20
 
 
@@ -170,6 +173,24 @@ class CopyBook:
                 for place in catalogue.replicas(slot):
                     if place.kind == DISK:
                         self._forget_file(place.segment, oid, place.offset)
+
+    def hint_readers(self, state: State, record: Record) -> None:
+        """Before the record is applied: nodes hear which of their objects go while somebody may be reading them."""
+        if not isinstance(record, ObjectsRemoved | ReplicaDropped) or not record.held:
+            return
+        if isinstance(record, ReplicaDropped):
+            held = [(oid, handle) for oid, handle, _ in unpack_places(record.held)]
+        else:
+            catalogue = state.catalogue
+            ids = [oid for (oid,) in struct.iter_unpack("<Q", record.held)]
+            slots = zip(ids, catalogue.by_id.slots_of(ids), strict=True)
+            held = [(oid, place.segment) for oid, slot in slots for place in catalogue.replicas(slot)]
+        by_node: dict[str, list[ObjectId]] = {}
+        for oid, handle in held:
+            by_node.setdefault(state.segments[handle].name.node, []).append(oid)
+        for node, ids in by_node.items():
+            body = RevokeLeases(struct.pack(f"<{len(ids[:MAX_HINTS])}Q", *ids[:MAX_HINTS]))
+            self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))
 
     def _forget_file(self, handle: SegmentHandle, oid: ObjectId, offset: int) -> None:
         files = self.forgotten.setdefault(handle, [])

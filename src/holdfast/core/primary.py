@@ -90,6 +90,7 @@ class Primary:
         first_entry = state.next_quarantine
         held_until = self._longest_lease(record)
         self.copies.note_files(state, record)
+        self.copies.hint_readers(state, record)
         freed = apply(state, record, now)
         match record:
             case RangesGranted():
