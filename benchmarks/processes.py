@@ -85,8 +85,8 @@ class Cluster:
         self.masters[name] = (self._started[-1], facts)
         return facts
 
-    def add_node(self, name: str) -> None:
-        flags = ["--token", self._token] if self._token else []
+    def add_node(self, name: str, *more: str) -> None:
+        flags = [*more, "--token", self._token] if self._token else [*more]
         self._start("node", "--address", self.address, "--size", self._size, "--name", name, *flags)
         self.nodes.append(self._started[-1])
 

@@ -186,6 +186,13 @@ class MasterSettings(Settings):
     urgent_renewal_ms: Annotated[int, Field(ge=0)] = Field(
         1_000, description="A renewal of a lease that had less than this left is told at once."
     )
+    copy_bytes_per_second: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(
+        512 * MIB, description="How fast a node copies for recovery, draining and the disk tier; 0: as fast as it goes."
+    )
+    copy_window_bytes: Size = Field(64 * MIB, description="The most that is being copied to one node at once.")
+    disk_away_ms: Positive = Field(
+        3_600_000, description="How long the objects on a disk are kept while its node is away."
+    )
     durability: Literal["durable", "memory"] = Field(
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )
@@ -218,6 +225,8 @@ class NodeSettings(Settings):
     name: Name = Field("node-1", description="This node's name; each in a cluster has its own.")
     size: Size = Field(GIB, description="Memory to lend, like 4GiB.")
     segments: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Pieces that the memory is lent in.")
+    disk: Path | None = Field(None, description="Directory for objects that leave memory; it outlives the node.")
+    disk_size: Size = Field(10 * GIB, description="The most that --disk may take, like 100GiB.")
     socket_dir: Path | None = Field(None, description="Directory of the Unix socket for clients on this host.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")

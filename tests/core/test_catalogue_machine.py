@@ -21,6 +21,7 @@ from holdfast.ids import GrantId, extent_of
 from holdfast.master.engine import Engine
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment
+from tests.core.copying import Nodes
 from tests.core.world import World, check_partition
 
 KEYS = st.sampled_from([f"key-{i}" for i in range(24)])
@@ -30,10 +31,10 @@ CLIENTS = st.sampled_from([7, 8])
 
 
 class Machine(RuleBasedStateMachine):
-    @initialize(nodes=st.integers(1, 3), watermark=st.sampled_from([0.5, 0.9, 1.0]),
+    @initialize(nodes=st.integers(1, 3), watermark=st.sampled_from([0.5, 0.9, 1.0]), disks=st.integers(0, 2),
                 eviction=st.sampled_from(["follow", "independent", "none"]),
                 sync=st.sampled_from(["off", "batched", "every"]))  # fmt: skip
-    def begin(self, nodes: int, watermark: float, eviction: str, sync: str) -> None:
+    def begin(self, nodes: int, watermark: float, disks: int, eviction: str, sync: str) -> None:
         self.world = World(
             high_watermark=watermark,
             lease_ttl_ms=1_000,
@@ -44,6 +45,9 @@ class Machine(RuleBasedStateMachine):
         self.nodes = nodes
         for i in range(nodes):
             self.world.node(f"n{i}", size=NODE_BYTES, boot=10 + i, connection=100 + i)
+        self.orders = Nodes(self.world)
+        for i in range(min(disks, nodes)):
+            self.orders.mount_disk(f"n{i}", 10 + i, 70 + i, 256 << 10)
         self.model: dict[str, int] = {}
         """key -> size"""
         self.leased: dict[str, int] = {}
@@ -160,6 +164,22 @@ class Machine(RuleBasedStateMachine):
         self.world.report(10 + node, gone)
         self.world.report(10 + node, cleaned=tuple(self.world.asked_to_clean(10 + node)))
         self.sync()
+
+    @rule()
+    def obey(self) -> None:
+        """Nodes copy what they were told to, whether or not it is still of use."""
+        self.orders.obey()
+        self.sync()
+
+    @rule(node=st.integers(0, 2), mode=st.sampled_from(["open", "cordoned", "draining"]))
+    def set_aside(self, node: int, mode: str) -> None:
+        self.world.ask(q.Done, q.ChangeMode(f"n{node % self.nodes}", mode))
+
+    @rule(node=st.integers(0, 2), pages=st.integers(16, 120))
+    def shrink(self, node: int, pages: int) -> None:
+        request = q.ResizeNode(f"n{node % self.nodes}", pages * 4_096)
+        reply = self.world.send(request)
+        assert isinstance(reply, q.Done | q.Failed)
 
     @invariant()
     def everything_holds(self) -> None:

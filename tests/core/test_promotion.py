@@ -166,3 +166,11 @@ def test_nothing_is_evicted_for_want_of_a_node(world: World) -> None:
     world.offer(50, 5, [1 << 22], world.state.log_id, live_writers=[1, 2])
     [late] = world.late
     assert isinstance(late, q.Granted), "the node is back, and with it the room"
+
+
+def test_a_snapshot_without_objects_is_a_snapshot_too() -> None:
+    world = World()
+    world.node("a")
+    restored = load(b"".join(dump(world.state, Position(index=world.state.index), world.now)), 5)
+    assert restored.faults == []
+    assert digest(restored.state.catalogue) == digest(world.state.catalogue)

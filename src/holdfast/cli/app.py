@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, cluster, demo, doctor, handing_over, keys, processes, transfer, up
+from holdfast.cli import bench, cluster, demo, doctor, handing_over, keys, processes, setting_aside, transfer, up
 
 app = typer.Typer(
     name="holdfast",
@@ -47,7 +47,8 @@ _COMMANDS = (
     ("stat", keys.stat, "Objects", "Example: holdfast stat greeting --json"),
     ("explain", keys.explain, "Objects", "Example: holdfast explain greeting"),
     ("status", cluster.status, "Cluster", "Example: holdfast status --address 10.0.0.1:7070"),
-    ("nodes", cluster.nodes, "Cluster", "Example: holdfast nodes --json"),
+    ("nodes", cluster.nodes, "Cluster", "Example: holdfast nodes --json; holdfast nodes resize node-7 8GiB"),
+    ("drain", setting_aside.drain, "Cluster", "Example: holdfast drain node-7; holdfast drain node-7 --cancel"),
     ("failover", handing_over.failover, "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
     ("snapshot", cluster.snapshot, "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
     ("demo", demo.demo, "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.cli import connection
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import connection, setting_aside
 from holdfast.cli.exit_codes import LATER, OK
 from holdfast.cli.masters import (
     HEADINGS,
@@ -110,16 +114,26 @@ def snapshot(settings: ClientSettings, out: Output) -> None:
 
 
 @takes(ClientSettings)
-def nodes(settings: ClientSettings, out: Output) -> None:
-    """List the nodes, whether they answer, and how full they are."""
+def nodes(
+    settings: ClientSettings,
+    out: Output,
+    action: Annotated[
+        str, typer.Argument(metavar="[ACTION]", help="cordon, uncordon, resize, copy-rate or revoke-client.")
+    ] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The node; of copy-rate the bytes a second.")] = "",
+    value: Annotated[str, typer.Argument(metavar="[SIZE]", help="Of resize: how much it shall lend.")] = "",
+) -> int:
+    """List the nodes, whether they answer, and how full they are; or change one of them."""
+    if action:
+        return setting_aside.act(settings, out, action, name, value)
     with connection.open_cache(settings) as cache:
         found = cache.nodes().nodes
     if out.as_json:
         out.data(plain(found))
-        return
+        return OK
     if not found:
         out.note("no node is here; start one with: holdfast node --name node-1 --size 1GiB")
-        return
+        return OK
     rows = [
         (
             node.name,
@@ -131,11 +145,14 @@ def nodes(settings: ClientSettings, out: Output) -> None:
             f"{node.used_bytes / node.capacity_bytes:.0%}" if node.capacity_bytes else "-",
             node.segments,
             node.data_address,
+            node.mode,
+            _disk_of(node),
         )
         for node in found
     ]
-    headings = ("NAME", "STATE", "LEASE", "LAST TOLD", "USED", "CAPACITY", "FULL", "SEGMENTS", "DATA")
+    headings = ("NAME", "STATE", "LEASE", "LAST TOLD", "USED", "CAPACITY", "FULL", "SEGMENTS", "DATA", "MODE", "DISK")
     out.table(headings, rows, right=("LEASE", "USED", "CAPACITY", "FULL", "SEGMENTS"))
+    return OK
 
 
 def _state_of(node: NodeInfo) -> str:
@@ -143,3 +160,10 @@ def _state_of(node: NodeInfo) -> str:
     if node.standing == "safe":
         return "safe" if node.available else "safe, not connected"
     return f"{node.standing} for {human_ms(node.silent_ms)}" if node.standing == "jeopardy" else node.standing
+
+
+def _disk_of(node: NodeInfo) -> str:
+    if not node.disk:
+        return "-"
+    used = f"{human_bytes(node.disk_used_bytes)} of {human_bytes(node.disk_capacity_bytes)}"
+    return used if node.disk == "mounted" else f"{node.disk}; {used}"

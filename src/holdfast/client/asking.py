@@ -8,6 +8,7 @@ from holdfast.client.core import KEYS_A_REQUEST, Core, ask, ask_timed
 from holdfast.effects import Operation
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
 from holdfast.messages.requests import (
+    Done,
     Exists,
     Explain,
     Explanations,
@@ -25,6 +26,7 @@ from holdfast.messages.requests import (
     Stats,
     Status,
 )
+from holdfast.messages.shapes import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,11 @@ def explain(core: Core, key: str, deadline: float) -> Operation[Explanation]:
 
 def status(core: Core, deadline: float) -> Operation[Status]:
     return (yield from ask(core, GetStatus(), Status, deadline))
+
+
+def operate(core: Core, request: Message, deadline: float) -> Operation[int]:
+    """Something for the operator's hand: how much it touched."""
+    return (yield from ask(core, request, Done, deadline)).count
 
 
 def nodes(core: Core, deadline: float) -> Operation[NodeList]:

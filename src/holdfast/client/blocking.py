@@ -30,6 +30,7 @@ from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadPattern, BadValue, ObjectNotFound
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, NodeList, ObjectStat, Presence, Status
+from holdfast.messages.shapes import Message
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
@@ -247,6 +248,11 @@ class Cache:
         """The master's own view of the cluster."""
         deadline = now_seconds() + self.timeout
         return self._run(asking.status(self._core, deadline), deadline)
+
+    def operate(self, request: Message) -> int:
+        """For operators' tools: `ChangeMode`, `ResizeNode`, `ChangeCopying` or `RevokeWrites`. All may be repeated."""
+        deadline = now_seconds() + self.timeout
+        return self._run(asking.operate(self._core, request, deadline), deadline)
 
     def nodes(self) -> NodeList:
         """The nodes and how they stand."""

@@ -99,7 +99,8 @@ class NodeBytes:
         ]
 
     def _is_local(self, place: SegmentPlace) -> bool:
-        return bool(self.host) and place.host == self.host and bool(place.socket_path)
+        """Can it be mapped? A disk cannot, wherever it is."""
+        return bool(self.host) and place.host == self.host and bool(place.socket_path) and not place.kind
 
     def attachments(self) -> list[Attachment]:
         return [Attachment(handle, writer) for handle, (_, writer) in list(self._writing.items())]

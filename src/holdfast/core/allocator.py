@@ -155,6 +155,21 @@ class Allocator:
         self.free_bytes += freed
         self._release(run_starts, run_ends)
 
+    def cut_off(self, limit: int) -> None:
+        """Nothing at `limit` or beyond is lent any more. What is occupied there must not be freed later."""
+        first = limit >> _UNIT_BITS
+        for start, units in list(self._size_at.items()):
+            if start + units <= first:
+                continue
+            self._withdraw(start, units)
+            del self._size_at[start], self._start_of[start + units]
+            kept = max(0, first - start)
+            if kept:
+                self._size_at[start] = kept
+                self._start_of[start + kept] = start
+                self._offer(start, kept)
+            self.free_bytes -= (units - kept) << _UNIT_BITS
+
     def free_ranges(self) -> list[tuple[int, int]]:
         """Every free block as (offset, size), in order of offset. For tests and diagnosis: it sorts them all."""
         return sorted((start << _UNIT_BITS, units << _UNIT_BITS) for start, units in self._size_at.items())

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core import narrow
+from holdfast.core.apply_replicas import APPLY_REPLICAS
 from holdfast.core.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.mask import lying_in
@@ -88,9 +89,10 @@ def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> 
 
 def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Freed:
     state.segments[record.handle] = Segment(
-        record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host
+        record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host, record.kind
     )
-    state.next_segment = record.handle + 1
+    state.away.discard(record.handle)
+    state.next_segment = max(state.next_segment, record.handle + 1)
     state.topology += 1
     return []
 
@@ -111,8 +113,9 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
     for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
         _end_grant(state, grant, [])
     for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
-        del state.quarantine[entry]
+        _leave_quarantine(state, entry)
     del state.segments[handle]
+    state.away.discard(handle)
     state.topology += 1
     return []
 
@@ -159,7 +162,15 @@ def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Freed:
 
 
 def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Freed:
-    return [(held.segment, *_pieces(held.pieces)) for held in (state.quarantine.pop(entry) for entry in record.entries)]
+    left = [_leave_quarantine(state, entry) for entry in record.entries]
+    return [(held.segment, *_pieces(held.pieces)) for held in left]
+
+
+def _leave_quarantine(state: State, entry: int) -> Quarantined:
+    held = state.quarantine.pop(entry)
+    if held.moved:
+        state.moved.pop((held.segment, held.pieces[0][0]), None)
+    return held
 
 
 def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Freed:
@@ -175,6 +186,7 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
         for slot in slots:
             delta = catalogue.offset_at[slot] - base
             places = tuple(ReplicaAt(place.segment, place.offset + delta) for place in grant.ranges)
+            catalogue.wanted_at[slot] = len(places)
             catalogue.set_replicas(slot, places)
     if record.soft_pin:
         state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))
@@ -291,4 +303,5 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.SessionOpened: _session_opened,
     r.SessionClosed: _session_closed,
     r.LeasesRenewed: _leases_renewed,
+    **APPLY_REPLICAS,
 }

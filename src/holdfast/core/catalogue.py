@@ -28,6 +28,8 @@ SOFT_PIN: Final = 4
 ON_DISK: Final = 8
 SEVERAL: Final = 16
 """Has further replicas, in `others`."""
+COPYING: Final = 64
+"""A node copies it at the moment, so it stays where it is until that ends. Known to the primary alone."""
 MASKED: Final = 128
 """Evicted without a record: see `mask`. This master's own affair, in no snapshot and no digest."""
 
@@ -46,6 +48,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "last_used": np.int64,
     "flags": np.uint8,
     "renewed": np.uint8,
+    "wanted": np.uint8,
 }
 
 
@@ -76,6 +79,8 @@ class Catalogue:
     flags: npt.NDArray[np.uint8]
     renewed: npt.NDArray[np.uint8]
     """1 where a lease was given since the standbys were last told."""
+    wanted: npt.NDArray[np.uint8]
+    """How many replicas in memory its put asked for."""
 
     def __init__(self) -> None:
         self.by_key = KeyIndex()
@@ -83,6 +88,10 @@ class Catalogue:
         self.keys: list[str | None] = []
         self.others: dict[int, tuple[ReplicaAt, ...]] = {}
         self.soft_pin_until: dict[int, Instant] = {}
+        self.lacking: dict[int, None] = {}
+        """Slots of objects that have lost some of their replicas in memory, in the order in which they did."""
+        self.on_disk = 0
+        """How many objects are on disk alone."""
         self.count = 0
         self.longest = 0
         """No object here is or was larger."""
@@ -107,6 +116,7 @@ class Catalogue:
         self.used_at = self.last_used.data
         self.flags_at = self.flags.data
         self.renewed_at = self.renewed.data
+        self.wanted_at = self.wanted.data
 
     def _take_slots(self, count: int) -> list[int]:
         reused = self._free[len(self._free) - count :] if count <= len(self._free) else self._free[:]
@@ -163,6 +173,7 @@ class Catalogue:
         self.renewed_at[slot] = 0
         if size > self.longest:
             self.longest = size
+        self.wanted_at[slot] = 1
         self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
@@ -187,6 +198,7 @@ class Catalogue:
             "segments": segment,
             "offsets": offsets,
             "flags": flags | LIVE,
+            "wanted": 1,
             "lease_until": 0,
             "last_used": now,
         }
@@ -199,11 +211,14 @@ class Catalogue:
         if not keys:
             return []
         slots = self._fill_rows(keys, columns)
+        self.on_disk += int(np.count_nonzero(columns["flags"] & ON_DISK))
         for oid, slot in zip(columns["ids"].tolist(), slots, strict=True):
             self.by_id.bind_one(oid, slot)
         return slots
 
     def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:
+        if not keys:  # A snapshot of an empty catalogue.
+            return []
         all_fresh = not self._free
         slots = self._take_slots(len(keys))
         # Rows that were never used lie side by side.
@@ -234,14 +249,18 @@ class Catalogue:
         self.by_key.unbind(gone)
         if len(slots) == 1:
             self.by_id.unbind((self.id_at[slots[0]],))
+            self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
             self.flags_at[slots[0]] = 0
         else:
             at = np.array(slots, np.intp)
             self.by_id.unbind(self.ids[at].tolist())
+            if self.on_disk:
+                self.on_disk -= int(np.count_nonzero(self.flags[at] & ON_DISK))
             self.flags[at] = 0
-        if self.others or self.soft_pin_until:
+        if self.others or self.soft_pin_until or self.lacking:
             for slot in slots:
                 self.others.pop(slot, None)
+                self.lacking.pop(slot, None)
                 self.soft_pin_until.pop(slot, None)
         self._free.extend(slots)
         self.count -= len(slots)
@@ -253,7 +272,16 @@ class Catalogue:
         return (first, *self.others.get(slot, ()))
 
     def set_replicas(self, slot: int, replicas: tuple[ReplicaAt, ...]) -> None:
+        """Those in memory come first: readers try them in this order."""
+        replicas = tuple(sorted(replicas, key=lambda place: place.kind))
         first = replicas[0]
+        in_memory = sum(place.kind == MEMORY for place in replicas)
+        # One that is on disk alone was evicted from memory on purpose.
+        if 0 < in_memory < self.wanted_at[slot]:
+            self.lacking[slot] = None
+        else:
+            self.lacking.pop(slot, None)
+        self.on_disk += (first.kind == DISK) - (self.flags_at[slot] & ON_DISK != 0)
         flags = self.flags_at[slot] & ~(ON_DISK | SEVERAL)
         self.segment_at[slot] = first.segment
         self.offset_at[slot] = first.offset
@@ -263,6 +291,16 @@ class Catalogue:
         else:
             self.others.pop(slot, None)
         self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
+
+    def find_lacking(self) -> None:
+        """Make `lacking` anew, by one look at all objects."""
+        top = self.top
+        several = (self.flags[:top] & LIVE != 0) & (self.wanted[:top] > 1)
+        self.lacking = {}
+        for slot in np.flatnonzero(several).tolist():
+            in_memory = sum(place.kind == MEMORY for place in self.replicas(slot))
+            if 0 < in_memory < self.wanted_at[slot]:
+                self.lacking[slot] = None
 
     def live(self) -> Slots:
         return np.flatnonzero(self.flags[: self.top] & LIVE)

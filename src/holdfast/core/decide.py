@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import attendance, membership, puts, reads, removals
+from holdfast.core import attendance, disks, membership, puts, reads, removals, replicas, setting_aside
 from holdfast.core.primary import Decision, Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
@@ -30,12 +30,21 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.Stat: reads.stat,
     requests.Explain: reads.explain,
     requests.ListSegments: reads.list_segments,
+    requests.ChangeMode: setting_aside.change_mode,
+    requests.ResizeNode: setting_aside.resize_node,
+    requests.RevokeWrites: setting_aside.revoke_writes,
+    requests.ChangeCopying: setting_aside.change_copying,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,
     of_sessions.OpenSession: attendance.open_session,
     of_sessions.KeepAlive: attendance.keep_alive,
     of_sessions.CloseSession: attendance.close_session,
+    of_nodes.AddReplicas: replicas.add_replicas,
+    of_nodes.MountDisk: disks.mount_disk,
+    of_nodes.ReportFiles: disks.report_files,
+    of_nodes.ReportDisk: disks.report_disk,
+    of_nodes.MountSegment: setting_aside.mount_segment,
 }
 
 

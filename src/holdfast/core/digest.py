@@ -1,4 +1,5 @@
-"""A number that two catalogues share exactly if they hold the same objects, keys, places and hard pins (I5).
+"""A number that two catalogues share exactly if they hold the same objects, keys, places, hard pins and wishes for
+replicas (I5).
 
 The sum of a well-mixed hash of each object: independent of slots and of order, so that a catalogue restored from
 a snapshot agrees with the one it came from. Leases and soft pins end by time and are not in it.
@@ -31,7 +32,8 @@ def digest(catalogue: Catalogue) -> str:
     _mix(hashes, catalogue.checksums[:top], _ODD[2], scratch)
     _mix(hashes, catalogue.offsets[:top].view(np.uint64), _ODD[3], scratch)
     _mix(hashes, catalogue.segments[:top].astype(np.uint64), _ODD[0], scratch)
-    _mix(hashes, (flags & HARD_PIN).astype(np.uint64), _ODD[1], scratch)
+    asked = (flags & HARD_PIN).astype(np.uint64) | catalogue.wanted[:top].astype(np.uint64) << np.uint64(8)
+    _mix(hashes, asked, _ODD[1], scratch)
     np.multiply(hashes, flags & LIVE, out=hashes)
     total = int(hashes.sum(dtype=np.uint64))
     for slot, places in catalogue.others.items():

@@ -11,13 +11,26 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.apply import ranges_of
-from holdfast.core.catalogue import HARD_PIN, LIVE, MASKED, SEVERAL, SOFT_PIN, Slots, extents_of
+from holdfast.core.apply_replicas import Place, pack_places
+from holdfast.core.catalogue import (
+    COPYING,
+    DISK,
+    HARD_PIN,
+    LIVE,
+    MASKED,
+    MEMORY,
+    ON_DISK,
+    SEVERAL,
+    SOFT_PIN,
+    Slots,
+    extents_of,
+)
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Primary
 from holdfast.core.rules import EVICT_STEP, Rules
 from holdfast.core.state import State
 from holdfast.instant import Instant
-from holdfast.messages.records import ObjectsEvicted
+from holdfast.messages.records import ObjectsEvicted, ReplicaDropped
 from holdfast.messages.shapes import Record
 
 
@@ -31,9 +44,8 @@ def victims(
     catalogue = state.catalogue
     top = catalogue.top
     _let_soft_pins_end(state, now)
-    # One comparison tells live and unpinned apart from everything else.
-    pins = HARD_PIN | SOFT_PIN
-    concerned = LIVE | MASKED | pins
+    # One comparison tells live, unpinned and in memory apart from everything else.
+    concerned = LIVE | MASKED | HARD_PIN | SOFT_PIN | ON_DISK | COPYING
     unleased = catalogue.lease_until[:top] <= now - grace_ms
     if grace_ms:
         unleased &= catalogue.last_used[:top] <= now - grace_ms
@@ -60,7 +72,7 @@ def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
 def _sizes_of(state: State, slots: Slots) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     sizes = extents_of(state.catalogue.sizes[slots])
     for i in np.flatnonzero(state.catalogue.flags[slots] & SEVERAL):
-        sizes[i] *= 1 + len(state.catalogue.others[int(slots[i])])
+        sizes[i] *= sum(place.kind == MEMORY for place in state.catalogue.replicas(int(slots[i])))
     return sizes
 
 
@@ -85,24 +97,42 @@ def evicted(state: State, slots: Slots) -> ObjectsEvicted:
     return ObjectsEvicted(pack_ids(state.catalogue.ids[slots]))
 
 
-def _let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
-    """The record of their eviction, or none, with their memory free at once."""
+def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
+    """These objects leave memory. Those that are on a disk as well stay there, by a record; of the others there is
+    the record of their eviction, or none, with their memory free at once."""
+    places, slots = _kept_on_disk(primary.state, slots)
+    records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
     if not len(slots):
-        return []
+        return records
     state = primary.state
     if primary.rules.logs_evictions:
-        return [evicted(state, slots)]
+        return [*records, evicted(state, slots)]
     freed = ranges_of(state, slots)
     state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
     primary.evicted += len(slots)
     primary.reclaim(freed)
-    return []
+    return records
+
+
+def _kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
+    """The replicas in memory of those that have one on a disk, and the slots of the others."""
+    catalogue = state.catalogue
+    several = np.flatnonzero(catalogue.flags[slots] & SEVERAL)
+    kept = [int(i) for i in several if on_disk_too(state, int(slots[i]))]
+    places: list[Place] = []
+    for slot in slots[kept].tolist():
+        oid = catalogue.id_at[slot]
+        places += [(oid, at.segment, at.offset) for at in catalogue.replicas(slot) if at.kind == MEMORY]
+    return places, np.delete(slots, kept) if kept else slots
 
 
 def over_watermark(primary: Primary) -> int:
     """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
-    capacity = primary.capacity_bytes
-    return excess_bytes(primary.rules, capacity, capacity - primary.free_bytes)
+    in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
+    capacity = sum(segment.usable_bytes for segment in in_use)
+    # What is on its way to a disk is about to come free.
+    used = sum(map(primary.used_on, in_use)) - primary.copies.leaving_bytes
+    return excess_bytes(primary.rules, capacity, used)
 
 
 def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
@@ -117,15 +147,9 @@ def make_room(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, lis
     How many went, and the record of it, if evictions are logged.
     """
     margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
-    return _evict(primary, max(need_bytes, margin), now)
+    slots = victims(primary.state, max(need_bytes, margin), now, primary.rules.evict_soft_pinned)
+    return len(slots), let_go(primary, slots, now)
 
 
-def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
-    """One bounded step towards the watermark; the same answer."""
-    excess = over_watermark(primary)
-    return _evict(primary, excess, now) if excess > 0 else (0, [])
-
-
-def _evict(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, list[Record]]:
-    slots = victims(primary.state, need_bytes, now, primary.rules.evict_soft_pinned)
-    return len(slots), _let_go(primary, slots, now)
+def on_disk_too(state: State, slot: int) -> bool:
+    return any(place.kind == DISK and place.segment not in state.away for place in state.catalogue.replicas(slot))

@@ -43,6 +43,8 @@ class Quarantined:
     """(offset in the segment, length)"""
     grant: GrantId | None = None
     writer: int = 0
+    moved: ObjectId = 0
+    """The object whose replica was here and is elsewhere now, so that a reader may go on renewing its lease."""
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.core.disks import leave_disks
 from holdfast.core.grants import Quarantined
 from holdfast.core.primary import Decision, Member, Primary
 from holdfast.core.state import Segment, State
@@ -91,7 +92,8 @@ def _registered(primary: Primary) -> n.Registered:
 
 
 def segments_of(primary: Primary, node: str) -> list[Segment]:
-    return [segment for segment in primary.state.segments.values() if segment.name.node == node]
+    """Its memory; a disk outlives its node's boots, and is no part of one."""
+    return [segment for segment in primary.state.memory_segments() if segment.name.node == node]
 
 
 def _member(primary: Primary, session: int, boot: int) -> Member:
@@ -161,9 +163,9 @@ def _free_on(primary: Primary, member: Member, ended: Callable[[Quarantined], bo
 
 
 def unmount(primary: Primary, node: str) -> list[Record]:
-    """Its segments, and it with them."""
+    """Its segments, and it with them; a disk stays, away."""
     primary.members.pop(node, None)
-    return [SegmentUnmounted(segment.handle) for segment in segments_of(primary, node)]
+    return [*leave_disks(primary, node), *(SegmentUnmounted(s.handle) for s in segments_of(primary, node))]
 
 
 def silent_too_long(primary: Primary, now: Instant) -> list[Record]:

@@ -16,7 +16,7 @@ def place(
     align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
     placed: list[tuple[SegmentHandle, int]] = []
     nodes: set[str] = set()
-    for segment in _in_order(primary, prefer, now):
+    for segment in in_order(primary, prefer, now):
         if segment.name.node in nodes:
             continue
         offset = primary.allocators[segment.handle].alloc(length, align)
@@ -30,13 +30,13 @@ def place(
     return None
 
 
-def _in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]:
+def in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]:
     rank = {name: i for i, name in reversed(list(enumerate(prefer)))}
     last = len(prefer)
 
     def order(segment: Segment) -> tuple[int, float, int]:
         wanted = min(rank.get(segment.name.node, last), rank.get(str(segment.name), last)) if rank else 0
-        return wanted, -primary.allocators[segment.handle].free_bytes / segment.size_bytes, segment.handle
+        return wanted, -primary.allocators[segment.handle].free_bytes / segment.usable_bytes, segment.handle
 
     return sorted((s for s in primary.state.segments.values() if primary.available(s, now)), key=order)
 
@@ -44,8 +44,8 @@ def _in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment
 def check_possible(primary: Primary, length: int, largest: int, replicas: int, now: Instant) -> None:
     """Raise at once for what no eviction could ever make room for."""
     nodes: dict[str, int] = {}
-    for segment in primary.state.segments.values():
-        nodes[segment.name.node] = max(nodes.get(segment.name.node, 0), segment.size_bytes)
+    for segment in primary.state.memory_segments():
+        nodes[segment.name.node] = max(nodes.get(segment.name.node, 0), segment.usable_bytes)
     if not nodes:
         raise NoRoom("no node lends memory yet; nothing was stored. Start a node, or wait for it to register")
     if len(nodes) < replicas:
@@ -75,8 +75,8 @@ def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> N
     ready = available_nodes(primary, now)
     if ready < replicas:
         return NoRoom(
-            f"{replicas} replica(s) were asked for and {ready} node(s) answer; nothing was stored. "
-            "Try again when the nodes are back"
+            f"{replicas} replica(s) were asked for and {ready} node(s) answer and take new objects; nothing was "
+            "stored. Try again when nodes are back, or open one that is cordoned"
         )
     return NoRoom(
         f"no room for {length:,} bytes on {replicas} node(s) before the deadline: {primary.free_bytes:,} of "

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import Freed, apply, unpack_ids
+from holdfast.core.apply_replicas import unpack_places
+from holdfast.core.catalogue import DISK
+from holdfast.core.copy_book import CopyBook
 from holdfast.core.grants import Grant
 from holdfast.core.narrow import count_ids
 from holdfast.core.narrow import unpack_ids as unpack_close_ids
@@ -27,6 +30,8 @@ from holdfast.messages.records import (
     ObjectsEvicted,
     ObjectsRemoved,
     RangesGranted,
+    ReplicaDropped,
+    SegmentLimited,
     SegmentMounted,
     SegmentUnmounted,
 )
@@ -75,12 +80,17 @@ class Primary:
         """Objects, since this primary began."""
         self.urgent = False
         """A lease was renewed that was about to end: the standbys should hear of it soon."""
+        self.copies = CopyBook()
+        self.disk_kept_until: dict[SegmentHandle, Instant] = {}
+        """When the replicas of a disk that is away are given up."""
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
         state = self.state
         first_entry = state.next_quarantine
         held_until = self._longest_lease(record)
+        self.copies.note_files(state, record)
+        self.copies.hint_readers(state, record)
         freed = apply(state, record, now)
         match record:
             case RangesGranted():
@@ -88,7 +98,11 @@ class Primary:
             case GrantEnded():
                 self._forget_grant(record.grant)
             case SegmentMounted():
-                self.allocators[record.handle] = Allocator(record.size_bytes)
+                # A disk that comes back is as full as it was.
+                if record.handle not in self.allocators:
+                    self.allocators[record.handle] = Allocator(record.size_bytes)
+            case SegmentLimited():
+                self.allocators[record.handle].cut_off(record.limit_bytes)
             case SegmentUnmounted():
                 self._forget_segment(record.handle)
             case EpochStarted():
@@ -102,7 +116,7 @@ class Primary:
         return freed
 
     def note_grant(self, grant: GrantId, now: Instant) -> None:
-        self.grant_deadline[grant] = now + self.rules.grant_timeout_ms
+        self.grant_deadline[grant] = now + self.rules.grant_timeout_ms + self.copies.patience_ms(grant)
         self.grants_of.setdefault(grant.client, set()).add(grant)
 
     def note_quarantine(self, entries: Iterable[int], held_until: Instant) -> None:
@@ -120,19 +134,30 @@ class Primary:
             allocator = self.allocators.get(handle)
             if allocator is None:  # Unmounted since: the range is gone with its segment.
                 continue
+            if (limit := self.state.segments[handle].limit_bytes) and int((offsets + lengths).max()) > limit:
+                lengths = (offsets + lengths).clip(max=limit) - offsets
+                offsets, lengths = offsets[lengths > 0], lengths[lengths > 0]
             if len(offsets) == 1:
                 allocator.free(int(offsets[0]), int(lengths[0]))
             else:
                 allocator.free_many(offsets, lengths)
 
     def _longest_lease(self, record: Record) -> Instant:
-        if not isinstance(record, ObjectsRemoved | ObjectsCommitted | ObjectsEvicted) or not record.held:
+        if not isinstance(record, ObjectsRemoved | ObjectsCommitted | ObjectsEvicted | ReplicaDropped):
+            return 0
+        if not record.held:
             return 0
         catalogue = self.state.catalogue
-        held = unpack_close_ids(record.ids).tolist() if isinstance(record, ObjectsEvicted) else unpack_ids(record.held)
+        if isinstance(record, ReplicaDropped):
+            held = [oid for oid, _, _ in unpack_places(record.held)]
+        elif isinstance(record, ObjectsEvicted):
+            held = unpack_close_ids(record.ids).tolist()
+        else:
+            held = unpack_ids(record.held)
         return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(held))
 
     def _forget_grant(self, grant: GrantId) -> None:
+        self.copies.ended(self.state, grant)
         self.grant_deadline.pop(grant, None)
         mine = self.grants_of.get(grant.client)
         if mine is not None:
@@ -149,7 +174,7 @@ class Primary:
 
     def _ask_to_clean(self, segment: Segment, grant: GrantId) -> None:
         member = self.members.get(segment.name.node)
-        if member is not None and member.boot == segment.name.boot:
+        if member is not None and (segment.kind == DISK or member.boot == segment.name.boot):
             member.clean[grant] = member.clean_untold[grant] = None
 
     def live_grants(self, client: int) -> list[Grant]:
@@ -157,16 +182,27 @@ class Primary:
 
     @property
     def capacity_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.state.segments.values())
+        """Of memory: disks are counted by themselves."""
+        return sum(segment.usable_bytes for segment in self.state.memory_segments())
 
     @property
     def free_bytes(self) -> int:
-        return sum(allocator.free_bytes for allocator in self.allocators.values())
+        return sum(self.allocators[segment.handle].free_bytes for segment in self.state.memory_segments())
+
+    def used_on(self, segment: Segment) -> int:
+        return max(0, segment.usable_bytes - self.allocators[segment.handle].free_bytes)
 
     def available(self, segment: Segment, now: Instant) -> bool:
-        """May something be placed there? Not while its node's lease is over or its connection closed."""
+        """May something be put there? Not while its node's lease is over, its connection closed or it is set aside,
+        and never by a client on a disk."""
+        return segment.kind != DISK and segment.name.node not in self.state.modes and self.reachable(segment, now)
+
+    def reachable(self, segment: Segment, now: Instant) -> bool:
+        """Can its bytes be read and written, as far as is known?"""
         member = self.members.get(segment.name.node)
-        return member is not None and member.boot == segment.name.boot and self.is_live(member, now)
+        if member is None or not self.is_live(member, now):
+            return False
+        return not segment.away if segment.kind == DISK else member.boot == segment.name.boot
 
     def is_live(self, member: Member, now: Instant) -> bool:
         session = self.sessions.get(member.session)

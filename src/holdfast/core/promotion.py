@@ -32,14 +32,22 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
     """Raises ValueError, with nothing served, if the ranges of the state overlap (I9)."""
     primary = Primary(state, rules)
     for handle, (offsets, lengths) in _occupied(state).items():
-        primary.allocators[handle] = Allocator.rebuild(state.segments[handle].size_bytes, offsets, lengths)
+        segment = state.segments[handle]
+        allocator = primary.allocators[handle] = Allocator.rebuild(segment.size_bytes, offsets, lengths)
+        if segment.limit_bytes:
+            allocator.cut_off(segment.limit_bytes)
     until = now + guard_ms(state, leader_ttl_ms, proven)
     catalogue = state.catalogue
     top = catalogue.top
     np.maximum(catalogue.lease_until[:top], until, out=catalogue.lease_until[:top])
     for grant in state.grants:
         primary.note_grant(grant, now)
+    catalogue.find_lacking()
     _expect_back(primary, now if proven else now + lengthened(leader_ttl_ms))
+    for disk in state.disks():
+        if disk.name.node in primary.members and not disk.away:
+            primary.members[disk.name.node].handles.append(disk.handle)
+        primary.copies.audits[disk.handle] = None
     primary.note_quarantine(state.quarantine, until)
     return primary
 
@@ -53,7 +61,7 @@ def _expect_back(primary: Primary, base: Instant) -> None:
     for session, name in state.sessions.items():
         by_name[name] = primary.sessions.restore(session, name, lease_ms, jeopardy_ms, base).id
     given_up_at = base + lengthened(lease_ms + jeopardy_ms)
-    for segment in state.segments.values():
+    for segment in state.memory_segments():
         node, boot = segment.name.node, segment.name.boot
         member = primary.members.setdefault(node, Member(node, boot, by_name.get(node, 0), given_up_at))
         member.handles.append(segment.handle)

@@ -19,6 +19,7 @@ from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
 from holdfast.core.placement import available_nodes, check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
+from holdfast.core.reads import readable_slots
 from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, MAX_REPLICAS, SMALL_ALIGN, GrantId, extent_of, object_id
@@ -64,11 +65,11 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         places = place(primary, length, request.replicas, request.prefer, now)
     writers = {attached.segment: attached.writer for attached in request.attached}
     ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
-    records.append(RangesGranted(request.grant, length, ranges, *_evicted_there(primary, ranges, length)))
+    records.append(RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length)))
     return _granted(primary, request.grant, length, ranges, taken), records
 
 
-def _evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
+def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
     """How the record says that what lay in these ranges is gone, where no other record has said so."""
     mask, catalogue = primary.state.mask, primary.state.catalogue
     if not mask:
@@ -90,8 +91,15 @@ def _wanted(primary: Primary, request: q.GrantRanges) -> tuple[tuple[int, ...], 
     check_sizes(sizes)
     if request.upsert:
         return sizes, bytes(len(sizes))
-    taken = primary.state.catalogue.by_key.presence(request.keys)
+    taken = there_already(primary, request.keys)
     return tuple(size for size, there in zip(sizes, taken, strict=True) if not there), taken
+
+
+def there_already(primary: Primary, keys: list[str]) -> bytes:
+    """One byte a key: 1 if it needs no put. What is on disks that are away alone cannot be read, and gives way."""
+    if primary.state.away:
+        return bytes([slot >= 0 for slot in readable_slots(primary.state, keys)])
+    return primary.state.catalogue.by_key.presence(keys)
 
 
 def wanted_bytes(request: q.GrantRanges) -> int:
@@ -173,7 +181,7 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
         whole = len(fresh) == len(request.keys)
         rows = request.rows if whole else _rows_of(words, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
-        gives_way = request.upsert or state.mask
+        gives_way = request.upsert or state.mask or state.away
         replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
         records.append(
             ObjectsCommitted(
@@ -215,7 +223,7 @@ def _sort_out(
         raise BadRequest("a key is named twice in one commit; nothing was stored")
     stored = bytearray(b"\1") * len(keys)
     commits = grant.commits
-    if request.upsert or not any(there := primary.state.catalogue.by_key.presence(keys)):
+    if request.upsert or not any(there := there_already(primary, keys)):
         there = b""
     if not there and (not commits or commits.keys().isdisjoint(words[0::3])):
         _check_places(grant, request.rows)

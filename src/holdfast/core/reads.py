@@ -10,11 +10,12 @@ import struct
 
 import numpy as np
 
-from holdfast.core.catalogue import DISK, HARD_PIN, MASKED, SEVERAL, Slots
+from holdfast.core.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
 from holdfast.core.checks import check_keys, unpack_words
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
+from holdfast.core.state import State
 from holdfast.ids import extent_of
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
@@ -27,9 +28,11 @@ _NO_ROW = bytes(40)
 
 def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
     by_key = primary.state.catalogue.by_key
-    if not request.touch:
+    if not request.touch and not primary.state.away:
         return q.Presence(by_key.presence(request.keys)), []
-    slots = by_key.slots_of(request.keys)
+    slots = readable_slots(primary.state, request.keys)
+    if not request.touch:
+        return q.Presence(bytes([slot >= 0 for slot in slots])), []
     _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), now)
     return q.Presence(bytes([slot >= 0 for slot in slots])), _renewal_of(primary, slots)
 
@@ -67,7 +70,7 @@ def _renewal_of(primary: Primary, slots: list[int]) -> list[Record]:
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
-    slots = primary.state.catalogue.by_key.slots_of(request.keys)
+    slots = readable_slots(primary.state, request.keys)
     rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, now)
     catalogue = primary.state.catalogue
     others: list[tuple[int, int, int]] = []
@@ -75,8 +78,31 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
         for i, slot in enumerate(slots):
             if slot >= 0 and catalogue.flags_at[slot] & SEVERAL:
                 others.extend((i, place.segment, place.offset) for place in catalogue.others[slot])
+    if catalogue.on_disk:
+        _note_disk_hits(primary, slots)
     located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
     return located, _renewal_of(primary, slots)
+
+
+def readable_slots(state: State, keys: list[str]) -> list[int]:
+    """As `slots_of`, but an object whose replicas are all on disks that are away is as good as not there."""
+    slots = state.catalogue.by_key.slots_of(keys)
+    if not state.away:
+        return slots
+    return [slot if slot >= 0 and is_readable(state, slot) else -1 for slot in slots]
+
+
+def is_readable(state: State, slot: int) -> bool:
+    if not state.catalogue.flags_at[slot] & ON_DISK:
+        return True
+    return any(place.segment not in state.away for place in state.catalogue.replicas(slot))
+
+
+def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
+    catalogue = primary.state.catalogue
+    for slot in slots:
+        if slot >= 0 and catalogue.flags_at[slot] & ON_DISK:
+            primary.copies.hit_on_disk(catalogue.id_at[slot])
 
 
 def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
@@ -131,6 +157,12 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
         if there:
             _lease_one(primary, slot, now)
             renewed.append(slot)
+        elif slot >= 0 and (entry := primary.state.moved.get((segment, offset))) is not None:
+            # It has moved, but its old range is kept for those who look at it there.
+            there = primary.state.quarantine[entry].moved == oid
+            if there:
+                until = now + primary.rules.lease_ttl_ms
+                primary.release_at[entry] = max(primary.release_at[entry], until)
         found.append(there)
     return q.Presence(bytes(found)), _renewal_of(primary, renewed)
 
@@ -208,9 +240,16 @@ def _why_kept(primary: Primary, known: q.ObjectStat) -> list[str]:
     if not (known.hard_pin or known.lease_left_ms or known.soft_pin_left_ms):
         watermark = primary.rules.high_watermark
         reasons.append(f"may be evicted when memory is over {watermark:.0%} full or a put finds no room")
-    nodes = ", ".join(replica.node for replica in known.replicas)
+    nodes = ", ".join(_where(primary, replica) for replica in known.replicas)
     reasons.append(f"{len(known.replicas)} replica(s), on {nodes}")
     return reasons
+
+
+def _where(primary: Primary, replica: q.Replica) -> str:
+    if replica.kind == "MEMORY":
+        return replica.node
+    away = primary.state.segments[replica.segment].away
+    return f"the disk of {replica.node}" + (", which is away: it cannot be read until that is back" if away else "")
 
 
 _GONE = {
@@ -240,9 +279,11 @@ def list_segments(primary: Primary, request: q.ListSegments, client: int, now: I
             data_address=segment.data_address,
             socket_path=segment.socket_path,
             host=segment.host,
-            used_bytes=primary.allocators[segment.handle].used_bytes,
+            used_bytes=primary.used_on(segment),
             available=primary.available(segment, now),
+            kind=segment.kind,
         )
         for segment in primary.state.segments.values()
+        if not segment.away
     ]
     return q.SegmentList(primary.state.topology, segments), []

@@ -28,6 +28,11 @@ class Rules:
     standby_eviction_grace_ms: int = 0
     renewal_interval_ms: int = 1_000
     urgent_renewal_ms: int = 1_000
+    copy_bytes_per_second: int = 512 << 20
+    copy_window_bytes: int = 64 << 20
+    """What may be under way to one node at once."""
+    disk_away_ms: int = 3_600_000
+    """How long the replicas of a disk whose node is away are kept."""
 
     @property
     def logs_evictions(self) -> bool:
@@ -49,3 +54,14 @@ REMEMBERED_DEPARTED = 65_536
 REMEMBERED_EPOCHS = 256
 SCALAR_BELOW = 12
 """Batches smaller than this are cheaper one by one than as array operations."""
+COPY_OBJECTS = 512
+"""Objects that one command has a node copy."""
+COPY_BYTES = 16 << 20
+"""Bytes that one command has a node copy, unless a single object is larger."""
+COPY_AGAIN_MS = 2_000
+"""Until a copy that failed is tried again."""
+REMEMBERED_HITS = 65_536
+"""Objects on disk of which it is known that they were read once."""
+SECOND_HIT = 2
+OFFLOAD_SHARE = 16
+"""At most one part in so many of a disk's node's memory is on its way to the disk at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue import LIVE, MASKED, extents_of
+from holdfast.core.catalogue import LIVE, MASKED, MEMORY, ON_DISK, extents_of
 from holdfast.core.eviction import excess_bytes, victims
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
@@ -20,21 +20,23 @@ def used_bytes(state: State) -> int:
     """What objects that are not masked, grants and quarantine take."""
     catalogue = state.catalogue
     top = catalogue.top
-    shown = (catalogue.flags[:top] & (LIVE | MASKED)) == LIVE
+    shown = (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK)) == LIVE
     total = int(extents_of(catalogue.sizes[:top][shown]).sum())
     if catalogue.others:
         several = np.array([slot for slot in catalogue.others if shown[slot]], np.intp)
-        copies = np.array([len(catalogue.others[int(slot)]) for slot in several], np.int64)
+        others = [catalogue.others[int(slot)] for slot in several]
+        copies = np.array([sum(place.kind == MEMORY for place in places) for places in others], np.int64)
         total += int((extents_of(catalogue.sizes[several]) * copies).sum())
-    total += sum(grant.left_bytes * len(grant.ranges) for grant in state.grants.values())
-    return total + sum(held.size_bytes for held in state.quarantine.values())
+    memory = {segment.handle for segment in state.memory_segments()}
+    total += sum(grant.left_bytes for grant in state.grants.values() for x in grant.ranges if x.segment in memory)
+    return total + sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
 
 
 def evict_alone(state: State, rules: Rules, now: Instant) -> int:
     """One bounded step towards the watermark; how many objects went."""
     if rules.standby_eviction != "independent":
         return 0
-    capacity = sum(segment.size_bytes for segment in state.segments.values())
+    capacity = sum(segment.usable_bytes for segment in state.memory_segments())
     excess = excess_bytes(rules, capacity, used_bytes(state))
     if excess <= 0:
         return 0

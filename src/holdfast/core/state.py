@@ -9,21 +9,38 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from holdfast.core.catalogue import Catalogue
+from holdfast.core.catalogue import DISK, MEMORY, Catalogue
 from holdfast.core.departed import Departed
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.mask import Mask
 from holdfast.ids import GrantId, SegmentHandle, SegmentName
 
+OPEN, CORDONED, DRAINING = 0, 1, 2
+"""What a node is used for: everything; nothing new; nothing new, and what it holds moves away."""
+MODES = ("open", "cordoned", "draining")
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
+    """Memory of one boot of a node, or a disk, which outlives boots: then the boot in its name is the disk's id."""
+
     handle: SegmentHandle
     name: SegmentName
     size_bytes: int
     data_address: str
     socket_path: str
     host: str
+    kind: int = MEMORY
+    limit_bytes: int = 0
+    """Nothing new from there on, because the segment shrinks; 0: it does not."""
+    away: bool = False
+    """A disk whose node is not there: what it holds cannot be read."""
+    closed: str = ""
+    """Why nothing new is written to a disk; empty: it is."""
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.limit_bytes or self.size_bytes
 
 
 @dataclass(slots=True)
@@ -59,6 +76,14 @@ class State:
     session_jeopardy_ms: int = 0
     epoch_starts: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """Of the last epochs: how many records there were before each."""
+    modes: dict[str, int] = field(default_factory=dict)
+    """What each node is used for, by its name; those that are not named are open."""
+    copy_bytes_per_second: int = 0
+    """How fast a node may copy; 0: as the primary's own rules say."""
+    away: set[SegmentHandle] = field(default_factory=set)
+    """Disks whose nodes are not there."""
+    moved: dict[tuple[SegmentHandle, int], int] = field(default_factory=dict)
+    """Where replicas were that readers may still look at: (segment, offset) -> quarantine entry."""
 
     def end_of_epoch(self, epoch: int) -> int:
         """The most records that a master of that epoch can have made durable, as far as this log tells; the log's
@@ -69,3 +94,9 @@ class State:
     def objects(self) -> int:
         """How many objects there are to be seen."""
         return self.catalogue.count - len(self.mask)
+
+    def memory_segments(self) -> list[Segment]:
+        return [segment for segment in self.segments.values() if segment.kind == MEMORY]
+
+    def disks(self) -> list[Segment]:
+        return [segment for segment in self.segments.values() if segment.kind == DISK]

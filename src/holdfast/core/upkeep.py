@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.core.copies import plan
+from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
+from holdfast.core.eviction import let_go, over_watermark, victims
 from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
 from holdfast.instant import Instant
@@ -20,5 +23,23 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
         for entry in released:
             del primary.release_at[entry]
     records += silent_too_long(primary, now)
+    records += disks_away_too_long(primary, now)
     ask_to_clean(primary, now)
     return records
+
+
+def plan_copies(primary: Primary, now: Instant) -> list[Record]:
+    """What nodes are to copy. By itself: it must see what upkeep has changed."""
+    tell_disks(primary, now)
+    return plan(primary, now)
+
+
+def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
+    """One bounded step towards the watermark: how many objects leave, and the records of it, if they are logged."""
+    excess = over_watermark(primary)
+    if excess <= 0:
+        records = evict_from_disks(primary, now)
+        return len(records), records
+    slots = victims(primary.state, excess, now, primary.rules.evict_soft_pinned)
+    copied, staying = offload(primary, slots, now)
+    return len(staying), [*copied, *let_go(primary, staying, now)]

@@ -15,16 +15,15 @@ from functools import partial
 
 from holdfast.core.apply import Freed
 from holdfast.core.decide import decide
-from holdfast.core.eviction import evict
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.puts import wanted_bytes
 from holdfast.core.state import State
-from holdfast.core.upkeep import upkeep
-from holdfast.errors import HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
+from holdfast.core.upkeep import evict, plan_copies, upkeep
+from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
-from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession
 from holdfast.messages.records import (
     EpochStarted,
@@ -154,6 +153,10 @@ class Engine:
             self.on_urgent()
         if self._freed and self._parked:
             self._retry_parked(now)
+        if type(request) is AddReplicas:  # The node has nothing to do now, or soon.
+            self._log(plan_copies(self.primary, now), now)
+        if self.primary.copies.outbox:
+            self._tell_nodes(now)
         return reply, after
 
     def _decide_of_nodes(self, request: Message, connection: int, now: Instant) -> Message | Parked:
@@ -261,8 +264,23 @@ class Engine:
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
             if freed:
                 log.when_durable(index, partial(self._lend_again, freed))
-        if log is not None:
+        if log is not None and records:
             self.on_record()
+
+    def _tell_nodes(self, now: Instant) -> None:
+        """Hand on what was decided about nodes. One that cannot be told now is told what is due when it is back: what
+        is not confirmed follows from the state, and is planned again."""
+        outbox, self.primary.copies.outbox = self.primary.copies.outbox, []
+        for command in outbox:
+            confirm = self._confirmed if command.confirm else None
+            try:
+                self.notify(command.node, command.name, command.body, now, confirm)
+            except (UnknownNode, CommandsWaiting, NotLeader) as error:
+                self.failures[error.code] += 1
+
+    def _confirmed(self, error: HoldfastError | None) -> None:
+        if error is not None:
+            self.failures[error.code] += 1
 
     def _lend_again(self, freed: Freed) -> None:
         if freed:
@@ -301,11 +319,13 @@ class Engine:
         sessions = self.primary.sessions
         sessions.log_index = self.durable_index
         self._log(upkeep(self.primary, now), now)
+        self._log(plan_copies(self.primary, now), now)
         sessions.answer_due(now)
         self.deliver()
         gone, evictions = evict(self.primary, now)
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
+        self._tell_nodes(now)
         if self._parked and self._freed:
             self._retry_parked(now)
         self._refuse_late(now)

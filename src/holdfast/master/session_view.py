@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.leaving import left_on
 from holdfast.core.primary import Member, Primary
 from holdfast.core.sessions import Session
+from holdfast.core.state import MODES
 from holdfast.instant import Instant
 from holdfast.messages.requests import NodeInfo
 
@@ -20,7 +22,9 @@ def standing_of(session: Session | None, now: Instant) -> str:
 
 
 def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
-    segments = [s for s in primary.state.segments.values() if s.name.node == member.name]
+    segments = [s for s in primary.state.memory_segments() if s.name.node == member.name]
+    disk = next((s for s in primary.state.disks() if s.name.node == member.name), None)
+    objects_left, bytes_left = left_on(primary.state, member.name)
     session = primary.sessions.get(member.session)
     return NodeInfo(
         name=member.name,
@@ -30,8 +34,15 @@ def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
         data_address=segments[0].data_address if segments else "",
         host=segments[0].host if segments else "",
         segments=len(segments),
-        capacity_bytes=sum(s.size_bytes for s in segments),
-        used_bytes=sum(primary.allocators[s.handle].used_bytes for s in segments),
+        capacity_bytes=sum(s.usable_bytes for s in segments),
+        used_bytes=sum(map(primary.used_on, segments)),
+        mode=MODES[primary.state.modes.get(member.name, 0)],
+        objects_left=objects_left,
+        bytes_left=bytes_left,
+        waits_for=primary.copies.stuck.get(member.name, ""),
+        disk="" if disk is None else "away" if disk.away else disk.closed or "mounted",
+        disk_capacity_bytes=disk.size_bytes if disk is not None else 0,
+        disk_used_bytes=primary.used_on(disk) if disk is not None else 0,
         standing=standing_of(session, now),
         session_epoch=session.session_epoch if session is not None else 0,
         lease_left_ms=max(0, session.lease_until - now) if session is not None else 0,

@@ -91,9 +91,10 @@ class MasterView:
     def status_message(self) -> Status:
         state, master = self.state, self.master
         engine = master.server.engine
-        capacity = sum(segment.size_bytes for segment in state.segments.values())
-        granted = sum(grant.left_bytes * len(grant.ranges) for grant in state.grants.values())
-        quarantined = sum(held.size_bytes for held in state.quarantine.values())
+        memory = {segment.handle: segment for segment in state.memory_segments()}
+        capacity = sum(segment.usable_bytes for segment in memory.values())
+        granted = sum(g.left_bytes for g in state.grants.values() for x in g.ranges if x.segment in memory)
+        quarantined = sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
         free = engine.primary.free_bytes if engine is not None else 0
         used = capacity - free - granted - quarantined if engine is not None else occupied_bytes(state)
         promotable, reason = master.promotable()
@@ -206,7 +207,10 @@ class MasterView:
 def occupied_bytes(state: State) -> int:
     """What the objects take, for a role that keeps no free space."""
     live = state.catalogue.live()
-    return sum(int(lengths.sum()) for _, _, lengths in ranges_of(state, live)) if len(live) else 0
+    if not len(live):
+        return 0
+    memory = {segment.handle for segment in state.memory_segments()}
+    return sum(int(lengths.sum()) for handle, _, lengths in ranges_of(state, live) if handle in memory)
 
 
 def _fields(message: msgspec.Struct) -> dict[str, Any]:

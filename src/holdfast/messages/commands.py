@@ -1,4 +1,9 @@
-"""What a primary tells its nodes, over their sessions: a name, and a body that is one of these."""
+"""What the primary tells nodes to do: the bodies of commands, by their names.
+
+A command travels as a name and an opaque body over the node's session. `recover`, `migrate`, `offload`, `bring_back`,
+`clean` and `gc` are not confirmed: they follow from the state, and are told again as long as they do. The others
+change how a node behaves, and are confirmed: the primary knows that they have arrived.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,107 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import BadRequest
-from holdfast.ids import GrantId
+from holdfast.ids import GrantId, SegmentName
 
-CLEAN = "clean"
+_encode = msgspec.msgpack.Encoder().encode
 
 
-class Body(msgspec.Struct, array_like=True):
+class Body(msgspec.Struct, array_like=True, gc=False):
     """What a command says beside its name."""
 
 
+class Source(Body):
+    """A segment to copy from."""
+
+    handle: int
+    name: SegmentName
+    data_address: str
+
+
+class CopyObjects(Body):
+    """Copy these objects into the granted range of the node's own segment, check their bytes, and say so (AddReplicas).
+
+    `rows`: (id, offset in the range, size, checksum, index of the source, offset there) per object.
+    """
+
+    grant: GrantId
+    segment: SegmentName
+    offset: int
+    length: int
+    rows: bytes
+    sources: list[Source]
+    bytes_per_second: int = 0
+    """0: as fast as it goes."""
+    to_disk: bool = False
+
+
 class Clean(Body):
-    """Close whatever still writes to these grants, refuse them from now on, and report when that is so."""
+    """Close whatever still writes to these grants, refuse them from now on, and say so."""
 
     grants: list[GrantId]
 
 
+class CollectGarbage(Body):
+    """Delete these files of the disk, (id, offset) each, if they still hold those objects. `audit`: then compare all
+    files with the log, and delete what it does not hold."""
+
+    disk: int
+    rows: bytes = b""
+    audit: bool = False
+
+
+class RevokeLeases(Body):
+    """A hint: these objects were removed or moved. No reader loses its lease by it; a node lets go of what it keeps
+    open for them, and tells clients where it has a way to."""
+
+    ids: bytes
+
+
+class RevokeClient(Body):
+    """Take no more bytes from this client: its TCP writes are ended and its grants refused from now on."""
+
+    client: int
+
+
+class Maintain(Body):
+    """The node is `open`, `cordoned` or `draining` now. It goes on serving; the primary places accordingly."""
+
+    mode: str
+
+
+class UpdateVolume(Body):
+    """Lend this much memory: mount what is missing, and give back to the machine what lies beyond each limit.
+
+    `limits`: (segment number, bytes of it still in use).
+    """
+
+    size_bytes: int = 0
+    """0: mount nothing."""
+    limits: list[tuple[int, int]] = []
+
+
+class UpdateConfig(Body):
+    """Settings of the cluster that nodes go by."""
+
+    copy_bytes_per_second: int
+
+
+RECOVER, MIGRATE, OFFLOAD, BRING_BACK, CLEAN = "recover", "migrate", "offload", "bring_back", "clean"
+BODIES: dict[str, type[Body]] = {
+    RECOVER: CopyObjects,
+    MIGRATE: CopyObjects,
+    OFFLOAD: CopyObjects,
+    BRING_BACK: CopyObjects,
+    CLEAN: Clean,
+    "gc": CollectGarbage,
+    "revoke_lease": RevokeLeases,
+    "revoke_client": RevokeClient,
+    "maintenance": Maintain,
+    "volume_update": UpdateVolume,
+    "config_update": UpdateConfig,
+}
+CONFIRMED = frozenset({"revoke_lease", "revoke_client", "maintenance", "volume_update", "config_update"})
 B = TypeVar("B", bound=Body)
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_body(body: Body) -> bytes:
@@ -33,5 +122,5 @@ def encode_body(body: Body) -> bytes:
 def decode_body(kind: type[B], body: bytes) -> B:
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body of the command is no {kind.__name__} ({error}); nothing was done") from None

@@ -103,3 +103,68 @@ class WriteRange(Message, tag=84):
 
 class Written(Message, tag=85):
     length: int
+
+
+class AddReplicas(Message, tag=88):
+    """The node has copied these objects into the grant, and their bytes are what their checksums say.
+
+    `rows`: (id, offset in the grant, segment and offset of the source, checksum of the bytes copied) per object.
+    `failed` are packed ids of those that could not be copied. The grant ends with this: nothing writes to it any more.
+    """
+
+    node: str
+    grant: GrantId
+    rows: bytes
+    failed: bytes = b""
+
+
+class MountDisk(Message, tag=89):
+    """The node has this disk. `log_id` is the history that its files belong to, 0 for an empty one.
+
+    Answered by `DiskMounted`, or `MemoryVoid` if the files are of another history: empty the disk then.
+    """
+
+    node: str
+    boot: int
+    disk: int
+    log_id: int
+    size_bytes: int
+    data_address: str
+    host: str
+
+
+class ReportFiles(Message, tag=90):
+    """These files, (id, offset) each, are on the disk. Answered by `FilesForgotten`: those that the log holds not."""
+
+    node: str
+    disk: int
+    rows: bytes
+
+
+class ReportDisk(Message, tag=91):
+    """The disk is in trouble: nothing more is written to it. Unless `readable`, nothing can be read from it either."""
+
+    node: str
+    disk: int
+    reason: str
+    readable: bool = True
+
+
+class MountSegment(Message, tag=92):
+    """A node that is a member lends one more segment, of this number."""
+
+    node: str
+    boot: int
+    number: int
+    size_bytes: int
+
+
+class DiskMounted(Message, tag=93):
+    log_id: int
+    handle: int
+
+
+class FilesForgotten(Message, tag=94):
+    """(id, offset) of files to delete."""
+
+    rows: bytes

@@ -49,6 +49,8 @@ class SegmentMounted(Record, tag=4):
     data_address: str
     socket_path: str
     host: str
+    kind: int = 0
+    """0 memory, 1 disk. A disk that comes back is mounted again under its old handle, with what the log holds there."""
 
 
 class SegmentUnmounted(Record, tag=5):
@@ -149,3 +151,53 @@ class LeasesRenewed(Record, tag=20):
 
     ids: bytes
     left_ms: int
+
+
+class ReplicaAdded(Record, tag=30):
+    """Each of these objects has one more replica, in the grant's only range. `rows`: (id, offset in the grant)."""
+
+    grant: GrantId
+    rows: bytes
+
+
+class ReplicaDropped(Record, tag=31):
+    """These replicas are given up, though the objects live on elsewhere. Both: (id, segment, offset) per replica.
+
+    Readers may still hold leases on those in `held`: their ranges go to quarantine.
+    """
+
+    rows: bytes
+    held: bytes = b""
+
+
+class NodeModeChanged(Record, tag=32):
+    """By the node's name, so that it survives the node's restart. `mode` is one of core.state's OPEN and so on."""
+
+    node: str
+    mode: int
+
+
+class SegmentLimited(Record, tag=33):
+    """The segment shrinks: nothing new is placed at `limit_bytes` or beyond, and what is there moves away."""
+
+    handle: SegmentHandle
+    limit_bytes: int
+
+
+class DiskLeft(Record, tag=34):
+    """The disk's node is away, or cannot read it: its replicas are kept, and cannot be read until it is back."""
+
+    handle: SegmentHandle
+
+
+class DiskClosed(Record, tag=35):
+    """Nothing new is written to this disk, because of this; empty: it is written to again."""
+
+    handle: SegmentHandle
+    reason: str
+
+
+class CopyingChanged(Record, tag=36):
+    """How fast a node may copy, logged because every later primary goes on with it."""
+
+    bytes_per_second: int

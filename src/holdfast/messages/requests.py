@@ -156,6 +156,32 @@ class TakeSnapshot(Message, tag=19):
     """Write a snapshot now. Answered by `Done` with the number of the log's batch that it holds."""
 
 
+class ChangeMode(Message, tag=30):
+    """Make a node `open`, `cordoned` (nothing new is placed there) or `draining` (what it holds moves away, too)."""
+
+    node: str
+    mode: str
+
+
+class ResizeNode(Message, tag=31):
+    """Have the node lend this much memory. Growing mounts another segment; shrinking moves away what is beyond."""
+
+    node: str
+    size_bytes: int
+
+
+class RevokeWrites(Message, tag=32):
+    """End what this client has been granted and not committed, and take no more bytes from it."""
+
+    client: int
+
+
+class ChangeCopying(Message, tag=33):
+    """How fast a node may copy objects for recovery, draining and the disk tier, in bytes a second; 0: unlimited."""
+
+    bytes_per_second: int
+
+
 class Welcome(Message, tag=96):
     """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is true."""
 
@@ -340,6 +366,16 @@ class NodeInfo(Message, tag=111):
     last_command: str = ""
     figures: dict[str, int] = {}
     """What the node last reported of itself."""
+    mode: str = "open"
+    objects_left: int = 0
+    """On a draining or shrinking node: objects that have not moved away yet."""
+    bytes_left: int = 0
+    waits_for: str = ""
+    """Why they do not, if something stands in the way."""
+    disk: str = ""
+    """Its disk: empty for none, `mounted`, `away`, or why nothing more is written to it."""
+    disk_capacity_bytes: int = 0
+    disk_used_bytes: int = 0
 
 
 class NodeList(Message, tag=112):

@@ -50,7 +50,9 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Identity of the machine (its kernel's boot id)."""
     used_bytes: int = 0
     available: bool = True
-    """False while the node is silent: nothing new is placed there, reads go on."""
+    """False while the node is silent or set aside: nothing new is placed there, reads go on."""
+    kind: int = 0
+    """0 memory, 1 disk: a disk cannot be mapped, its bytes come over TCP from the same machine too."""
 
 
 __all__ = ["Attachment", "GrantId", "Message", "Range", "Record", "SegmentPlace"]

@@ -56,6 +56,7 @@ class DataServer:
         self._refused = RefusedGrants()
         self._moved = Transfers()
         """By connections that have ended."""
+        self._copying: set[GrantId] = set()
         self._stopping = False
         self._thread = threading.Thread(target=self._accept_all, name="data-server", daemon=True)
 
@@ -110,7 +111,30 @@ class DataServer:
     def memory_voided(self) -> None:
         """Grants name memory by its boot id, so what was refused for the old memory needs no remembering."""
         with self._changed:
-            self._refused = RefusedGrants()
+            self._refused = self._refused.of_copies()
+
+    def refuse_client(self, client: int) -> None:
+        """Take no more bytes from this client over TCP, whatever it was granted."""
+        with self._changed:
+            self._refused.add_client(client)
+            for session in self._sessions:
+                if session.writing is not None and session.writing.client == client:
+                    session.end()
+
+    def begin_copy(self, grant: GrantId) -> None:
+        """The node itself fills this grant, unless it is refused. From here until `end_copy`, `clean` waits for it."""
+        with self._changed:
+            self._refused.check(grant)
+            self._copying.add(grant)
+
+    def end_copy(self, grant: GrantId) -> None:
+        with self._changed:
+            self._copying.discard(grant)
+            self._changed.notify_all()
+
+    def is_refused(self, grant: GrantId) -> bool:
+        with self._changed:
+            return grant in self._refused
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None:
         """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
@@ -125,7 +149,8 @@ class DataServer:
             self._changed.notify_all()
 
     def _being_written(self) -> set[GrantId]:
-        return {session.writing for session in self._sessions if session.writing is not None}
+        writing = {session.writing for session in self._sessions if session.writing is not None}
+        return writing | self._copying
 
     def _accept_all(self) -> None:
         while not self._stopping:

@@ -19,6 +19,7 @@ from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
 from holdfast.messages.shapes import Message
+from holdfast.node.disk_tier import DiskTier
 from holdfast.node.lent_memory import Lending
 from holdfast.node.transfers import Transfers
 from holdfast.wire.codec import decode_data_request, encode, failed
@@ -26,6 +27,7 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
 MAX_REQUEST_BYTES = 16 << 10
 CHUNK = 1 << 20
+DISK_CHUNK = 1 << 20
 SMALL_BYTES = 64 << 10
 
 log = structlog.get_logger("holdfast.node")
@@ -106,6 +108,10 @@ class DataSession:
             raise BadRequest(f"{type(request).__name__} is not served here; memory is passed by the Unix socket")
 
     def _read(self, request_id: int, request: ReadRange) -> None:
+        disk = self._lending.disk
+        if disk is not None and disk.is_mine(request.segment):
+            self._read_disk(disk, request_id, request)
+            return
         try:
             source = self._lending.range_of(request.segment, request.offset, request.length)
         except HoldfastError as error:
@@ -120,6 +126,24 @@ class DataSession:
                 self._socket.sendall(source)
         self.moved.reads += 1
         self.moved.read_bytes += request.length
+
+    def _read_disk(self, disk: DiskTier, request_id: int, request: ReadRange) -> None:
+        """From a file, a piece at a time: the first one before anything is promised."""
+        if request.offset < 0 or request.length < 0:
+            raise BadRequest(f"{request.length} bytes at {request.offset} are not a range; nothing was read")
+        room = memoryview(bytearray(min(request.length, DISK_CHUNK)))
+        head = _framed(request_id, Sending(request.length))
+        for start in range(0, max(request.length, 1), DISK_CHUNK):
+            piece = room[: min(DISK_CHUNK, request.length - start)]
+            try:
+                disk.read_into(request.offset + start, piece)
+            except HoldfastError as error:
+                if start:
+                    raise _PeerLeft(f"the rest of an object cannot be read ({error})") from None
+                self._socket.sendall(_framed(request_id, failed(error)))
+                return
+            self._socket.sendall(b"".join([head, piece]) if head else piece)
+            head = b""
 
     def _write(self, request_id: int, request: WriteRange) -> None:
         target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)

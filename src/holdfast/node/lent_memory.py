@@ -22,6 +22,7 @@ import structlog
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
+from holdfast.node.disk_tier import DiskTier
 from holdfast.transport.shared_memory import MADV_POPULATE_WRITE, Mapping, create_memory, populate
 
 PIECE = 64 << 20
@@ -126,6 +127,8 @@ class Lending:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.disk: DiskTier | None = None
+        """Beside the memory: it stays when the memory is replaced."""
         self._memory: LentMemory | None = None
 
     def segment(self, name: SegmentName) -> Segment:
@@ -149,6 +152,43 @@ class Lending:
         with self.lock:
             assert self._memory is None
             self._memory = memory
+
+    def lends(self, name: SegmentName) -> bool:
+        with self.lock:
+            return self._memory is not None and (self._memory.node, self._memory.boot) == (name.node, name.boot)
+
+    def grow(self, size_bytes: int) -> tuple[int, int, int] | None:
+        """Lend one more segment, so that all have this much together: (boot, its number, its size). None: they do."""
+        with self.lock:
+            memory = self._memory
+            if memory is None:
+                raise UnknownSegment("this node lends no memory now, so there is nothing to add to")
+            missing = (size_bytes - sum(memory.sizes)) // LARGE_ALIGN * LARGE_ALIGN
+            number = len(memory.segments)
+        if missing <= 0:
+            return None
+        added = _new_segment(SegmentName(memory.node, memory.boot, number), missing)
+        try:
+            for start in range(0, missing, PIECE):
+                added.touch(start, min(PIECE, missing - start))
+            with self.lock:
+                if self._memory is not memory or len(memory.segments) != number:
+                    raise UnknownSegment("the node's memory was replaced meanwhile; nothing was added")
+                memory.segments.append(added)
+        except BaseException:
+            added.close()
+            raise
+        return memory.boot, number, missing
+
+    def release(self, number: int, limit_bytes: int) -> None:
+        """Give the pages of this segment from there on back to the machine; whoever maps them reads zeros."""
+        with self.lock:
+            if self._memory is None or not 0 <= number < len(self._memory.segments):
+                return
+            segment = self._memory.segments[number]
+            start = -(-limit_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            if start < segment.size_bytes:
+                segment.mapping.map.madvise(mmap.MADV_REMOVE, start, segment.size_bytes - start)
 
     def withdraw(self) -> None:
         """From now on all its segments are refused."""

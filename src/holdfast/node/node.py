@@ -15,12 +15,15 @@ import structlog
 
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
-from holdfast.ids import GrantId
+from holdfast.ids import LARGE_ALIGN, GrantId
 from holdfast.node.attach_server import AttachServer
 from holdfast.node.belonging import Belonging
 from holdfast.node.data_server import DataServer
+from holdfast.node.disk_store import DiskStore
+from holdfast.node.disk_tier import DiskTier
 from holdfast.node.lent_memory import Lending, LentMemory
 from holdfast.node.life import NodeCard, NodeLife
+from holdfast.node.orders import Orders
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
 from holdfast.transport.addresses import host_and_port, joined
@@ -44,6 +47,8 @@ class NodePlan:
     socket_dir: Path | None = None
     token: str = field(default="", repr=False)
     max_connections: int = 1024
+    disk: Path | None = None
+    disk_size_bytes: int = 0
 
 
 class Node:
@@ -57,6 +62,9 @@ class Node:
         self._started = False
         masters = Masters(plan.address)
         self._lending = Lending()
+        if plan.disk is not None:
+            whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
+            self._lending.disk = DiskTier(plan.name, DiskStore.open(plan.disk, this_host()), whole)
         self._report = Report()
         self._data = DataServer(plan.listen, self._lending, plan.max_connections)
         try:
@@ -65,9 +73,11 @@ class Node:
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
+            self._close_disk()
             self._remove_made_dir()
             raise
         self.commands = Commands()
+        self._orders = Orders(plan.name, plan.address, plan.token, self._lending, self._data, self.commands)
         life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
         self._belonging = Belonging(life, masters, plan.token)
         self._report.rouse = self._belonging.rouse
@@ -91,6 +101,7 @@ class Node:
         self._attach.start()
         self._data.start()
         self._started = True
+        self._orders.start()
         self._belonging.start()
 
     def stop(self) -> None:
@@ -98,9 +109,11 @@ class Node:
         self._stopping.set()
         self._started = False
         self._belonging.stop()
+        self._orders.stop()
         self._data.stop()
         self._attach.stop()
         self._lending.withdraw()
+        self._close_disk()
         self._remove_made_dir()
 
     def renew_memory(self) -> None:
@@ -127,11 +140,17 @@ class Node:
             "writers": self._report.writers,
             "attached": self._attach.connections,
             "tcp_connections": self._data.connections,
+            "copied_bytes": self._orders.copied_bytes,
             **self._data.transfers().figures(),
         }
 
     def trust(self, secret: bytes) -> None:
         self._data.secret = secret
+        self._orders.mount_disk(self.boot, self.card.data_address, self.card.host)
+
+    def _close_disk(self) -> None:
+        if self._lending.disk is not None:
+            self._lending.disk.close()
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
         return self._data.clean(grants, deadline)

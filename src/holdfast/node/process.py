@@ -44,6 +44,8 @@ def _serve(settings: NodeSettings) -> int:
         socket_dir=settings.socket_dir,
         token=settings.token,
         max_connections=settings.max_connections,
+        disk=settings.disk,
+        disk_size_bytes=settings.disk_size,
     )
     ready_file = settings.ready_file
     node = Node(plan, lambda it: write_ready_file(ready_file, it) if ready_file is not None else None)

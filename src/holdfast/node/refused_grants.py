@@ -18,6 +18,9 @@ from holdfast.wire.mac import range_mac, same_mac
 
 NEWEST_KEPT = 1_000_000
 CLIENTS_KEPT = 1_000_000
+LAST_SERIAL = 1 << 64
+COPIES = 0
+"""The client that grants for copying belong to; no client has this number."""
 
 
 def check_write(secret: bytes, request: WriteRange) -> None:
@@ -55,6 +58,17 @@ class RefusedGrants:
     def check(self, grant: GrantId) -> None:
         if grant in self:
             raise GrantRefused(f"grant {grant} has ended; nothing was written. Take another one")
+
+    def add_client(self, client: int) -> None:
+        """Every grant of this client, those to come too."""
+        self._floors[client] = LAST_SERIAL
+
+    def of_copies(self) -> RefusedGrants:
+        """What is refused of the grants for copying: they may lie on a disk, which outlives the memory."""
+        kept = RefusedGrants(self._newest_kept, self._clients_kept)
+        kept._newest = {grant: None for grant in self._newest if grant.client == COPIES}
+        kept._floors = {client: floor for client, floor in self._floors.items() if client == COPIES}
+        return kept
 
     def add(self, grant: GrantId) -> None:
         if grant in self:

@@ -42,6 +42,13 @@ _decode = msgspec.msgpack.Decoder(
         | r.SessionOpened
         | r.SessionClosed
         | r.LeasesRenewed
+        | r.ReplicaAdded
+        | r.ReplicaDropped
+        | r.NodeModeChanged
+        | r.SegmentLimited
+        | r.DiskLeft
+        | r.DiskClosed
+        | r.CopyingChanged
     ]
 ).decode
 

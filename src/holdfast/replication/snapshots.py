@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from holdfast.core.catalogue import LIVE, MASKED, SOFT_PIN, Catalogue, ReplicaAt, extents_of
+from holdfast.core.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.state import Segment, State
 from holdfast.errors import Refused
@@ -67,6 +67,10 @@ class Head(msgspec.Struct, array_like=True):
     session_lease_ms: int = 0
     session_jeopardy_ms: int = 0
     epoch_starts: list[tuple[int, int]] = []
+    modes: dict[str, int] = {}
+    copy_bytes_per_second: int = 0
+    moved: list[tuple[int, int]] = []
+    """(quarantine entry, id of the object that left it)"""
 
 
 @dataclass(slots=True)
@@ -77,7 +81,7 @@ class Restored:
     """What was left out, and why."""
 
 
-_COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags")
+_COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags", "wanted")
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
@@ -91,7 +95,7 @@ def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
     for name in _COLUMNS:
         column = getattr(catalogue, name)[slots]
         if name == "flags":
-            column &= ~np.uint8(MASKED)
+            column &= ~np.uint8(MASKED | COPYING)
         yield from _section(name, column.astype(column.dtype.newbyteorder("<")).tobytes())
     yield from _section("lease_left", np.maximum(catalogue.lease_until[slots] - now, 0).astype("<i8").tobytes())
     yield from _section("unused", np.maximum(now - catalogue.last_used[slots], 0).astype("<i8").tobytes())
@@ -134,6 +138,9 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         session_lease_ms=state.session_lease_ms,
         session_jeopardy_ms=state.session_jeopardy_ms,
         epoch_starts=list(state.epoch_starts.items()),
+        modes=state.modes,
+        copy_bytes_per_second=state.copy_bytes_per_second,
+        moved=[(entry, held.moved) for entry, held in state.quarantine.items() if held.moved],
     )
 
 
@@ -184,9 +191,12 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         session_epoch=head.session_epoch,
         session_lease_ms=head.session_lease_ms,
         session_jeopardy_ms=head.session_jeopardy_ms,
+        modes=head.modes,
+        copy_bytes_per_second=head.copy_bytes_per_second,
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}
+    state.away = {segment.handle for segment in head.segments if segment.away}
     state.answers.update({(client, serial): answer for client, serial, answer in head.answers})
     restored = Restored(state, Position(head.batch, head.index, head.hash or NO_HASH))
     _restore_grants(restored, head)
@@ -204,14 +214,19 @@ def _restore_grants(restored: Restored, head: Head) -> None:
         for start, end in taken:
             made.taken.add(start, end)
         state.grants[grant] = made
+    moved = dict(head.moved)
     for entry, segment, pieces, holder, writer in head.quarantine:
         if segment in state.segments:
-            state.quarantine[entry] = Quarantined(segment, tuple(pieces), holder, writer)
+            state.quarantine[entry] = Quarantined(segment, tuple(pieces), holder, writer, moved.get(entry, 0))
+            if entry in moved:
+                state.moved[segment, pieces[0][0]] = entry
         else:
             restored.faults.append(f"quarantine entry {entry} lies on a segment that is not there")
 
 
 def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryview], now: Instant) -> None:
+    # Snapshots of the first format know of no wish for replicas.
+    sections.setdefault("wanted", memoryview(bytes([1]) * (len(sections.get("ids", b"")) // 8)))
     try:
         columns = {
             name: np.frombuffer(sections[name], getattr(Catalogue(), name).dtype.newbyteorder("<")) for name in _COLUMNS
@@ -294,7 +309,9 @@ def _restore_extras(restored: Restored, head: Head, now: Instant) -> None:
         slot = catalogue.by_id.slot_of(oid)
         if slot >= 0:
             catalogue.soft_pin_until[slot] = now + left
-    # A soft pin is one only while its time is known.
+    catalogue.find_lacking()
+    # A soft pin is one only while its time is known; what the primary copied then is nobody's business now.
     flags = catalogue.flags[: catalogue.top]
-    flags &= ~np.uint8(SOFT_PIN)
+    flags &= ~np.uint8(SOFT_PIN | COPYING | SEVERAL)
+    flags[list(catalogue.others)] |= SEVERAL
     flags[list(catalogue.soft_pin_until)] |= SOFT_PIN

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.coordination.whereabouts import Masters
@@ -24,6 +25,7 @@ from holdfast.node.performing import Commands
 from holdfast.node.refused_grants import RefusedGrants, check_write
 from holdfast.node.report import Report
 from holdfast.session.task_line import TaskLine
+from holdfast.simulation.copying import SimulatedCopies
 from holdfast.simulation.process import ProcessLoop
 
 MARK = "mark"
@@ -42,6 +44,8 @@ class NodeMachine:
     served: ServedNode | None = None
     marks: Counter[bytes] = field(default_factory=Counter)
     """How often each mark was taken."""
+    peers: Mapping[str, NodeMachine] = field(default_factory=dict)
+    """All nodes, to copy from."""
     stale: list[bytes] = field(default_factory=list)
     """Marks of an epoch that was over, as far as the node knew."""
 
@@ -81,6 +85,8 @@ class ServedNode:
         self._memory: LentMemory | None = None
         commands = Commands()
         commands.on(MARK, self._mark)
+        assert machine.process is not None, "it is started by its process"
+        self._copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, commands)
         card = NodeCard(name, name, f"{name}:7071", f"/{name}")
         self.life = NodeLife(card, self, self.report, commands, lambda: None)
 
@@ -94,12 +100,14 @@ class ServedNode:
         line = TaskLine(Masters(masters), Hello(fresh_id(), "", control=True))
         self.report.rouse = line.rouse
         telling = asyncio.create_task(line.run(self.life.tell()))
+        copying = asyncio.create_task(self._copies.run(masters))
         try:
             await line.run(self.life.belong())
         finally:
             self.life.stop()
             line.close()
             telling.cancel()
+            copying.cancel()
             self.lending.withdraw()
 
     @property
@@ -113,7 +121,7 @@ class ServedNode:
     def renew_memory(self) -> None:
         self.lending.withdraw()
         self.report.memory_voided()
-        self._refused = RefusedGrants()
+        self._refused = self._copies.refused = RefusedGrants()
         self._memory = LentMemory.create(self.name, self._machine.size_bytes, 1)
         self.lending.lend(self._memory)
 

@@ -92,6 +92,8 @@ class World:
         self.nodes = {
             f"node-{i}": NodeMachine(f"node-{i}", ",".join(addresses), shape.segment_bytes) for i in range(shape.nodes)
         }
+        for node in self.nodes.values():
+            node.peers = self.nodes
         # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
         self.clients = {
             f"client-{i}": ClientMachine(

@@ -37,6 +37,10 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.FetchSnapshot,
     requests.HandOver,
     requests.TakeSnapshot,
+    requests.ChangeMode,
+    requests.ResizeNode,
+    requests.RevokeWrites,
+    requests.ChangeCopying,
     of_nodes.RegisterNode,
     of_nodes.ReportWriters,
     of_nodes.ReportUsage,
@@ -44,6 +48,11 @@ REQUESTS: tuple[type[Message], ...] = (
     of_sessions.KeepAlive,
     of_sessions.CloseSession,
     of_sessions.GiveSign,
+    of_nodes.AddReplicas,
+    of_nodes.MountDisk,
+    of_nodes.ReportFiles,
+    of_nodes.ReportDisk,
+    of_nodes.MountSegment,
 )
 REPLIES: tuple[type[Message], ...] = (
     requests.Welcome,
@@ -65,6 +74,8 @@ REPLIES: tuple[type[Message], ...] = (
     of_sessions.Opened,
     of_sessions.KeptAlive,
     of_sessions.EpochDiffers,
+    of_nodes.DiskMounted,
+    of_nodes.FilesForgotten,
 )
 DATA_REQUESTS: tuple[type[Message], ...] = (of_nodes.AttachSegment, of_nodes.ReadRange, of_nodes.WriteRange)
 DATA_REPLIES: tuple[type[Message], ...] = (

@@ -1,0 +1,230 @@
+"""The disk tier, as the primary sees it: which disks there are, what is offloaded to them, which files are known.
+
+A disk is a segment that outlives its node's boots: it has an id of its own. While its node is away its replicas
+stay in the catalogue, unreadable and removable, for an hour. A file is kept only if the log holds that very object
+on that disk (I7). Eviction never waits for a disk: what its queue has no room for is evicted as if there was none.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from holdfast.core.apply_replicas import Place, pack_places
+from holdfast.core.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ON_DISK, ReplicaAt, Slots
+from holdfast.core.checks import unpack_words
+from holdfast.core.copies import begin, takes_files
+from holdfast.core.copy_book import Command
+from holdfast.core.eviction import evicted, on_disk_too
+from holdfast.core.primary import Decision, Primary
+from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE
+from holdfast.core.state import Segment
+from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
+from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentHandle, SegmentName, extent_of
+from holdfast.instant import Instant
+from holdfast.messages import commands as c
+from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
+from holdfast.messages.records import DiskClosed, DiskLeft, ReplicaDropped, SegmentMounted, SegmentUnmounted
+from holdfast.messages.shapes import Record
+
+TELL_EVERY_MS = 500
+MOST_FILES = 8_192
+MAX_REASON = 300
+
+
+def disk_of(primary: Primary, disk: int) -> Segment | None:
+    return next((one for one in primary.state.disks() if one.name.boot == disk), None)
+
+
+def _known_disk(primary: Primary, node: str, disk: int) -> Segment:
+    known = disk_of(primary, disk)
+    if known is None or known.name.node != node:
+        raise UnknownNode(f"the disk {disk:016x} of the node {node!r} is not mounted; mount it first")
+    return known
+
+
+def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant) -> Decision:
+    """A new disk, or one that is back: then what the log holds on it can be read again."""
+    state = primary.state
+    member = primary.members.get(request.node)
+    if member is None or member.boot != request.boot:
+        raise UnknownNode(f"the node {request.node!r} of this boot is not registered; register first")
+    if not 0 < request.size_bytes <= MAX_OBJECT_BYTES or request.size_bytes % SMALL_ALIGN or not request.disk:
+        raise BadRequest(f"a disk's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
+    if request.log_id not in (0, state.log_id):
+        raise MemoryVoid("the files on this disk are of another history; empty it and mount it again")
+    known = disk_of(primary, request.disk)
+    if known is None:
+        if request.log_id:
+            raise MemoryVoid("this disk was given up, and nothing on it is known any more; empty it and mount it again")
+        handle, size = state.next_segment, request.size_bytes
+    else:
+        # Its size stays what it was: what lies where is counted by it.
+        handle, size = known.handle, known.size_bytes
+    records: list[Record] = [
+        DiskLeft(other.handle)
+        for other in state.disks()
+        if other.name.node == request.node and other.handle != handle and not other.away
+    ]
+    name = SegmentName(request.node, request.disk, 0)
+    records.append(SegmentMounted(handle, name, size, request.data_address, "", request.host, DISK))
+    if handle not in member.handles:
+        member.handles.append(handle)
+    primary.disk_kept_until.pop(handle, None)
+    primary.copies.audits[handle] = None
+    return n.DiskMounted(state.log_id, handle), records
+
+
+def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
+    """Which of these files are to be deleted: those of objects that the log does not hold at that place (I7)."""
+    words = unpack_words(request.rows, 2)
+    disk = _known_disk(primary, request.node, request.disk)
+    catalogue = primary.state.catalogue
+    forget = b""
+    for oid, offset in zip(words[0::2], words[1::2], strict=True):
+        slot = catalogue.by_id.slot_of(oid)
+        if slot < 0 or ReplicaAt(disk.handle, offset, DISK) not in catalogue.replicas(slot):
+            forget += struct.pack("<2Q", oid, offset)
+    return n.FilesForgotten(forget), []
+
+
+def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Instant) -> Decision:
+    """Trouble: nothing more is written there, and if it cannot even be read, its replicas are as if away."""
+    disk = _known_disk(primary, request.node, request.disk)
+    reason = request.reason[:MAX_REASON]
+    records: list[Record] = [DiskClosed(disk.handle, reason)] if disk.closed != reason else []
+    if not request.readable and not disk.away:
+        records.append(DiskLeft(disk.handle))
+    return q.Done(len(records)), records
+
+
+def leave_disks(primary: Primary, node: str) -> list[Record]:
+    """The node is gone: its disk's replicas are kept for when it comes back."""
+    return [DiskLeft(disk.handle) for disk in primary.state.disks() if disk.name.node == node and not disk.away]
+
+
+def disks_away_too_long(primary: Primary, now: Instant) -> list[Record]:
+    """Give up what nobody has brought back for long. Counted by this primary: a new one counts from its promotion."""
+    kept = primary.disk_kept_until
+    for handle in sorted(primary.state.away):
+        kept.setdefault(handle, now + primary.rules.disk_away_ms)
+    over = [handle for handle, when in kept.items() if when <= now]
+    for handle in over:
+        del kept[handle]
+    return [SegmentUnmounted(handle) for handle in over if handle in primary.state.away]
+
+
+def tell_disks(primary: Primary, now: Instant) -> None:
+    """Files that nobody needs, and disks that should look for such files themselves."""
+    book = primary.copies
+    if not (book.forgotten or book.audits) or now < book.tell_at:
+        return
+    book.tell_at = now + TELL_EVERY_MS
+    for handle in dict.fromkeys([*book.forgotten, *book.audits]):
+        disk = primary.state.segments.get(handle)
+        if disk is None or disk.away:  # It compares all its files with the log when it comes back.
+            book.forgotten.pop(handle, None)
+            book.audits.pop(handle, None)
+            continue
+        files = book.forgotten.pop(handle, [])
+        audit = handle in book.audits
+        book.audits.pop(handle, None)
+        if len(files) > MOST_FILES:
+            book.forgotten[handle] = files[MOST_FILES:]
+        rows = b"".join(struct.pack("<2Q", *file) for file in files[:MOST_FILES])
+        body = c.CollectGarbage(disk.name.boot, rows, audit)
+        book.outbox.append(Command(disk.name.node, "gc", c.encode_body(body)))
+
+
+def offload(primary: Primary, slots: Slots, now: Instant) -> tuple[list[Record], Slots]:
+    """Have these copied to disks first, as far as the queues there have room; the records, and the other slots."""
+    disks = {d.name.node: d for d in primary.state.disks() if takes_files(primary, d, now)}
+    if not disks or not len(slots):
+        return [], slots
+    left = {node: _queue_left(primary, node) for node in disks}
+    gathered: dict[str, list[tuple[int, ReplicaAt]]] = {}
+    for slot in slots.tolist():
+        at = _place_with_disk(primary, slot, disks, left, now)
+        if at is not None:
+            node, place = at
+            left[node] -= extent_of(primary.state.catalogue.size_at[slot])
+            gathered.setdefault(node, []).append((slot, place))
+    records: list[Record] = []
+    for node, wanted in gathered.items():
+        records += _offload_to(primary, disks[node], wanted, now)
+    started = primary.state.catalogue.flags[slots] & COPYING != 0
+    return records, slots[~started]
+
+
+def _place_with_disk(
+    primary: Primary, slot: int, disks: dict[str, Segment], left: dict[str, int], now: Instant
+) -> tuple[str, ReplicaAt] | None:
+    """A replica in memory of a node that has a disk with room in its queue; None too if it is on a disk already."""
+    state = primary.state
+    size = extent_of(state.catalogue.size_at[slot])
+    if on_disk_too(state, slot) or not primary.copies.may_try(state.catalogue.id_at[slot], now):
+        return None
+    for place in state.catalogue.replicas(slot):
+        node = state.segments[place.segment].name.node
+        if place.kind == MEMORY and node in disks and left[node] >= size:
+            return node, place
+    return None
+
+
+def _offload_to(primary: Primary, disk: Segment, wanted: list[tuple[int, ReplicaAt]], now: Instant) -> list[Record]:
+    records: list[Record] = []
+    while wanted:
+        size = count = 0
+        for slot, _ in wanted[:COPY_OBJECTS]:
+            size += extent_of(primary.state.catalogue.size_at[slot])
+            if count and size > COPY_BYTES:
+                break
+            count += 1
+        begun, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now)
+        records += begun
+        if started < count:  # The disk is full; room is made there by the next step.
+            break
+        wanted = wanted[count:]
+    return records
+
+
+def _queue_left(primary: Primary, node: str) -> int:
+    memory = sum(s.usable_bytes for s in primary.state.memory_segments() if s.name.node == node)
+    most = min(primary.rules.copy_window_bytes, max(memory // OFFLOAD_SHARE, LARGE_ALIGN))
+    return most - primary.copies.bytes_towards(node, to_disk=True)
+
+
+def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:
+    """One bounded step on each disk that is over the watermark, the longest unused first."""
+    records: list[Record] = []
+    rules = primary.rules
+    for disk in primary.state.disks():
+        used = primary.used_on(disk)
+        if used > rules.high_watermark * disk.size_bytes:
+            excess = used - int((rules.high_watermark - rules.eviction_margin) * disk.size_bytes)
+            records += _evict_from(primary, disk.handle, excess, now)
+    return records
+
+
+def _evict_from(primary: Primary, handle: SegmentHandle, need_bytes: int, now: Instant) -> list[Record]:
+    catalogue = primary.state.catalogue
+    slots = np.array(catalogue.on_segment(handle), np.intp)
+    may_go = (catalogue.flags[slots] & (HARD_PIN | COPYING) == 0) & (catalogue.lease_until[slots] <= now)
+    slots = slots[may_go]
+    slots = slots[np.lexsort((catalogue.ids[slots], catalogue.last_used[slots]))][:EVICT_STEP]
+    places: list[Place] = []
+    gone: list[int] = []
+    for slot in slots.tolist():
+        if need_bytes <= 0:
+            break
+        need_bytes -= extent_of(catalogue.size_at[slot])
+        if catalogue.flags_at[slot] & ON_DISK:
+            gone.append(slot)
+        else:  # It is in memory, too.
+            places += [
+                (catalogue.id_at[slot], handle, p.offset) for p in catalogue.replicas(slot) if p.segment == handle
+            ]
+    records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
+    return [*records, evicted(primary.state, np.array(gone, np.intp))] if gone else records

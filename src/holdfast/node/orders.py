@@ -1,0 +1,112 @@
+"""What a node does when its primary tells it something, by the name of the command.
+
+Short ones are done at once, in the caller's thread; copies, files and growing are carried out by threads of their own,
+those for the disk apart from those for memory, so that a slow disk holds up no recovery. A name that is not known is
+refused, and costs nothing else.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from holdfast.effects import Operation, Work
+from holdfast.errors import BadRequest
+from holdfast.instant import now_seconds
+from holdfast.messages import commands as c
+from holdfast.messages.of_nodes import MountSegment
+from holdfast.node import disk_files
+from holdfast.node.copying import Copier
+from holdfast.node.data_server import DataServer
+from holdfast.node.errands import Errands
+from holdfast.node.lent_memory import Lending
+from holdfast.node.pace import Pace
+from holdfast.node.peer_bytes import PeerBytes
+from holdfast.node.performing import Commands
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Orders:
+    """From `start` until `stop`. Only `clean` is somebody else's: the thread that reports does it."""
+
+    def __init__(
+        self, node: str, address: str, token: str, lending: Lending, data: DataServer, commands: Commands
+    ) -> None:
+        self.mode = "open"
+        self._node = node
+        self._lending = lending
+        self._disk = lending.disk
+        self._pace = Pace()
+        self._peers = [PeerBytes(lending), PeerBytes(lending)]
+        self._copiers = [Copier(node, one, data, self._disk, self._pace, now_seconds) for one in self._peers]
+        self._memory_errands = Errands("copies", address, token)
+        self._disk_errands = Errands("disk", address, token)
+        for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
+            commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
+        commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
+        commands.on("revoke_lease", lambda body: self._revoke_leases(c.decode_body(c.RevokeLeases, body)))
+        commands.on("revoke_client", lambda body: data.refuse_client(c.decode_body(c.RevokeClient, body).client))
+        commands.on("maintenance", lambda body: self._maintain(c.decode_body(c.Maintain, body)))
+        commands.on("volume_update", lambda body: self._update_volume(c.decode_body(c.UpdateVolume, body)))
+        commands.on("config_update", lambda body: self._update_config(c.decode_body(c.UpdateConfig, body)))
+        if self._disk is not None:
+            self._disk.on_trouble = self._say_trouble
+
+    def start(self) -> None:
+        self._memory_errands.start()
+        self._disk_errands.start()
+
+    def stop(self) -> None:
+        self._memory_errands.stop()
+        self._disk_errands.stop()
+        for peers in self._peers:
+            peers.close()
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(copier.copied_bytes for copier in self._copiers)
+
+    def mount_disk(self, boot: int, data_address: str, host: str) -> None:
+        """After each registration: a new primary compares the files anew."""
+        if self._disk is not None:
+            self._disk_errands.add("mount disk", disk_files.mount(self._disk, boot, data_address, host))
+
+    def _say_trouble(self) -> None:
+        assert self._disk is not None, "it is the disk that says so"
+        self._disk_errands.add("disk trouble", disk_files.say_trouble(self._disk))
+
+    def _copy(self, body: c.CopyObjects) -> None:
+        if body.to_disk and self._disk is None:
+            raise BadRequest("this node has no disk; nothing was copied")
+        errands = self._disk_errands if body.to_disk else self._memory_errands
+        errands.add("copy", self._copiers[body.to_disk].carry_out(body))
+
+    def _collect(self, body: c.CollectGarbage) -> None:
+        if self._disk is not None:
+            self._disk_errands.add("gc", disk_files.collect(self._disk, body))
+
+    def _revoke_leases(self, body: c.RevokeLeases) -> None:
+        # Readers keep the leases that they hold: there is no way to them from here, and none is needed (I2).
+        log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8)
+
+    def _maintain(self, body: c.Maintain) -> None:
+        self.mode = body.mode
+        log.info("the node's mode changed", mode=body.mode)
+
+    def _update_config(self, body: c.UpdateConfig) -> None:
+        self._pace.bytes_per_second = body.copy_bytes_per_second
+        log.info("settings changed", copy_bytes_per_second=body.copy_bytes_per_second)
+
+    def _update_volume(self, body: c.UpdateVolume) -> None:
+        self._memory_errands.add("volume_update", self._resize(body))
+
+    def _resize(self, body: c.UpdateVolume) -> Operation[None]:
+        for number, limit in body.limits:
+            yield Work(lambda number=number, limit=limit: self._lending.release(number, limit))  # type: ignore[misc]
+            log.info("memory was given back", segment=number, from_byte=limit)
+        if body.size_bytes:
+            added = yield Work(lambda: self._lending.grow(body.size_bytes))
+            if added is not None:
+                boot, number, size = added
+                yield MountSegment(self._node, boot, number, size)
+                log.info("memory was added", segment=number, size_bytes=size)
