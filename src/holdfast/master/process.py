@@ -21,6 +21,7 @@ from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import PRESETS, MasterSettings, join_address, split_address
+from holdfast.transport.tls import take_identity
 
 log = structlog.get_logger("holdfast.master")
 
@@ -48,6 +49,7 @@ def serve(settings: MasterSettings) -> int:
 
 
 async def _serve(settings: MasterSettings) -> int:
+    tls = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,7 +60,7 @@ async def _serve(settings: MasterSettings) -> int:
     server = RpcServer(settings.name, settings.token, settings.busy_poll_us)
     try:
         listen = settings.listen
-        host, port = await server.start(*split_address(listen))
+        host, port = await server.start(*split_address(listen), tls)
         master = _master(settings, server, coordination, join_address(host, port))
         listen = settings.http
         http = await serve_http(build_app(MasterView(master)), *split_address(listen))

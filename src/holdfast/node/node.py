@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Callable
@@ -44,6 +45,8 @@ class NodePlan:
     socket_dir: Path | None = None
     token: str = field(default="", repr=False)
     max_connections: int = 1024
+    tls: ssl.SSLContext | None = None
+    """What the data port presents."""
 
 
 class Node:
@@ -58,7 +61,7 @@ class Node:
         masters = Masters(plan.address)
         self._lending = Lending()
         self._report = Report()
-        self._data = DataServer(plan.listen, self._lending, plan.max_connections)
+        self._data = DataServer(plan.listen, self._lending, plan.max_connections, tls=plan.tls)
         try:
             path = self._socket_path()
             self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)
