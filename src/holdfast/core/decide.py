@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import attendance, membership, puts, reads, removals
+from holdfast.core import attendance, live_settings, membership, puts, reads, removals
 from holdfast.core.primary import Decision, Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
@@ -30,6 +30,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.Stat: reads.stat,
     requests.Explain: reads.explain,
     requests.ListSegments: reads.list_segments,
+    requests.ChangeSettings: live_settings.change_settings,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,

@@ -14,7 +14,7 @@ from holdfast.core.apply import Freed, apply, unpack_ids
 from holdfast.core.grants import Grant
 from holdfast.core.narrow import count_ids
 from holdfast.core.narrow import unpack_ids as unpack_close_ids
-from holdfast.core.rules import Rules
+from holdfast.core.rules import Rules, in_force
 from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
 from holdfast.ids import GrantId, SegmentHandle
@@ -29,8 +29,9 @@ from holdfast.messages.records import (
     RangesGranted,
     SegmentMounted,
     SegmentUnmounted,
+    SettingsChanged,
 )
-from holdfast.messages.shapes import Message, Record
+from holdfast.messages.shapes import Message, Record, SettingValue
 
 
 class Parked:
@@ -38,6 +39,7 @@ class Parked:
 
 
 PARKED = Parked()
+NEVER: Instant = 1 << 62
 Decision = tuple[Message | Parked, list[Record]]
 
 
@@ -62,7 +64,11 @@ class Member:
 class Primary:
     def __init__(self, state: State, rules: Rules) -> None:
         self.state = state
+        self.own_rules = rules
+        """What this master was started with."""
         self.rules = rules
+        self.longest_until: Instant = 0
+        """When no lease is left that was given for longer than leases are given now; 0: to be reckoned from now on."""
         self.allocators: dict[SegmentHandle, Allocator] = {}
         self.grant_deadline: dict[GrantId, Instant] = {}
         self.grants_of: dict[int, set[GrantId]] = {}
@@ -75,6 +81,11 @@ class Primary:
         """Objects, since this primary began."""
         self.urgent = False
         """A lease was renewed that was about to end: the standbys should hear of it soon."""
+
+    def adopt(self, changed: dict[str, SettingValue]) -> None:
+        """These settings are durable, and count from now on: no lease is given for longer than the log knows."""
+        self.rules = in_force(self.own_rules, changed)
+        self.longest_until = 0
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
@@ -91,6 +102,8 @@ class Primary:
                 self.allocators[record.handle] = Allocator(record.size_bytes)
             case SegmentUnmounted():
                 self._forget_segment(record.handle)
+            case SettingsChanged():
+                self.longest_until = NEVER
             case EpochStarted():
                 self.sessions.epoch = record.epoch
             case LogStarted():

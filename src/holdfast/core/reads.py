@@ -132,7 +132,7 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
             _lease_one(primary, slot, now)
             renewed.append(slot)
         found.append(there)
-    return q.Presence(bytes(found)), _renewal_of(primary, renewed)
+    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(primary, renewed)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:

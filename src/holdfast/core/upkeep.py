@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
 from holdfast.instant import Instant
@@ -20,5 +21,6 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
         for entry in released:
             del primary.release_at[entry]
     records += silent_too_long(primary, now)
+    records += leases_shortened(primary, now)
     ask_to_clean(primary, now)
     return records

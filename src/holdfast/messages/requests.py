@@ -6,7 +6,7 @@ Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A ta
 from __future__ import annotations
 
 from holdfast.ids import GrantId
-from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace
+from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace, SettingValue
 
 
 class Hello(Message, tag=1):
@@ -156,6 +156,13 @@ class TakeSnapshot(Message, tag=19):
     """Write a snapshot now. Answered by `Done` with the number of the log's batch that it holds."""
 
 
+class ChangeSettings(Message, tag=24):
+    """Change settings of the running cluster; None: back to what each master was started with. Without changes, only
+    ask. Answered by `SettingsInForce`."""
+
+    changes: dict[str, SettingValue | None] = {}
+
+
 class Welcome(Message, tag=96):
     """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is true."""
 
@@ -183,9 +190,10 @@ class Failed(Message, tag=97):
 
 
 class Presence(Message, tag=98):
-    """One byte a key: 1 found, 0 not."""
+    """One byte a key: 1 found, 0 not. Where leases were renewed, for how long."""
 
     found: bytes
+    lease_ttl_ms: int = 0
 
 
 class Located(Message, tag=99):
@@ -352,3 +360,10 @@ class SnapshotPiece(Message, tag=113):
     batch: int
     size_bytes: int
     content: bytes
+
+
+class SettingsInForce(Message, tag=120):
+    """`settings` that can be changed while the cluster runs, and the names of those that were."""
+
+    settings: dict[str, SettingValue]
+    changed: list[str]

@@ -23,7 +23,7 @@ from holdfast.core.state import Segment, State
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
-from holdfast.messages.shapes import Range
+from holdfast.messages.shapes import Range, SettingValue
 from holdfast.replication.batches import NO_HASH, Position
 
 MAGIC = b"HOLDFAST SNAPSHOT 1\n"
@@ -67,6 +67,8 @@ class Head(msgspec.Struct, array_like=True):
     session_lease_ms: int = 0
     session_jeopardy_ms: int = 0
     epoch_starts: list[tuple[int, int]] = []
+    longest_lease_ms: int = 0
+    changed: dict[str, SettingValue] = {}
 
 
 @dataclass(slots=True)
@@ -134,6 +136,8 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         session_lease_ms=state.session_lease_ms,
         session_jeopardy_ms=state.session_jeopardy_ms,
         epoch_starts=list(state.epoch_starts.items()),
+        longest_lease_ms=state.longest_lease_ms,
+        changed=state.changed,
     )
 
 
@@ -184,6 +188,8 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         session_epoch=head.session_epoch,
         session_lease_ms=head.session_lease_ms,
         session_jeopardy_ms=head.session_jeopardy_ms,
+        longest_lease_ms=max(head.longest_lease_ms, head.lease_ttl_ms),
+        changed=head.changed,
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}
