@@ -146,6 +146,9 @@ class MasterSettings(Settings):
     early_takeover: bool = Field(
         True, description="Take over at once when the primary's port is refused; off where something stands between."
     )
+    snapshots: str = Field(
+        "", description="Where all masters share snapshots: s3://bucket/prefix?endpoint=URL, or file:///directory."
+    )
     snapshot_bytes: Size = Field(64 * MIB, description="How much the log grows between two snapshots.")
     lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
     soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
