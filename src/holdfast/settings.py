@@ -146,6 +146,9 @@ class MasterSettings(Settings):
     early_takeover: bool = Field(
         True, description="Take over at once when the primary's port is refused; off where something stands between."
     )
+    snapshots: str = Field(
+        "", description="Where all masters share snapshots: s3://bucket/prefix?endpoint=URL, or file:///directory."
+    )
     snapshot_bytes: Size = Field(64 * MIB, description="How much the log grows between two snapshots.")
     lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
     soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
@@ -197,6 +200,10 @@ class MasterSettings(Settings):
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )
     token: str = Field("", repr=False, description="Secret that clients and nodes must show. Empty: none is asked.")
+    tls_cert: Path | None = Field(None, description="Certificate (PEM) to present; with it, TLS between hosts is on.")
+    tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
+    tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
+    tls_ask_clients: bool = Field(False, description="Let in only clients and nodes with a certificate of tls_ca's.")
     busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = Field(
         100, description="How long to look for the next request before sleeping; 0 saves CPU, and answers later."
     )
@@ -229,6 +236,10 @@ class NodeSettings(Settings):
     disk_size: Size = Field(10 * GIB, description="The most that --disk may take, like 100GiB.")
     socket_dir: Path | None = Field(None, description="Directory of the Unix socket for clients on this host.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
+    tls_cert: Path | None = Field(None, description="Certificate (PEM) to present; with it, TLS between hosts is on.")
+    tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
+    tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
+    tls_ask_clients: bool = Field(False, description="Let in only clients with a certificate of tls_ca's.")
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
     max_connections: Positive = Field(1024, description="Clients that may be connected at once.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
@@ -277,6 +288,11 @@ class ClientSettings(Settings):
 
     address: Address = Field("127.0.0.1:7070", description="The cluster's address: HOST:PORT, or several with commas.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
+    tls_cert: Path | None = Field(None, description="Certificate (PEM) to present, where the masters ask for one.")
+    tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
+    tls_ca: Path | None = Field(
+        None, description="Certificates (PEM) of the authority that signed the masters'; with it, TLS is on."
+    )
     timeout: float = Field(30.0, gt=0, le=86_400, description="Seconds that a whole call may take.")
 
 

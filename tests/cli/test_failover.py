@@ -129,3 +129,23 @@ def test_a_lone_master_does_not_hand_over(tmp_path: Path) -> None:
         assert result.returncode == 3
         assert "nothing was done" in result.stderr.decode()
         assert status(alone)["name"] == primary(alone)["name"]
+
+
+def test_a_setting_changed_while_running_outlives_the_primary(facts: Facts) -> None:
+    def settings(*changes: str) -> Facts:
+        found: Facts = json.loads(holdfast(facts, "settings", *changes, "--json").stdout)
+        return found
+
+    shipped = settings()["settings"]["high_watermark"]
+    told = settings("high-watermark=0.75", "write_window_bytes=64MiB")
+    assert told["settings"]["high_watermark"] == 0.75
+    wait_until(lambda: both_agree(facts), what="both masters hold the change")
+    assert holdfast(facts, "failover").returncode == 0
+    assert settings()["settings"]["write_window_bytes"] == 64 << 20
+    told = settings("high_watermark=", "write_window_bytes=")
+    assert told["changed"] == []
+    assert told["settings"]["high_watermark"] == shipped
+    refused = holdfast(facts, "settings", "lease_ttl_ms=soon")
+    assert refused.returncode != 0
+    assert b"nothing was changed" in refused.stderr
+    assert b"session_lease_ms" in holdfast(facts, "settings", "session_lease_ms=5").stderr

@@ -153,7 +153,7 @@ class FakeMaster:
                 return self._locate(keys)
             case m.RenewLeases(rows):
                 places = {row[:3] for row in self.objects.values()}
-                return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)))
+                return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)), self.lease_ttl_ms)
             case m.GrantRanges():
                 return self._grant(request)
             case m.CommitPuts():

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from holdfast.errors import TryAgain
-from holdfast.messages.requests import Done, Failed, HandOver
+from holdfast.messages.of_masters import HandOver
+from holdfast.messages.requests import Done, Failed
 from tests.contract.servers import free_ports
 from tests.failover.cluster import Cluster, Process, call
 from tests.failover.load import Load

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, cluster, demo, doctor, handing_over, keys, processes, setting_aside, transfer, up
+from holdfast.cli import (
+    bench,
+    cluster,
+    demo,
+    doctor,
+    handing_over,
+    keys,
+    live_settings,
+    processes,
+    setting_aside,
+    transfer,
+    up,
+)
 
 app = typer.Typer(
     name="holdfast",
@@ -51,6 +63,7 @@ _COMMANDS = (
     ("drain", setting_aside.drain, "Cluster", "Example: holdfast drain node-7; holdfast drain node-7 --cancel"),
     ("failover", handing_over.failover, "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
     ("snapshot", cluster.snapshot, "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
+    ("settings", live_settings.settings, "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
     ("demo", demo.demo, "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
     ("bench", bench.bench, "Cluster", "Example: holdfast bench --seconds 5"),
     ("doctor", doctor.doctor, "Cluster", "Example: holdfast doctor"),

@@ -24,7 +24,8 @@ from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
 from holdfast.errors import TryAgain
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Done, FetchSnapshot, NodeInfo, SnapshotPiece, Status, TakeSnapshot
+from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
+from holdfast.messages.requests import Done, NodeInfo, Status
 from holdfast.settings import ClientSettings
 
 PAST_ANY_SNAPSHOT = 1 << 40

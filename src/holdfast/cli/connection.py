@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.messages.requests import Hello
 from holdfast.settings import ClientSettings
 from holdfast.transport.channel import Channel
+from holdfast.transport.tls import client_context, speak_as
 
 if TYPE_CHECKING:
     from holdfast.client.blocking import Cache
@@ -17,6 +18,8 @@ def open_cache(settings: ClientSettings) -> Cache:
     """Connected to the primary, or `Unreachable`; close it with `with`."""
     import holdfast
 
+    if settings.tls_ca is not None or settings.tls_cert is not None:
+        speak_as(client_context(settings.tls_ca, settings.tls_cert, settings.tls_key))
     return holdfast.connect(settings.address, timeout=settings.timeout, token=settings.token)
 
 

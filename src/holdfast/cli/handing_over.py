@@ -21,7 +21,8 @@ from holdfast.cli.options import takes
 from holdfast.cli.output import Output
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Done, HandOver, Status
+from holdfast.messages.of_masters import HandOver
+from holdfast.messages.requests import Done, Status
 from holdfast.settings import ClientSettings
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -156,3 +157,10 @@ def checked_timeout(timeout: float) -> float:
     if not 0 < timeout <= 1e6:
         raise BadValue(f"timeout must be over 0 and at most 1,000,000 seconds, not {timeout}")
     return float(timeout)
+
+
+def checked_tls(tls: object) -> None:
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise TypeError(
+            f"tls is an ssl.SSLContext, not {type(tls).__name__}; make one with ssl.create_default_context(cafile=...)"
+        )

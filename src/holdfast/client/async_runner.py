@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import ssl
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -30,9 +31,10 @@ THREADS = 8
 class AsyncRunner:
     """The connection of one client, and the task that keeps what it holds."""
 
-    def __init__(self, core: Core, masters: Masters) -> None:
+    def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
         self._core = core
         self._masters = masters
+        self._tls = tls
         self._channel: AsyncChannel | None = None
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -121,7 +123,7 @@ class AsyncRunner:
                 try:
                     until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
                     self._channel = await self._nearer(
-                        await AsyncChannel.open(address, self._core.hello(), until), until
+                        await AsyncChannel.open(address, self._core.hello(), until, tls=self._tls), until
                     )
                 except TryAgain as error:
                     last = Unreachable(str(error))

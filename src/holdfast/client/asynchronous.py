@@ -17,6 +17,7 @@ from holdfast.client.arguments import (
     checked_target,
     checked_text,
     checked_timeout,
+    checked_tls,
     checked_value,
     checked_values,
     put_options,
@@ -28,7 +29,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
-from holdfast.errors import BadPattern, BadValue, ObjectNotFound
+from holdfast.errors import BadPattern, ObjectNotFound
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import NodeList, ObjectStat, Status
 
@@ -43,10 +44,9 @@ async def open_async_cache(
     """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
     masters = Masters(address)
     call_seconds = checked_timeout(call_seconds)
-    if tls is not None:
-        raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory)))
-    runner = AsyncRunner(core, masters)
+    checked_tls(tls)
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
+    runner = AsyncRunner(core, masters, tls)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:
         await runner.run(refresh(core, deadline), deadline)

@@ -16,6 +16,7 @@ from holdfast.client.arguments import (
     checked_target,
     checked_text,
     checked_timeout,
+    checked_tls,
     checked_value,
     checked_values,
     put_options,
@@ -27,7 +28,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
-from holdfast.errors import BadPattern, BadValue, ObjectNotFound
+from holdfast.errors import BadPattern, ObjectNotFound
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, NodeList, ObjectStat, Presence, Status
 from holdfast.messages.shapes import Message
@@ -43,10 +44,9 @@ def open_cache(
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
     masters = Masters(address)
     timeout = checked_timeout(timeout)
-    if tls is not None:
-        raise BadValue("tls is not supported yet; leave it out")
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory)))
-    runner = Runner(core, masters)
+    checked_tls(tls)
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
+    runner = Runner(core, masters, tls)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:
         runner.run(refresh(core, deadline), deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import ssl
 import threading
 import time
 import weakref
@@ -27,9 +28,10 @@ CLOSED_TEXT = "the client was closed; connect again"
 class Runner:
     """The connection of one client, and the thread that keeps what it holds."""
 
-    def __init__(self, core: Core, masters: Masters) -> None:
+    def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
         self._core = core
         self._masters = masters
+        self._tls = tls
         self._channel: Channel | None = None
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
@@ -97,7 +99,7 @@ class Runner:
             for address in self._masters.candidates():
                 try:
                     until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
-                    channel = self._nearer(Channel.open(address, self._core.hello(), until), until)
+                    channel = self._nearer(Channel.open(address, self._core.hello(), until, tls=self._tls), until)
                 except TryAgain as error:
                     last = Unreachable(str(error))
                     self._masters.failed()

@@ -62,7 +62,8 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
         view.renew_at = now + ttl / 10
     rows = b"".join([_SEEN.pack(view.id, view.segment, view.offset) for view in due])
     presence, sent_at = yield from ask_timed(core, RenewLeases(rows), Presence, deadline)
-    until = lease_until(sent_at, core.limits.lease_ttl_ms)
+    # For as long as the master says now: what it said when it welcomed us may have been changed.
+    until = lease_until(sent_at, presence.lease_ttl_ms)
     for view, there in zip(due, presence.found, strict=False):
         if there:
             view.until = until

@@ -7,6 +7,7 @@ the master's word alone: where mapping it fails, TCP is used. A node that does n
 from __future__ import annotations
 
 import mmap
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +49,8 @@ def _link_key(place: SegmentPlace) -> _LinkKey:
 class NodeBytes:
     """The maps of local segments and the connections to remote nodes."""
 
-    def __init__(self, shared_memory: bool = True) -> None:
+    def __init__(self, shared_memory: bool = True, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.host = this_host() if shared_memory else ""
         self.maps: dict[int, mmap.mmap] = {}
         """Mapped for reading, by segment handle."""
@@ -261,7 +263,7 @@ class NodeBytes:
         return self._dial(address, min(deadline, now_seconds() + CONNECT_SECONDS))
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
-        return DataConnection.open(address, deadline)
+        return DataConnection.open(address, deadline, self._tls)
 
     def _give_back(self, address: str, connection: DataConnection) -> None:
         if connection.closed:

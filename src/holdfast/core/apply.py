@@ -83,6 +83,8 @@ def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Freed:
 def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Freed:
     state.lease_ttl_ms, state.soft_pin_ttl_ms = record.lease_ttl_ms, record.soft_pin_ttl_ms
     state.grant_timeout_ms = record.grant_timeout_ms
+    state.longest_lease_ms = max(record.longest_lease_ms or state.longest_lease_ms, record.lease_ttl_ms)
+    state.changed = record.changed
     state.session_lease_ms, state.session_jeopardy_ms = record.session_lease_ms, record.session_jeopardy_ms
     return []
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import attendance, disks, membership, puts, reads, removals, replicas, setting_aside
+from holdfast.core import (
+    attendance,
+    disks,
+    live_settings,
+    membership,
+    puts,
+    reads,
+    removals,
+    replicas,
+    setting_aside,
+)
 from holdfast.core.primary import Decision, Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
@@ -34,6 +44,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.ResizeNode: setting_aside.resize_node,
     requests.RevokeWrites: setting_aside.revoke_writes,
     requests.ChangeCopying: setting_aside.change_copying,
+    requests.ChangeSettings: live_settings.change_settings,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,

@@ -17,7 +17,7 @@ from holdfast.core.copy_book import CopyBook
 from holdfast.core.grants import Grant
 from holdfast.core.narrow import count_ids
 from holdfast.core.narrow import unpack_ids as unpack_close_ids
-from holdfast.core.rules import Rules
+from holdfast.core.rules import Rules, in_force
 from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
 from holdfast.ids import GrantId, SegmentHandle
@@ -34,8 +34,9 @@ from holdfast.messages.records import (
     SegmentLimited,
     SegmentMounted,
     SegmentUnmounted,
+    SettingsChanged,
 )
-from holdfast.messages.shapes import Message, Record
+from holdfast.messages.shapes import Message, Record, SettingValue
 
 
 class Parked:
@@ -43,6 +44,7 @@ class Parked:
 
 
 PARKED = Parked()
+NEVER: Instant = 1 << 62
 Decision = tuple[Message | Parked, list[Record]]
 
 
@@ -67,7 +69,11 @@ class Member:
 class Primary:
     def __init__(self, state: State, rules: Rules) -> None:
         self.state = state
+        self.own_rules = rules
+        """What this master was started with."""
         self.rules = rules
+        self.longest_until: Instant = 0
+        """When no lease is left that was given for longer than leases are given now; 0: to be reckoned from now on."""
         self.allocators: dict[SegmentHandle, Allocator] = {}
         self.grant_deadline: dict[GrantId, Instant] = {}
         self.grants_of: dict[int, set[GrantId]] = {}
@@ -83,6 +89,11 @@ class Primary:
         self.copies = CopyBook()
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """When the replicas of a disk that is away are given up."""
+
+    def adopt(self, changed: dict[str, SettingValue]) -> None:
+        """These settings are durable, and count from now on: no lease is given for longer than the log knows."""
+        self.rules = in_force(self.own_rules, changed)
+        self.longest_until = 0
 
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
@@ -105,6 +116,8 @@ class Primary:
                 self.allocators[record.handle].cut_off(record.limit_bytes)
             case SegmentUnmounted():
                 self._forget_segment(record.handle)
+            case SettingsChanged():
+                self.longest_until = NEVER
             case EpochStarted():
                 self.sessions.epoch = record.epoch
             case LogStarted():

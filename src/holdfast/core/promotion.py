@@ -25,12 +25,13 @@ from holdfast.messages.shapes import Record
 def guard_ms(state: State, leader_ttl_ms: int, proven: bool) -> int:
     """The longest that a promise of an earlier primary may still live: a lease given in its last moment, and if its
     end is not proven, given by it for as long as it may still have believed itself to lead."""
-    return state.lease_ttl_ms + (0 if proven else leader_ttl_ms)
+    return max(state.lease_ttl_ms, state.longest_lease_ms) + (0 if proven else leader_ttl_ms)
 
 
 def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: Instant) -> Primary:
     """Raises ValueError, with nothing served, if the ranges of the state overlap (I9)."""
     primary = Primary(state, rules)
+    primary.adopt(state.changed)
     for handle, (offsets, lengths) in _occupied(state).items():
         segment = state.segments[handle]
         allocator = primary.allocators[handle] = Allocator.rebuild(segment.size_bytes, offsets, lengths)

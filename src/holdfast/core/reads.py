@@ -164,7 +164,7 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
                 until = now + primary.rules.lease_ttl_ms
                 primary.release_at[entry] = max(primary.release_at[entry], until)
         found.append(there)
-    return q.Presence(bytes(found)), _renewal_of(primary, renewed)
+    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(primary, renewed)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from holdfast.messages.shapes import SettingValue
 
 LeaseSync: TypeAlias = Literal["off", "batched", "every"]
 StandbyEviction: TypeAlias = Literal["follow", "independent", "none"]
@@ -37,6 +39,26 @@ class Rules:
     @property
     def logs_evictions(self) -> bool:
         return self.standby_eviction == "follow"
+
+
+DAY_MS = 86_400_000
+CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
+    "lease_ttl_ms": (int, 1, DAY_MS),
+    "soft_pin_ttl_ms": (int, 1, 365 * DAY_MS),
+    "grant_timeout_ms": (int, 1, DAY_MS),
+    "shared_grant_bytes": (int, 64 << 10, 1 << 40),
+    "write_window_bytes": (int, 1 << 20, 1 << 50),
+    "high_watermark": (float, 0.01, 1.0),
+    "eviction_margin": (float, 0.0, 0.99),
+    "evict_soft_pinned": (bool, 0, 1),
+}
+"""Name -> kind, least, most."""
+
+
+def in_force(own: Rules, changed: dict[str, SettingValue]) -> Rules:
+    """The rules that a master was started with, under what was changed since. One that a newer version can change and
+    this one cannot is left alone."""
+    return replace(own, **{name: value for name, value in changed.items() if name in CHANGEABLE})  # type: ignore[arg-type]
 
 
 MAX_GRANTS_PER_CLIENT = 1_024

@@ -14,6 +14,7 @@ from holdfast.core.departed import Departed
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.mask import Mask
 from holdfast.ids import GrantId, SegmentHandle, SegmentName
+from holdfast.messages.shapes import SettingValue
 
 OPEN, CORDONED, DRAINING = 0, 1, 2
 """What a node is used for: everything; nothing new; nothing new, and what it holds moves away."""
@@ -52,6 +53,10 @@ class State:
     index: int = 0
     """How many records were applied."""
     lease_ttl_ms: int = 0
+    longest_lease_ms: int = 0
+    """Leases that were given for so long may still live."""
+    changed: dict[str, SettingValue] = field(default_factory=dict)
+    """Settings that were changed while the cluster ran."""
     soft_pin_ttl_ms: int = 0
     grant_timeout_ms: int = 0
     catalogue: Catalogue = field(default_factory=Catalogue)

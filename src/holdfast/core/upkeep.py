@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core.copies import plan
 from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
 from holdfast.core.eviction import let_go, over_watermark, victims
+from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
 from holdfast.instant import Instant
@@ -24,6 +25,7 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
             del primary.release_at[entry]
     records += silent_too_long(primary, now)
     records += disks_away_too_long(primary, now)
+    records += leases_shortened(primary, now)
     ask_to_clean(primary, now)
     return records
 

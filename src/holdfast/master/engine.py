@@ -15,6 +15,7 @@ from functools import partial
 
 from holdfast.core.apply import Freed
 from holdfast.core.decide import decide
+from holdfast.core.live_settings import settings_changed
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.promotion import evicted_alone
@@ -121,13 +122,8 @@ class Engine:
 
     def start_epoch(self, epoch: int, now: Instant) -> None:
         rules = self.primary.rules
-        ttls = SettingsChanged(
-            rules.lease_ttl_ms,
-            rules.soft_pin_ttl_ms,
-            rules.grant_timeout_ms,
-            rules.session_lease_ms,
-            rules.session_jeopardy_ms,
-        )
+        longest = max(self.state.longest_lease_ms, rules.lease_ttl_ms)
+        ttls = settings_changed(rules, self.state.changed, longest)
         self._log([EpochStarted(epoch), ttls, *evicted_alone(self.state)], now)
 
     def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
@@ -258,12 +254,12 @@ class Engine:
                 self.note(self.state, record, now)
             freed = self.primary.absorb(record, now)
             if log is None:
-                self._lend_again(freed)
+                self._count(record, freed)
                 continue
             keys = record.keys if isinstance(record, ObjectsCommitted) else []
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
-            if freed:
-                log.when_durable(index, partial(self._lend_again, freed))
+            if freed or isinstance(record, SettingsChanged):
+                log.when_durable(index, partial(self._count, record, freed))
         if log is not None and records:
             self.on_record()
 
@@ -282,7 +278,10 @@ class Engine:
         if error is not None:
             self.failures[error.code] += 1
 
-    def _lend_again(self, freed: Freed) -> None:
+    def _count(self, record: Record, freed: Freed) -> None:
+        """The record is durable: what it freed is lent again, and settings that it changed count."""
+        if isinstance(record, SettingsChanged):
+            self.primary.adopt(record.changed)
         if freed:
             self.primary.reclaim(freed)
             self._freed = True

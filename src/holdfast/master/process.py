@@ -19,8 +19,11 @@ from holdfast.dashboard.http import build_app, serve_http
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
+from holdfast.replication.depots import open_depot
+from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
-from holdfast.settings import PRESETS, MasterSettings, join_address, split_address
+from holdfast.settings import PRESETS, BadSetting, MasterSettings, join_address, split_address
+from holdfast.transport.tls import take_identity
 
 log = structlog.get_logger("holdfast.master")
 
@@ -48,6 +51,7 @@ def serve(settings: MasterSettings) -> int:
 
 
 async def _serve(settings: MasterSettings) -> int:
+    tls = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,7 +62,7 @@ async def _serve(settings: MasterSettings) -> int:
     server = RpcServer(settings.name, settings.token, settings.busy_poll_us)
     try:
         listen = settings.listen
-        host, port = await server.start(*split_address(listen))
+        host, port = await server.start(*split_address(listen), tls)
         master = _master(settings, server, coordination, join_address(host, port))
         listen = settings.http
         http = await serve_http(build_app(MasterView(master)), *split_address(listen))
@@ -97,8 +101,16 @@ def _master(settings: MasterSettings, server: RpcServer, coordination: Coordinat
         early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
         snapshot_bytes=settings.snapshot_bytes,
     )
+    return Master(server, coordination, plan, _store(settings))
+
+
+def _store(settings: MasterSettings) -> SnapshotStore:
     directory = settings.data_dir / "snapshots" if settings.data_dir is not None else None
-    return Master(server, coordination, plan, SnapshotStore(directory))
+    if not settings.snapshots:
+        return SnapshotStore(directory)
+    if directory is None:
+        raise BadSetting("snapshots that are shared are kept on this master's disk first: give data_dir too")
+    return SharedSnapshotStore(directory, open_depot(settings.snapshots, settings.cluster))
 
 
 async def _coordination(settings: MasterSettings, stopped: asyncio.Event) -> Coordination | None:

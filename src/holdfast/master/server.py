@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import os
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -64,11 +65,15 @@ class RpcServer:
         self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = self._loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
-        near = await loop.create_unix_server(lambda: Connection(self), "\0" + self._local, backlog=1024)
-        self._listeners = [listener, near]
+        listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
+        self._listeners = [listener]
+        if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
+            self._local = ""  # Nobody would have to show a certificate there.
+        else:
+            path = "\0" + self._local
+            self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
         self._ticking = asyncio.create_task(self._tick())
         address = listener.sockets[0].getsockname()
         return address[0], address[1]

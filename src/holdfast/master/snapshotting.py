@@ -19,8 +19,10 @@ from holdfast.core.state import State
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import now_ms, now_seconds
-from holdfast.messages.requests import FetchSnapshot, Hello, SnapshotPiece
+from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece
+from holdfast.messages.requests import Hello
 from holdfast.replication.batches import Position
+from holdfast.replication.depots import DepotFailed
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
@@ -146,6 +148,10 @@ class Snapshots:
                 except HoldfastError as error:
                     log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
 
+    async def _share(self) -> None:
+        if self.store.unshared:
+            await asyncio.to_thread(self.store.share)
+
     async def keep_for_standby(self, standby: Callable[[], Standby]) -> None:
         """Write one whenever the log has grown enough; until cancelled."""
         while True:
@@ -155,7 +161,8 @@ class Snapshots:
                     await self.write(standby())
                 elif self._newest():
                     await self._offer(self._newest())
-            except (SnapshotFailed, CoordinationLost) as error:
+                await self._share()
+            except (SnapshotFailed, DepotFailed, CoordinationLost) as error:
                 log.error("no snapshot was written; the log grows until one is", why=str(error))
 
     async def keep_for_primary(self, state: State, writer: LogWriter, pending: PendingLog) -> None:
@@ -170,6 +177,7 @@ class Snapshots:
                 if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
                     # Twice as long as a standby waits: there seems to be none.
                     await self.write_by_child(state, writer, pending)
+                await self._share()
                 through = self.store.trim_through()
                 if through > trimmed:
                     await self._coordination.trim(through)

@@ -22,18 +22,8 @@ from holdfast.master.engine import Answer
 from holdfast.master.renewing import RenewalFollower, RenewalWriter
 from holdfast.master.roles import Master
 from holdfast.master.session_view import node_info, session_facts, standing_of
-from holdfast.messages.requests import (
-    Done,
-    FetchSnapshot,
-    GetStatus,
-    HandOver,
-    KeyList,
-    ListKeys,
-    ListNodes,
-    NodeList,
-    Status,
-    TakeSnapshot,
-)
+from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
+from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, Status
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.wire.codec import failed
 

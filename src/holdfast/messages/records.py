@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName
-from holdfast.messages.shapes import Range, Record
+from holdfast.messages.shapes import Range, Record, SettingValue
 
 
 class Cause(enum.IntEnum):
@@ -40,6 +40,10 @@ class SettingsChanged(Record, tag=3):
     grant_timeout_ms: int
     session_lease_ms: int = 12_000
     session_jeopardy_ms: int = 30_000
+    longest_lease_ms: int = 0
+    """Leases that were given for so long may still live; at least `lease_ttl_ms`."""
+    changed: dict[str, SettingValue] = {}
+    """All settings that were changed while the cluster ran; they win over what a master was started with."""
 
 
 class SegmentMounted(Record, tag=4):

@@ -6,7 +6,7 @@ Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A ta
 from __future__ import annotations
 
 from holdfast.ids import GrantId
-from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace
+from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace, SettingValue
 
 
 class Hello(Message, tag=1):
@@ -141,21 +141,6 @@ class ListNodes(Message, tag=16):
     """The nodes and how they stand; the same as `/api/v1/nodes`."""
 
 
-class FetchSnapshot(Message, tag=17):
-    """A piece of the newest snapshot that this master keeps (`batch` 0), or of that one; any role answers."""
-
-    batch: int = 0
-    offset: int = 0
-
-
-class HandOver(Message, tag=18):
-    """The primary makes durable what it has begun, resigns, and becomes a standby."""
-
-
-class TakeSnapshot(Message, tag=19):
-    """Write a snapshot now. Answered by `Done` with the number of the log's batch that it holds."""
-
-
 class ChangeMode(Message, tag=30):
     """Make a node `open`, `cordoned` (nothing new is placed there) or `draining` (what it holds moves away, too)."""
 
@@ -180,6 +165,13 @@ class ChangeCopying(Message, tag=33):
     """How fast a node may copy objects for recovery, draining and the disk tier, in bytes a second; 0: unlimited."""
 
     bytes_per_second: int
+
+
+class ChangeSettings(Message, tag=24):
+    """Change settings of the running cluster; None: back to what each master was started with. Without changes, only
+    ask. Answered by `SettingsInForce`."""
+
+    changes: dict[str, SettingValue | None] = {}
 
 
 class Welcome(Message, tag=96):
@@ -209,9 +201,10 @@ class Failed(Message, tag=97):
 
 
 class Presence(Message, tag=98):
-    """One byte a key: 1 found, 0 not."""
+    """One byte a key: 1 found, 0 not. Where leases were renewed, for how long."""
 
     found: bytes
+    lease_ttl_ms: int = 0
 
 
 class Located(Message, tag=99):
@@ -382,9 +375,8 @@ class NodeList(Message, tag=112):
     nodes: list[NodeInfo]
 
 
-class SnapshotPiece(Message, tag=113):
-    """`size_bytes` is of the whole; batch 0: there is no snapshot."""
+class SettingsInForce(Message, tag=120):
+    """`settings` that can be changed while the cluster runs, and the names of those that were."""
 
-    batch: int
-    size_bytes: int
-    content: bytes
+    settings: dict[str, SettingValue]
+    changed: list[str]

@@ -6,9 +6,13 @@ All travel as msgpack arrays with a small integer tag. Columns of numbers travel
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from holdfast.ids import GrantId, SegmentHandle, SegmentName
+
+SettingValue: TypeAlias = bool | int | float
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, tag_field="t"):

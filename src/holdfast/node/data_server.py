@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 
 import structlog
@@ -42,7 +43,9 @@ class DataServer:
         max_connections: int,
         idle_seconds: float = IDLE_SECONDS,
         stall_seconds: float = STALL_SECONDS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         host, port = host_and_port(listen, default_port=None)
         self._listener = listening_socket(host, port)
         self.address = joined(*self._listener.getsockname()[:2])
@@ -168,7 +171,7 @@ class DataServer:
             self._admit(connected)
 
     def _admit(self, connected: socket.socket) -> None:
-        session = DataSession(connected, self, self._lending, self._idle_seconds, self._stall_seconds)
+        session = DataSession(connected, self, self._lending, self._idle_seconds, self._stall_seconds, self._tls)
         thread = threading.Thread(target=self._serve, args=(session,), name="data-connection", daemon=True)
         with self._changed:
             full = len(self._sessions) >= self._max_connections

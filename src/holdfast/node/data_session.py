@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from holdfast.messages.shapes import Message
 from holdfast.node.disk_tier import DiskTier
 from holdfast.node.lent_memory import Lending
 from holdfast.node.transfers import Transfers
+from holdfast.transport.tls import Stream, accepted
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -49,12 +51,19 @@ class DataSession:
     """Served by one thread; others may only `end` it and look at `writing`."""
 
     def __init__(
-        self, connected: socket.socket, gate: Gate, lending: Lending, idle_seconds: float, stall_seconds: float
+        self,
+        connected: socket.socket,
+        gate: Gate,
+        lending: Lending,
+        idle_seconds: float,
+        stall_seconds: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.writing: GrantId | None = None
         """The grant that is being written to now. Belongs to the gate."""
         self.moved = Transfers()
-        self._socket = connected
+        self._socket: Stream = connected
+        self._tls = tls
         self._gate = gate
         self._lending = lending
         self._idle_seconds = idle_seconds
@@ -65,6 +74,8 @@ class DataSession:
     def serve(self) -> None:
         """Until the peer leaves, misbehaves, or `end`."""
         try:
+            if self._tls is not None and isinstance(self._socket, socket.socket):
+                self._socket = accepted(self._socket, self._tls, self._stall_seconds)
             prepare(self._socket, min(self._idle_seconds, self._stall_seconds))
             self._greet()
             while not self._ended:
@@ -194,7 +205,7 @@ class DataSession:
             return
 
 
-def prepare(connected: socket.socket, wait_seconds: float) -> None:
+def prepare(connected: Stream, wait_seconds: float) -> None:
     """Blocking, but not for ever; and a peer whose machine is gone is noticed."""
     connected.settimeout(None)
     seconds = int(wait_seconds)
@@ -208,7 +219,7 @@ def prepare(connected: socket.socket, wait_seconds: float) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def refuse(connected: socket.socket, error: HoldfastError) -> None:
+def refuse(connected: Stream, error: HoldfastError) -> None:
     """Say why, as far as the peer listens, and close without taking what it still sends."""
     with contextlib.suppress(OSError):
         connected.send(_framed(0, failed(error)), socket.MSG_DONTWAIT)

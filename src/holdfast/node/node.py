@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Callable
@@ -49,6 +50,8 @@ class NodePlan:
     max_connections: int = 1024
     disk: Path | None = None
     disk_size_bytes: int = 0
+    tls: ssl.SSLContext | None = None
+    """What the data port presents."""
 
 
 class Node:
@@ -66,7 +69,7 @@ class Node:
             whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
             self._lending.disk = DiskTier(plan.name, DiskStore.open(plan.disk, this_host()), whole)
         self._report = Report()
-        self._data = DataServer(plan.listen, self._lending, plan.max_connections)
+        self._data = DataServer(plan.listen, self._lending, plan.max_connections, tls=plan.tls)
         try:
             path = self._socket_path()
             self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)

@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError, NameTaken
 from holdfast.node.node import Node, NodePlan
 from holdfast.settings import NodeSettings
+from holdfast.transport.tls import take_identity
 
 ENDED = 0
 FAILED = 1
@@ -46,6 +47,7 @@ def _serve(settings: NodeSettings) -> int:
         max_connections=settings.max_connections,
         disk=settings.disk,
         disk_size_bytes=settings.disk_size,
+        tls=take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients),
     )
     ready_file = settings.ready_file
     node = Node(plan, lambda it: write_ready_file(ready_file, it) if ready_file is not None else None)

@@ -16,7 +16,7 @@ import structlog
 
 from holdfast.errors import TryAgain
 from holdfast.instant import now_ms
-from holdfast.messages.requests import SnapshotPiece
+from holdfast.messages.of_masters import SnapshotPiece
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load, verify
 from holdfast.replication.standby import Standby
 
@@ -24,6 +24,12 @@ log = structlog.get_logger("holdfast.snapshots")
 _NAME = re.compile(r"snapshot-(\d{15})\.hfs")
 KEPT = 3
 PIECE_BYTES = 4 << 20
+
+
+def batch_of(name: str) -> int | None:
+    """Of the file of a snapshot; None: it is no such name."""
+    matched = _NAME.fullmatch(name)
+    return int(matched[1]) if matched is not None else None
 
 
 class SnapshotFailed(TryAgain):
@@ -55,9 +61,9 @@ class SnapshotStore:
             return []
         found = []
         for path in self.directory.iterdir():
-            matched = _NAME.fullmatch(path.name)
-            if matched is not None:
-                found.append(Kept(int(matched[1]), path, path.stat().st_size))
+            batch = batch_of(path.name)
+            if batch is not None:
+                found.append(Kept(batch, path, path.stat().st_size))
         return sorted(found, key=lambda one: one.batch, reverse=True)
 
     def newest(self) -> Standby | None:
@@ -124,6 +130,14 @@ class SnapshotStore:
         with chosen.path.open("rb") as file:
             file.seek(offset)
             return SnapshotPiece(chosen.batch, chosen.size_bytes, file.read(PIECE_BYTES))
+
+    @property
+    def unshared(self) -> bool:
+        """Is there something for `share` to do?"""
+        return False
+
+    def share(self) -> None:
+        """Blocking. Put a copy where all masters find it, if there is such a place."""
 
     def trim_through(self) -> int:
         """The batch that the log may be trimmed through: the older of the last two; 0 while there is one or none."""

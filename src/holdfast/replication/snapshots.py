@@ -23,7 +23,7 @@ from holdfast.core.state import Segment, State
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
-from holdfast.messages.shapes import Range
+from holdfast.messages.shapes import Range, SettingValue
 from holdfast.replication.batches import NO_HASH, Position
 
 MAGIC = b"HOLDFAST SNAPSHOT 1\n"
@@ -71,6 +71,8 @@ class Head(msgspec.Struct, array_like=True):
     copy_bytes_per_second: int = 0
     moved: list[tuple[int, int]] = []
     """(quarantine entry, id of the object that left it)"""
+    longest_lease_ms: int = 0
+    changed: dict[str, SettingValue] = {}
 
 
 @dataclass(slots=True)
@@ -141,6 +143,8 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         modes=state.modes,
         copy_bytes_per_second=state.copy_bytes_per_second,
         moved=[(entry, held.moved) for entry, held in state.quarantine.items() if held.moved],
+        longest_lease_ms=state.longest_lease_ms,
+        changed=state.changed,
     )
 
 
@@ -193,6 +197,8 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         session_jeopardy_ms=head.session_jeopardy_ms,
         modes=head.modes,
         copy_bytes_per_second=head.copy_bytes_per_second,
+        longest_lease_ms=max(head.longest_lease_ms, head.lease_ttl_ms),
+        changed=head.changed,
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

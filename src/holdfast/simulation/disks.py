@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.state import State
 from holdfast.instant import now_ms
-from holdfast.messages.requests import SnapshotPiece
+from holdfast.messages.of_masters import SnapshotPiece
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshot_store import KEPT, PIECE_BYTES, Kept, SnapshotStore
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load, verify

@@ -7,8 +7,10 @@ recognised here so that they get a clear answer while only given addresses are s
 from __future__ import annotations
 
 import socket
+import ssl
 
 from holdfast.errors import BadValue
+from holdfast.transport.tls import Stream, dialing, dialled
 
 DEFAULT_PORT = 7070
 LOCAL = "unix:@"
@@ -40,12 +42,16 @@ def host_and_port(address: str, default_port: int | None = DEFAULT_PORT) -> tupl
     return host, int(port_text)
 
 
-def connected(address: str, timeout: float) -> socket.socket:
+def connected(address: str, timeout: float, tls: ssl.SSLContext | None = None) -> Stream:
     """A blocking stream to a master, by TCP or by its Unix socket; OSError if nobody answers."""
     if not address.startswith(LOCAL):
-        made = socket.create_connection(host_and_port(address), timeout=timeout)
-        made.settimeout(None)
+        host, port = host_and_port(address)
+        made = socket.create_connection((host, port), timeout=timeout)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        context = tls or dialing()
+        if context is not None:
+            return dialled(made, context, host, timeout)
+        made.settimeout(None)
         return made
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

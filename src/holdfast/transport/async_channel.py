@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import ssl
 from functools import partial
 from typing import cast
 
@@ -16,6 +17,7 @@ from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL, host_and_port
 from holdfast.transport.channel import LAST_ID
 from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
+from holdfast.transport.tls import dialing
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -40,7 +42,12 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: str, hello: Hello, deadline: float, silence_seconds: float = SILENCE_SECONDS
+        cls,
+        address: str,
+        hello: Hello,
+        deadline: float,
+        silence_seconds: float = SILENCE_SECONDS,
+        tls: ssl.SSLContext | None = None,
     ) -> AsyncChannel:
         left = deadline - now_seconds()
         if left <= 0:
@@ -53,7 +60,8 @@ class AsyncChannel(asyncio.BufferedProtocol):
                     name = "\0" + address.removeprefix(LOCAL)
                     _, channel = await loop.create_unix_connection(make, name)
                 else:
-                    _, channel = await loop.create_connection(make, *host_and_port(address))
+                    context = tls or dialing()
+                    _, channel = await loop.create_connection(make, *host_and_port(address), ssl=context)
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -22,6 +22,7 @@ from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
 from holdfast.transport.patience import CROWDED_SECONDS, SILENCE_SECONDS, UNCROWDED_SECONDS, told_timeout_ms
+from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -67,7 +68,7 @@ class Channel:
 
     welcome: Welcome
 
-    def __init__(self, stream: socket.socket, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, stream: Stream, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
         self.address = address
         self._silence_seconds = silence_seconds
         self.closed = False
@@ -86,12 +87,19 @@ class Channel:
         _open_channels.add(self)
 
     @classmethod
-    def open(cls, address: str, hello: Hello, deadline: float, silence_seconds: float = SILENCE_SECONDS) -> Channel:
+    def open(
+        cls,
+        address: str,
+        hello: Hello,
+        deadline: float,
+        silence_seconds: float = SILENCE_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> Channel:
         left = deadline - _clock(_BOOTTIME)
         if left <= 0:
             raise Unreachable(f"no time was left to connect to {address}; nothing was sent")
         try:
-            stream = connected(address, left)
+            stream = connected(address, left, tls)
         except OSError as error:
             raise Unreachable(
                 f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
@@ -248,7 +256,7 @@ class Channel:
                 return mine
             if self.closed:
                 raise self._lost()
-            if left < SLICE_SECONDS and not self._readable(left):
+            if left < SLICE_SECONDS and not readable(self._socket, left):
                 raise self._late()
             try:
                 count = self._receive(buffer.space())
@@ -323,11 +331,6 @@ class Channel:
 
     def _late(self) -> DeadlineExceeded:
         return DeadlineExceeded(f"{self.address} did not answer in time; the request may have been done")
-
-    def _readable(self, left: float) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(max(0.0, left) * 1000))
 
     def _decoded(self, payload: bytes | memoryview) -> Message:
         try:

@@ -8,6 +8,7 @@ they are, so that a call costs no extra poll.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import host_and_port
+from holdfast.transport.tls import Stream, dialing, dialled
 from holdfast.wire.codec import decode_data_reply, encode, expect
 from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
 
@@ -39,7 +41,7 @@ class DataConnection:
 
     __slots__ = ("_address", "_armed", "_buffer", "_end", "_socket", "_start", "closed")
 
-    def __init__(self, connected: socket.socket, address: str) -> None:
+    def __init__(self, connected: Stream, address: str) -> None:
         self._socket = connected
         self._address = address
         self._armed = 0.0
@@ -49,18 +51,20 @@ class DataConnection:
         self.closed = False
 
     @classmethod
-    def open(cls, address: str, deadline: float) -> DataConnection:
+    def open(cls, address: str, deadline: float, tls: ssl.SSLContext | None = None) -> DataConnection:
         place = host_and_port(address, default_port=None)
+        context = tls or dialing()
         left = deadline - now_seconds()
         if left <= 0:
             raise DeadlineExceeded(f"no time was left to connect to the node at {address}; no bytes were moved")
         try:
-            connected = socket.create_connection(place, timeout=left)
+            plain = socket.create_connection(place, timeout=left)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = plain if context is None else dialled(plain, context, place[0], left)
         except TimeoutError:
             raise DeadlineExceeded(f"the node at {address} did not take the connection in time") from None
         except OSError as error:
             raise Unreachable(f"no node answers at {address} ({error}); no bytes were moved") from None
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
         connection = cls(connected, address)
         try:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import BadRequest, HoldfastError, from_code
-from holdfast.messages import of_nodes, of_sessions, requests
+from holdfast.messages import of_masters, of_nodes, of_sessions, requests
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 
@@ -34,13 +34,14 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.ListSegments,
     requests.GetStatus,
     requests.ListNodes,
-    requests.FetchSnapshot,
-    requests.HandOver,
-    requests.TakeSnapshot,
+    of_masters.FetchSnapshot,
+    of_masters.HandOver,
+    of_masters.TakeSnapshot,
     requests.ChangeMode,
     requests.ResizeNode,
     requests.RevokeWrites,
     requests.ChangeCopying,
+    requests.ChangeSettings,
     of_nodes.RegisterNode,
     of_nodes.ReportWriters,
     of_nodes.ReportUsage,
@@ -69,7 +70,8 @@ REPLIES: tuple[type[Message], ...] = (
     requests.SegmentList,
     requests.Status,
     requests.NodeList,
-    requests.SnapshotPiece,
+    of_masters.SnapshotPiece,
+    requests.SettingsInForce,
     of_nodes.Registered,
     of_sessions.Opened,
     of_sessions.KeptAlive,

@@ -1,0 +1,72 @@
+"""Settings that may be changed while the cluster runs: they are in the log, and so outlive the primary they were told.
+
+A change counts from when its record is durable, so that no lease is given for longer than the log knows. After a
+shorter lease time leases of the longer one still live: `longest_lease_ms` in the state is what a promotion must reckon
+with (I2, I8), and becomes shorter by a record once this primary's own clock says that they have ended.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.primary import Decision, Primary
+from holdfast.core.rules import CHANGEABLE, Rules, in_force
+from holdfast.errors import BadValue
+from holdfast.instant import Instant
+from holdfast.messages.records import SettingsChanged
+from holdfast.messages.requests import ChangeSettings, SettingsInForce
+from holdfast.messages.shapes import Record, SettingValue
+
+
+def change_settings(primary: Primary, request: ChangeSettings, client: int, now: Instant) -> Decision:
+    changed = dict(primary.state.changed)
+    for name, value in request.changes.items():
+        if name not in CHANGEABLE:
+            raise BadValue(
+                f"{name!r} cannot be changed while the cluster runs; nothing was changed. These can: "
+                + ", ".join(CHANGEABLE)
+            )
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = _checked(name, value)
+    rules = in_force(primary.own_rules, changed)
+    values: dict[str, SettingValue] = {name: getattr(rules, name) for name in CHANGEABLE}
+    reply = SettingsInForce(values, sorted(changed.keys() & CHANGEABLE.keys()))
+    if changed == primary.state.changed:
+        return reply, []
+    longest = max(primary.state.longest_lease_ms, rules.lease_ttl_ms)
+    return reply, [settings_changed(rules, changed, longest)]
+
+
+def _checked(name: str, value: SettingValue) -> SettingValue:
+    kind, least, most = CHANGEABLE[name]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or not least <= value <= most:
+        wanted = "true or false" if kind is bool else f"a number from {least:g} to {most:g}"
+        raise BadValue(f"{name} is {wanted}, not {value!r}; nothing was changed")
+    return value
+
+
+def settings_changed(rules: Rules, changed: dict[str, SettingValue], longest_lease_ms: int) -> SettingsChanged:
+    return SettingsChanged(
+        rules.lease_ttl_ms,
+        rules.soft_pin_ttl_ms,
+        rules.grant_timeout_ms,
+        rules.session_lease_ms,
+        rules.session_jeopardy_ms,
+        longest_lease_ms,
+        changed,
+    )
+
+
+def leases_shortened(primary: Primary, now: Instant) -> list[Record]:
+    """The last lease of an earlier, longer time has ended: from now on a promotion need not reckon with it."""
+    state = primary.state
+    if state.longest_lease_ms <= state.lease_ttl_ms:
+        return []
+    if not primary.longest_until:
+        primary.longest_until = now + state.longest_lease_ms
+    if now < primary.longest_until:
+        return []
+    rules = in_force(primary.own_rules, state.changed)
+    return [settings_changed(rules, state.changed, state.lease_ttl_ms)]

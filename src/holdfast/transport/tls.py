@@ -1,0 +1,191 @@
+"""TLS for the connections between hosts: who presents which certificate, and a stream that threads may share.
+
+A process has one identity, so what it presents and trusts when it dials is set once (`speak_as`); a client library
+shares its process with others, so it is given its context by each connection. Connections within a machine, by Unix
+socket, are never encrypted.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import threading
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.errors import BadValue
+from holdfast.instant import now_seconds
+
+WRITE_BYTES = 64 << 10
+"""Encrypted at a time: a write that must wait has made some progress before."""
+
+_dialing: ssl.SSLContext | None = None
+
+
+def speak_as(context: ssl.SSLContext | None) -> None:
+    """From now on this process dials masters and nodes with this, where nothing else is given."""
+    global _dialing
+    _dialing = context
+
+
+def dialing() -> ssl.SSLContext | None:
+    return _dialing
+
+
+def client_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """To verify the other side by this authority (or the system's), and present a certificate if there is one."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    if ca is not None:
+        _load(context, ca)
+    if cert is not None:
+        _present(context, cert, key)
+    return context
+
+
+def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext:
+    """To present this certificate; with `asks_clients`, only those with one of the authority's are let in."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _present(context, cert, key)
+    if asks_clients:
+        if ca is None:
+            raise BadValue("asking clients for certificates needs the authority that signed them (tls_ca)")
+        _load(context, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def take_identity(cert: Path | None, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext | None:
+    """Dial as this from now on; what to present as a server. None: no certificate, no TLS."""
+    if cert is None:
+        if key or ca or asks_clients:
+            raise BadValue("TLS needs a certificate to present (tls_cert); a key or an authority alone does nothing")
+        return None
+    context = server_context(cert, key, ca, asks_clients)
+    speak_as(client_context(ca, cert, key))
+    return context
+
+
+def _load(context: ssl.SSLContext, ca: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise BadValue(f"the certificates of the authority cannot be read from {ca} ({error})") from None
+
+
+def _present(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadValue(f"the certificate {cert} with the key {key or cert} cannot be used ({error})") from None
+
+
+def dialled(stream: socket.socket, context: ssl.SSLContext, host: str, timeout: float) -> TlsStream:
+    """A connected socket, with the other side verified; OSError (ssl.SSLError is one) if it cannot be."""
+    stream.settimeout(timeout)
+    return TlsStream(context.wrap_socket(stream, server_hostname=host))
+
+
+def accepted(stream: socket.socket, context: ssl.SSLContext, timeout: float) -> TlsStream:
+    stream.settimeout(timeout)
+    return TlsStream(context.wrap_socket(stream, server_side=True))
+
+
+class TlsStream:
+    """What a blocking socket with `SO_RCVTIMEO` and `SO_SNDTIMEO` does, encrypted.
+
+    One thread may read while another writes, which the library's own sockets do not allow: each step is done under a
+    lock and never waits; whoever must wait does so outside of it.
+    """
+
+    def __init__(self, stream: ssl.SSLSocket) -> None:
+        stream.setblocking(False)
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._waits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
+        """Seconds; 0: for ever."""
+
+    def recv_into(self, target: memoryview, count: int = 0, flags: int = 0) -> int:
+        """Some bytes; 0 at the end. BlockingIOError: none came in time."""
+        until = self._until(socket.SO_RCVTIMEO)
+        while True:
+            with self._lock:
+                try:
+                    return self._stream.recv_into(target, count or None)
+                except ssl.SSLWantReadError:
+                    event = select.POLLIN
+                except ssl.SSLWantWriteError:
+                    event = select.POLLOUT
+            self._wait(event, until, flags)
+
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
+        """How much of it went out. BlockingIOError: nothing did in time; then only the same bytes may be sent next."""
+        until = self._until(socket.SO_SNDTIMEO)
+        piece = memoryview(data)[:WRITE_BYTES]
+        while True:
+            with self._lock:
+                try:
+                    return self._stream.send(piece)
+                except ssl.SSLWantReadError:
+                    event = select.POLLIN
+                except ssl.SSLWantWriteError:
+                    event = select.POLLOUT
+            self._wait(event, until, flags)
+
+    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
+        left = memoryview(data)
+        while left.nbytes:
+            left = left[self.send(left, flags) :]
+
+    def pending(self) -> bool:
+        """Are there bytes that the kernel has given out already?"""
+        with self._lock:
+            return self._stream.pending() > 0
+
+    def _until(self, option: int) -> float:
+        seconds = self._waits[option]
+        return now_seconds() + seconds if seconds else 0.0
+
+    def _wait(self, event: int, until: float, flags: int) -> None:
+        if flags & socket.MSG_DONTWAIT:
+            raise BlockingIOError("nothing is there yet")
+        left_ms = max(0.0, until - now_seconds()) * 1000 if until else None
+        poll = select.poll()
+        poll.register(self._stream, event)
+        if not poll.poll(left_ms):
+            raise BlockingIOError("nothing moved in time")
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        if level == socket.SOL_SOCKET and option in self._waits and isinstance(value, bytes):
+            seconds, micros = struct.unpack("@ll", value)
+            self._waits[option] = seconds + micros / 1e6
+        else:
+            self._stream.setsockopt(level, option, value)
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Waiting is said by `setsockopt`; the stream below never waits."""
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def shutdown(self, how: int) -> None:
+        # Not the encrypted stream's own, which would go on in the clear for whoever is in the middle of a call.
+        socket.socket.shutdown(self._stream, how)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+Stream: TypeAlias = socket.socket | TlsStream
+"""What bytes go over between hosts."""
+
+
+def readable(stream: Stream, left: float) -> bool:
+    """Is there something to receive within this many seconds?"""
+    if isinstance(stream, TlsStream) and stream.pending():
+        return True
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLIN)
+    return bool(poll.poll(max(0.0, left) * 1000))
