@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.instant import now_seconds
 from holdfast.simulation.runs import Run, run, told
-from holdfast.simulation.script import Shape, draw
+from holdfast.simulation.script import draw
 from holdfast.simulation.seeds import cores, play_seeds, prepare
 from holdfast.simulation.shrinking import MOST_RUNS, Shrinking
 from holdfast.simulation.stories import shown
@@ -90,7 +90,7 @@ def replay(given: argparse.Namespace) -> int:
 
 def shrink(given: argparse.Namespace) -> int:
     prepare()
-    found = run(draw(given.seed, Shape()))
+    found = run(draw(given.seed))
     if found.violation is None:
         say(f"seed {given.seed} breaks no promise: there is nothing to make shorter")
         return 0
