@@ -385,7 +385,9 @@ PLANTED = {
         Planted("skip the fence", skip_the_fence, ("I3", "I5", "I13"), 100),
         Planted("fence by the tail alone", fence_by_the_tail_alone, ("I3", "I5", "I13"), 100),
         Planted("wait for the watch alone", wait_for_the_watch_alone, ("liveness", "I10"), 100),
-        Planted("take what the watch says as next", take_what_the_watch_says_as_next, ("I5", "I13", "I10", "liveness"), 100),
+        Planted(
+            "take what the watch says as next", take_what_the_watch_says_as_next, ("I5", "I13", "I10", "liveness"), 100
+        ),
         Planted("short lease at promotion", short_lease_at_promotion, ("I2", "I8"), 100),
         Planted("keep leases as they are at promotion", keep_leases_as_they_are_at_promotion, ("I2", "I8"), 100),
         Planted("forget the leader's ttl in the guard", forget_the_leader_ttl_in_the_guard, ("I2", "I8"), 100),
