@@ -46,11 +46,11 @@ class Planted:
 
 
 def hunt(bug: Planted, seeds: int | None = None) -> Run | None:
-    """The first run that the bug breaks a promise in."""
+    """The first run in which the bug breaks one of its promises."""
     with bug.plant():
         for seed in range(bug.seeds if seeds is None else seeds):
             found = run(draw(seed))
-            if found.violation is not None:
+            if found.violation is not None and found.violation.promise in bug.promises:
                 return found
     return None
 
@@ -385,7 +385,9 @@ PLANTED = {
         Planted("skip the fence", skip_the_fence, ("I3", "I5", "I13"), 100),
         Planted("fence by the tail alone", fence_by_the_tail_alone, ("I3", "I5", "I13"), 100),
         Planted("wait for the watch alone", wait_for_the_watch_alone, ("liveness", "I10"), 100),
-        Planted("take what the watch says as next", take_what_the_watch_says_as_next, ("I5", "I13", "I10"), 100),
+        Planted(
+            "take what the watch says as next", take_what_the_watch_says_as_next, ("I5", "I13", "I10", "liveness"), 100
+        ),
         Planted("short lease at promotion", short_lease_at_promotion, ("I2", "I8"), 100),
         Planted("keep leases as they are at promotion", keep_leases_as_they_are_at_promotion, ("I2", "I8"), 100),
         Planted("forget the leader's ttl in the guard", forget_the_leader_ttl_in_the_guard, ("I2", "I8"), 100),
@@ -393,7 +395,7 @@ PLANTED = {
         Planted("free a removed object under its lease", free_a_removed_object_under_its_lease, ("I2", "I8"), 100),
         Planted("free a replaced object under its lease", free_a_replaced_object_under_its_lease, ("I2", "I8"), 100),
         Planted("take away right after a guess", take_away_right_after_a_guess, ("I2", "I7", "I8"), 100),
-        Planted("follow on after promotion", follow_on_after_promotion, ("I5", "I10", "liveness"), 100),
+        Planted("follow on after promotion", follow_on_after_promotion, ("I5", "I9", "I10", "liveness"), 100),
         Planted("lead past the deadline", lead_past_the_deadline, ("I12",), 100),
         Planted("forget the boot id", forget_the_boot_id, ("I2", "I14"), 100),
         Planted("evict the leased", evict_the_leased, ("I2", "I8"), 100),

@@ -24,6 +24,7 @@ from holdfast.simulation.settling import Settling
 from holdfast.simulation.stories import subjects_of, text_of
 from holdfast.simulation.violations import Broken, Violation
 from holdfast.simulation.world import World
+from holdfast.simulation.write_checks import WriteChecks
 
 LOOK_NS = 100 * MS
 
@@ -36,6 +37,7 @@ class Checkers:
         self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
         self.log.session_closed = self.sessions.closed
         self.settling = Settling(world, self.log)
+        self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -70,6 +72,7 @@ class Checkers:
             self.world.scheduler.trace.update(batch)
             for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
                 self._tell_record(epoch, one)
+                self.writes.appended(one, self.log.state)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:

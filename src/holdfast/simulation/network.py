@@ -151,8 +151,8 @@ class Network:
         """(from, to): how many cuts lie on that way now."""
         self.late_ns: dict[str, int] = {}
         """By process: so much longer takes whatever goes there or comes from there."""
-        self.refusing: dict[str, int] = {}
-        """Whose ports are refused now, and by how many faults."""
+        self.refused: list[tuple[str, str]] = []
+        """(from, to): who is turned away now."""
         self._chance = chance
         self._open: dict[Endpoint, None] = {}
         self._blocked: dict[tuple[str, str], list[tuple[Endpoint, bytes | None]]] = {}
@@ -227,7 +227,7 @@ class Network:
             return
         answered_ns = self.delay_ns()
         found = self.listeners.get((host, port))
-        if found is None or self.refusing.get(host):
+        if found is None or (owner.name, host) in self.refused:
             refusal = ConnectionRefusedError(f"nobody listens at {host}:{port}")
             self.scheduler.after(answered_ns, partial(_refused, connected, refusal), owner)
             return

@@ -60,6 +60,9 @@ class SimulatedLink:
             mapping.close()
         self.hang_up()
 
+    def writes_to(self, node: str, writer: int) -> bool:
+        return self._node.name == node and self.writer == writer and not self._closed
+
     def hang_up(self) -> None:
         """As the kernel does it when the process is dead."""
         process = self._node.process
@@ -147,6 +150,11 @@ class SimulatedBytes(NodeBytes):
     def _dial(self, address: str, deadline: float) -> DataConnection:
         node = self._nodes[address.partition(":")[0]]
         return cast("DataConnection", SimulatedConnection(self._client, node))
+
+    def is_writer(self, node: str, writer: int) -> bool:
+        """Is this process, by this number, one of those that can write to the node's memory?"""
+        links = [*self._links.values(), *(link for link, _ in self._doomed.values())]
+        return any(cast("SimulatedLink", link).writes_to(node, writer) for link in links)
 
     def process_died(self) -> None:
         """The kernel leaves the memory, then closes the sockets."""

@@ -133,6 +133,9 @@ class ServedNode:
             self._refused.add(grant)
         return grants
 
+    def refuses(self, grant: GrantId) -> bool:
+        return grant in self._refused
+
     def figures(self) -> dict[str, int]:
         return {"lent_bytes": sum(self.sizes), "writers": self.report.writers}
 

@@ -25,7 +25,7 @@ MOST_LINES = 120
 def told(lines: Iterable[Line], subject: str) -> list[str]:
     """The story of one key; of everything, cut to its end, if no line is about the subject."""
     everything = sorted(lines, key=lambda line: line[0])
-    if not any(subject in subjects for _, _, subjects in everything):
+    if not subject or not any(subject in subjects for _, _, subjects in everything):
         return shown(everything[-MOST_LINES:])
     return shown(line for line in everything if not line[2] or subject in line[2])
 

@@ -248,13 +248,20 @@ class World:
         return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
 
     def _refuse(self, fault: Fault) -> Callable[[], None]:
-        """Something between turns connections away, though the master lives: who guesses that it is dead is wrong."""
-        for other in self.masters:
+        """A master loses one of its networks: the others are refused, the store is out of reach, and yet it lives and
+        its clients reach it. Who guesses that it is dead is wrong."""
+        others = [name for name in self.masters if name != fault.one]
+        for other in others:
             self.network.reset(fault.one, other)
-        self.network.refusing[fault.one] = self.network.refusing.get(fault.one, 0) + 1
+        turned_away = [(other, fault.one) for other in others]
+        self.network.refused += turned_away
+        unheard = [self._cut(Fault(0, "cut", 0, *way)) for way in ((fault.one, STORE), (STORE, fault.one))]
 
         def end() -> None:
-            self.network.refusing[fault.one] -= 1
+            for way in turned_away:
+                self.network.refused.remove(way)
+            for heal in unheard:
+                heal()
 
         return end
 
@@ -263,7 +270,7 @@ class World:
         process = self.machines[fault.one].process
         if process is None:
             return None
-        process.longest_work_ns = int(3_000 * fault.share) * MS
+        process.longest_work_ns = int(8_000 * fault.share) * MS
         return lambda: setattr(process, "longest_work_ns", SLOWEST_WORK_NS)
 
     def _expire(self, fault: Fault) -> None:
