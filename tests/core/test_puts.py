@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.ids import GrantId, extent_of
+from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from tests.core.world import CLIENT, World
 
@@ -146,6 +147,19 @@ def test_the_memory_of_a_dead_writer_comes_back(world: World) -> None:
     assert world.primary.free_bytes == free - 4096 - 64
     assert list(world.state.grants) == [other]
     assert not world.state.quarantine
+    world.check()
+
+
+def test_a_dead_writers_request_that_comes_after_the_word_of_its_death_costs_nothing(world: World) -> None:
+    """I11, found by simulation: the dead client's kernel still had it; nobody says that death a second time."""
+    free = world.primary.free_bytes
+    world.report(gone=(1,))
+    world.grant(4096, writer=1)
+    later, _ = world.grant(4096, client=8, writer=2)
+    unborn, _ = world.grant(4096, client=9, writer=3)
+    world.ask(q.Done, n.ReportUsage(5, 5, {}, live_writers=[2], next_writer=3))
+    assert list(world.state.grants) == [later, unborn], "who lives, and who came after the report, keep theirs"
+    assert world.primary.free_bytes == free - 2 * 4096
     world.check()
 
 

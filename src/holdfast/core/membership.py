@@ -118,8 +118,12 @@ def report_writers(primary: Primary, request: n.ReportWriters, connection: int, 
 def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now: Instant) -> Decision:
     if len(request.figures) > MAX_FIGURES or any(len(name) > MAX_FIGURES for name in request.figures):
         raise BadRequest(f"a report has at most {MAX_FIGURES} figures with short names; it was not taken")
-    _member(primary, request.session, request.boot).figures = request.figures
-    return q.Done(len(request.figures)), []
+    member = _member(primary, request.session, request.boot)
+    member.figures = request.figures
+    # A request that its writer sent before it died may have come after the word of its death (I11).
+    live = {*request.live_writers}
+    gone = {number for number in _writers(primary, member) if number < request.next_writer and number not in live}
+    return q.Done(len(request.figures)), _writers_gone(primary, member, gone) if gone else []
 
 
 def ask_to_clean(primary: Primary, now: Instant) -> None:

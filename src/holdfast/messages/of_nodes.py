@@ -41,11 +41,17 @@ class ReportWriters(Message, tag=65):
 
 
 class ReportUsage(Message, tag=66):
-    """How the node fares, said at an interval of its own: counters and sizes by name."""
+    """How the node fares, said at an interval of its own: counters and sizes by name.
+
+    Of the writers whose numbers are below `next_writer`, all but the `live_writers` are gone. That was said when they
+    went, but a request of one may have been on its way for longer.
+    """
 
     session: int
     boot: int
     figures: dict[str, int]
+    live_writers: list[int] = []
+    next_writer: int = 0
 
 
 class Registered(Message, tag=67):

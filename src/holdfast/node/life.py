@@ -230,4 +230,5 @@ class NodeLife:
         if self._report_is_due():
             self._reported_at = now_seconds()
             figures = self._lender.figures()
-            expect((yield Call(ReportUsage(mounted[0], boot, figures), now_seconds() + CALL_SECONDS)), Done)
+            usage = ReportUsage(mounted[0], boot, figures, *self._report.attendance())
+            expect((yield Call(usage, now_seconds() + CALL_SECONDS)), Done)

@@ -80,6 +80,11 @@ class Report:
     def writers(self) -> int:
         return len(self._live)
 
+    def attendance(self) -> tuple[list[int], int]:
+        """The live writers, and the number that the next one will get: whoever is below it and not live is gone."""
+        with self._lock:
+            return sorted(self._live), self._next_writer
+
     def news(self, session: int, boot: int) -> ReportWriters:
         """What to say now, a bounded part of it at a time."""
         with self._lock:
