@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, single_keys
+from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, sessions, single_keys
 from benchmarks.measure import Row, Scale
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
@@ -21,6 +21,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "storm": evictions.run_storm,
     "eviction": evictions.run_core,
     "catalogue": catalogue.run,
+    "sessions": sessions.run,
     "failover": failover.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,

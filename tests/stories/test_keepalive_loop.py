@@ -259,3 +259,4 @@ def test_goodbye_ends_the_loop_without_a_new_session() -> None:
     played.master = played.fails(SessionExpired("closed"))
     with pytest.raises(StopIteration):
         played.run_for(20_000)
+    assert not played.happened(Happening.EXPIRED), "it is over because it was ended"

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 
@@ -41,8 +42,15 @@ def rules_of(settings: MasterSettings) -> Rules:
     return Rules(**{**given, **{name: value for name, value in named.items() if given[name] is None}})
 
 
+def allow_many_connections() -> None:
+    """Each client and each session takes a descriptor, and the usual limit is a twentieth of what is served."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def serve(settings: MasterSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
+    allow_many_connections()
     try:
         import uvloop
     except ImportError:  # asyncio's own loop serves as well, only slower.

@@ -32,7 +32,7 @@ from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
 GREETING_SECONDS = 10.0
-MAX_CONNECTIONS = 10_000
+MAX_CONNECTIONS = 20_000
 DEFAULT_TIMEOUT_MS = 30_000
 TICK_SECONDS = 0.05
 log = structlog.get_logger("holdfast.master")

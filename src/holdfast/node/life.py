@@ -115,8 +115,7 @@ class NodeLife:
                 log.info("the session is safe again", epoch=event.epoch)
             case Happening.EXPIRED:
                 self._mounted = None
-                if not self.is_stopping():
-                    log.warning("the session is over; serving on and opening another", reason=event.text)
+                log.warning("the session is over; serving on and opening another", reason=event.text)
             case Happening.MASTER_CHANGED:
                 log.info("another master leads", epoch=event.epoch)
             case _:

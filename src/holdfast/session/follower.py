@@ -224,6 +224,7 @@ class Follower:
         self._tell(Happening.COMMAND, name, body)
 
     def _end(self, why: str) -> None:
-        self._tell(Happening.EXPIRED, why)
+        if not self.stopping:  # Otherwise it is over because we said goodbye.
+            self._tell(Happening.EXPIRED, why)
         self.session = 0
         self.lease = None
