@@ -79,6 +79,9 @@ def test_grants_quarantine_and_answers_survive(world: World) -> None:
         assert state.grants.keys() == world.state.grants.keys()
         assert state.quarantine == world.state.quarantine
         assert state.answers == world.state.answers
+        assert state.sessions == world.state.sessions == {5: "a", 6: "b"}
+        assert (state.session_epoch, state.epoch_starts) == (world.state.session_epoch, world.state.epoch_starts)
+        assert (state.session_lease_ms, state.session_jeopardy_ms) == (12_000, 30_000)
         assert (state.next_quarantine, state.next_segment) == (world.state.next_quarantine, world.state.next_segment)
         assert set(primary.grant_deadline) == set(state.grants)
         assert all(when == 5_000 + primary.rules.grant_timeout_ms for when in primary.grant_deadline.values())

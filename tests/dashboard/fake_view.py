@@ -37,10 +37,10 @@ class FakeView:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"name": "node-1", "available": True, "capacity_bytes": 2, "used_bytes": 1, "host": "here"}]
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
         return [
             {
-                "name": "node-1",
+                "name": f"node-{number}",
                 "standing": "safe",
                 "epoch": 1,
                 "session_epoch": 4,
@@ -48,7 +48,9 @@ class FakeView:
                 "last_command": "clean",
                 "segments": 1,
             }
-        ]
+            for number in range(5)
+            if f"node-{number}" > after
+        ][:limit]
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         found = [

@@ -63,7 +63,14 @@ async def test_metrics_come_from_the_view_s_own_registry(http: httpx.AsyncClient
 async def test_status_and_nodes_pass_on_more_than_is_declared(view: FakeView, http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/v1/status")).json() == view.status()
     assert (await http.get("/api/v1/nodes")).json() == {"nodes": view.nodes()}
-    assert (await http.get("/api/v1/sessions")).json() == {"sessions": view.sessions()}
+    assert (await http.get("/api/v1/sessions")).json() == {"sessions": view.sessions("", 100)}
+
+
+async def test_sessions_come_page_by_page(http: httpx.AsyncClient) -> None:
+    first = (await http.get("/api/v1/sessions", params={"limit": 2})).json()["sessions"]
+    rest = (await http.get("/api/v1/sessions", params={"after": first[-1]["name"]})).json()["sessions"]
+    assert [one["name"] for one in first + rest] == [f"node-{number}" for number in range(5)]
+    assert (await http.get("/api/v1/sessions?limit=1001")).status_code == 422
 
 
 async def test_events_are_given_from_a_number_on(http: httpx.AsyncClient) -> None:

@@ -146,6 +146,7 @@ class FakeMaster:
         self.epoch = epoch
         self.lease_ms = 2_000
         self.jeopardy_ms = 60_000
+        self.log_index = 0
         self.requests: list[Message] = []
         self.commands: list[SessionCommand] = []
         self.sessions: set[int] = set()
@@ -217,7 +218,7 @@ class FakeMaster:
                 return EpochDiffers(self.epoch)
             self._paced.wait(0.02)
             left = [command for command in self.commands if command.number > request.handled]
-            return KeptAlive(self.epoch, len(self.commands), 0, self.lease_ms, self.jeopardy_ms, 0, left)
+            return KeptAlive(self.epoch, len(self.commands), 0, self.lease_ms, self.jeopardy_ms, self.log_index, left)
         if isinstance(request, ReportWriters | ReportUsage | CloseSession):
             return Done(1)
         assert isinstance(request, Hello)

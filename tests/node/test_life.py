@@ -194,6 +194,27 @@ def test_a_session_that_the_master_calls_over_is_opened_anew_with_the_same_memor
         assert can_read(node, boot)
 
 
+def test_a_new_master_is_told_how_much_of_the_log_the_node_has_heard_of(master: FakeMaster, tmp_path: Path) -> None:
+    """So that one whose log lost its tail voids the memory; new memory has heard of nothing."""
+    master.epoch, master.log_index = 3, 41
+    with running(master.address, tmp_path):
+        wait_until(lambda: len(master.keepalives()) > 2)
+        master.epoch, master.log_index = 4, 30
+        first, second = master.wait_for_registrations(2)[:2]
+        assert (first.heard_epoch, first.heard_index) == (0, 0)
+        assert (second.heard_epoch, second.heard_index) == (3, 41)
+
+        def voided(request: Message) -> Message:
+            if isinstance(request, RegisterNode) and request.boot == first.boot:
+                raise MemoryVoid("the log lost its tail")
+            return master.usual_answer(request)
+
+        master.answer = voided
+        master.epoch = 5
+        fresh = wait_until(lambda: [one for one in master.mounted if one.boot != first.boot])[0]
+        assert (fresh.heard_epoch, fresh.heard_index) == (0, 0)
+
+
 def test_memory_that_the_master_calls_void_is_replaced_under_a_new_boot_id(master: FakeMaster, tmp_path: Path) -> None:
     """I14."""
     with running(master.address, tmp_path) as node:

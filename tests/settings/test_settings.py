@@ -207,3 +207,8 @@ def test_a_preset_that_nobody_knows_is_refused_by_name() -> None:
         load(MasterSettings, {"preset": "fast"})
     with pytest.raises(BadSetting, match="--renewal-interval-ms"):
         load(MasterSettings, {"renewal_interval_ms": "99"})
+
+
+def test_a_keepalive_that_could_not_be_answered_within_its_lease_is_refused() -> None:
+    with pytest.raises(BadSetting, match="answered before its lease ends"):
+        load(MasterSettings, {"session_lease_ms": 3_000, "session_reply_left_ms": 3_000})

@@ -32,6 +32,7 @@ from holdfast.dashboard.view import (
 
 MOST_OBJECTS = 1_000
 MOST_EVENTS = 1_000
+MOST_SESSIONS = 1_000
 MAX_CURSOR = 2**62
 STOP_WITHIN_S = 5.0
 START_WITHIN_S = 10.0
@@ -100,9 +101,12 @@ def _add_api(app: FastAPI, view: MasterView) -> None:
         return {"nodes": view.nodes()}
 
     @app.get("/api/v1/sessions", tags=["cluster"], response_model=SessionsShown)
-    async def sessions() -> dict[str, Any]:
-        """Who follows the primary, until when, and what each was last told."""
-        return {"sessions": view.sessions()}
+    async def sessions(
+        after: Annotated[str, Query(max_length=1024, description="Only names behind this one.")] = "",
+        limit: Annotated[int, Query(ge=1, le=MOST_SESSIONS, description="The most sessions to give.")] = 100,
+    ) -> dict[str, Any]:
+        """Who follows the primary, until when, and what each was last told; by name, a page at a time."""
+        return {"sessions": view.sessions(after, limit)}
 
     @app.get("/api/v1/events", tags=["cluster"], response_model=EventsShown)
     async def events(

@@ -21,8 +21,8 @@ class MasterView(Protocol):
         """At least the fields of `NodeShown`, for each."""
         ...
 
-    def sessions(self) -> list[dict[str, Any]]:
-        """At least the fields of `SessionShown`, for each."""
+    def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
+        """At least the fields of `SessionShown`, for each, by name; those behind the name `after`."""
         ...
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:

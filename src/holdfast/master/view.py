@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -143,12 +144,14 @@ class MasterView:
         now = now_ms()
         return NodeList([node_info(engine.primary, member, now) for member in engine.primary.members.values()])
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
         engine = self.master.server.engine
         if engine is None:
             return []
         now = now_ms()
-        return [session_facts(engine.primary, session, now) for session in engine.primary.sessions]
+        later = [session for session in engine.primary.sessions if session.name > after]
+        first = heapq.nsmallest(limit, later, key=lambda session: session.name)
+        return [session_facts(engine.primary, session, now) for session in first]
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         now = now_ms()

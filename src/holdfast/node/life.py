@@ -142,7 +142,7 @@ class NodeLife:
     def _offer(self, follower: Follower) -> RegisterNode:
         card = self._card
         self._offered_under = follower.history
-        heard_epoch, heard_index = follower.heard if self._mounted_under else (0, 0)
+        heard_epoch, heard_index = follower.heard
         return RegisterNode(
             follower.session,
             self._lender.boot,
@@ -171,6 +171,7 @@ class NodeLife:
         log.warning("the node's memory is void, taking new memory", reason=reason)
         self._mounted = None
         self._mounted_under = self._offered_under = 0
+        self.follower.heard = (0, 0)  # What the log said of the old memory is of no concern to the new.
         self._to_clean.clear()
         yield Work(self._lender.renew_memory)
 

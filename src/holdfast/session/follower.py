@@ -198,13 +198,12 @@ class Follower:
         keepalive = KeepAlive(self.session, self._serial, self.epoch, self._handled, self._refused)
         # In jeopardy a master answers at once, so that to wait for the whole window would only hide a better one.
         reply = yield Call(keepalive, min(lease.changes_at(sent_at), sent_at + lease.lease_ms) / 1000)
-        if isinstance(reply, EpochDiffers):
+        if isinstance(reply, EpochDiffers | KeptAlive) and reply.epoch != self.epoch:
             self._check_epoch(reply.epoch)
             self.epoch, self._handled, self._refused = reply.epoch, 0, []
             self._tell(Happening.MASTER_CHANGED, f"epoch {reply.epoch} has begun")
             return
         answer = expect(reply, KeptAlive)
-        self._check_epoch(answer.epoch)
         self.lease = Lease(sent_at, answer.held_ms, answer.lease_ms, answer.jeopardy_ms)
         self.heard = (answer.epoch, answer.log_index)
         self.renewals += 1
