@@ -58,7 +58,8 @@ class Heard:
             then(what)
 
     def notify(self, name: str = "do", body: bytes = b"") -> int:
-        number = self.book.notify(S, name, body, self.now, self.confirmed.append)
+        number = self.book.notify(S, name, body, self.confirmed.append)
+        self.book.say(number, self.now)
         self.deliver()
         return number
 
@@ -130,7 +131,7 @@ def test_numbers_go_on_from_the_log_and_only_grow() -> None:
     book.begin(1, "a", 1, 0)
     other, _, _ = book.begin(2, "b", 2, 0)
     assert other.session_epoch == 102
-    numbers = [book.notify(session, "x", b"", 0) for session in (1, 2, 1, 1, 2)]
+    numbers = [book.notify(session, "x", b"") for session in (1, 2, 1, 1, 2)]
     assert numbers == sorted(set(numbers))
     assert numbers[0] == 103
 
@@ -148,19 +149,20 @@ def test_commands_wait_in_a_queue_that_has_an_end() -> None:
     """I17."""
     heard = Heard()
     for _ in range(MAX_COMMANDS):
-        heard.book.notify(S, "x", b"", heard.now)
+        heard.book.notify(S, "x", b"")
     with pytest.raises(errors.CommandsWaiting):
-        heard.book.notify(S, "x", b"", heard.now)
+        heard.book.notify(S, "x", b"")
     with pytest.raises(errors.BadValue):
-        heard.book.notify(S, "", b"", heard.now)
+        heard.book.notify(S, "", b"")
     with pytest.raises(errors.BadValue):
-        heard.book.notify(S, "x", bytes(1 << 20), heard.now)
+        heard.book.notify(S, "x", bytes(1 << 20))
 
 
 def test_an_answer_holds_no_more_than_fits_and_the_rest_follows() -> None:
     """I17."""
     heard = Heard()
-    numbers = [heard.book.notify(S, "x", bytes(200 << 10), heard.now) for _ in range(8)]
+    numbers = [heard.book.notify(S, "x", bytes(200 << 10)) for _ in range(8)]
+    heard.book.say(numbers[-1], heard.now)
     first = [one.number for one in heard.keep_alive().commands]
     assert 0 < len(first) < 8
     rest = [one.number for one in heard.keep_alive(handled=first[-1]).commands]
@@ -326,7 +328,15 @@ def test_a_command_leaves_only_when_what_it_may_rest_on_is_durable() -> None:
 
 
 def test_a_keepalive_does_not_wait_for_a_slow_log() -> None:
+    """Not even with a command in the queue: that is said when it may be, the lease is renewed all the same."""
     writer = Writer()
     writer.ask(OpenSession(6, "other"))
+    number = writer.engine.notify("a", "do", b"", writer.now)
     writer.now += LEASE - LEFT
-    assert isinstance(writer.ask(KeepAlive(5, 1, 1)), KeptAlive)
+    answer = writer.ask(KeepAlive(5, 1, 1))
+    assert isinstance(answer, KeptAlive)
+    assert answer.commands == []
+    writer.write()
+    told = writer.ask(KeepAlive(5, 2, 1))
+    assert isinstance(told, KeptAlive)
+    assert [one.number for one in told.commands] == [number]

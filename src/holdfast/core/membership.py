@@ -132,7 +132,7 @@ def ask_to_clean(primary: Primary, now: Instant) -> None:
         if member.clean_untold and primary.is_live(member, now):
             some = list(member.clean_untold)[:MAX_CLEAN]
             try:
-                primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)), now)
+                primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)))
             except CommandsWaiting:
                 continue  # It is asked when it has taken what it was told before.
             for grant in some:

@@ -104,6 +104,7 @@ class Book:
         self.history = history
         self.session_epoch = session_epoch
         """The highest number given out."""
+        self.say_through = session_epoch
         self.log_index = 0
         """Told to followers; of the last durable record."""
         self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
@@ -116,6 +117,8 @@ class Book:
         self._by_connection: dict[int, dict[int, None]] = {}
         self._replies: list[tuple[Instant, int, int]] = []
         self._expiries: list[tuple[Instant, int]] = []
+        self._spoken_to: dict[int, None] = {}
+        """Sessions with commands that were not yet allowed to be said."""
         self._order = 0
 
     def __len__(self) -> int:
@@ -230,7 +233,7 @@ class Book:
             # What it has handled was another master's: that confirms nothing here (I6).
             return EpochDiffers(self.epoch)
         self._confirm(session, request)
-        if session.commands or session.fresh or now >= self._reply_at(session):
+        if self._has_word(session) or session.fresh or now >= self._reply_at(session):
             return self._answer(session, now, now)
         return None
 
@@ -257,7 +260,7 @@ class Book:
             self.times.lease_ms,
             self.times.jeopardy_ms,
             self.log_index,
-            _first_of(session.commands),
+            _first_of(session.commands, self.say_through),
             self.add_to_answer(session),
         )
 
@@ -278,9 +281,9 @@ class Book:
             if queued.confirm is not None:
                 self._say(queued.confirm, None if why is None else CommandRefused(why[:1_000]))
 
-    def notify(self, session: int, name: str, body: bytes, now: Instant, confirm: Deliver | None = None) -> int:
-        """Queue a command, and have it said at once if the follower listens. `confirm` is called with None once the
-        follower says that it has handled it, or with the error why that will not be known."""
+    def notify(self, session: int, name: str, body: bytes, confirm: Deliver | None = None) -> int:
+        """Queue a command, to be said when `say` allows its number. `confirm` is called with None once the follower
+        says that it has handled it, or with the error why that will not be known."""
         found = self.require(session)
         if not 0 < len(name) <= MAX_COMMAND_NAME or len(body) > MAX_COMMAND_BYTES:
             raise BadValue(f"a command has a name of 1 to {MAX_COMMAND_NAME} characters and at most "
@@ -291,8 +294,24 @@ class Book:
         found.session_epoch = self.session_epoch
         found.last_command = name
         found.commands.append(Queued(SessionCommand(self.session_epoch, name, body), confirm))
-        self._answer_held(found, now)
+        self._spoken_to[found.id] = None
         return self.session_epoch
+
+    def say(self, through: int, now: Instant) -> None:
+        """Commands up to this number may be said: what they rest on is durable. Whoever listens is told at once."""
+        self.say_through = through
+        waiting, self._spoken_to = self._spoken_to, {}
+        for session in waiting:
+            found = self._sessions.get(session)
+            if found is None:
+                continue
+            if self._has_word(found):
+                self._answer_held(found, now)
+            if found.commands and found.commands[-1].command.number > through:
+                self._spoken_to[session] = None
+
+    def _has_word(self, session: Session) -> bool:
+        return bool(session.commands) and session.commands[0].command.number <= self.say_through
 
     def answer_due(self, now: Instant) -> None:
         """Answer the keepalives whose time has come."""
@@ -350,13 +369,13 @@ class Book:
             session.commands.clear()
 
 
-def _first_of(commands: deque[Queued]) -> list[SessionCommand]:
-    """As many as fit into one answer, at least one; the rest follow when these are handled."""
+def _first_of(commands: deque[Queued], through: int) -> list[SessionCommand]:
+    """As many as may be said and fit into one answer; the rest follow when these are handled."""
     said: list[SessionCommand] = []
     size = 0
     for queued in commands:
         size += len(queued.command.body)
-        if said and size > MAX_ANSWER_BYTES:
+        if queued.command.number > through or (said and size > MAX_ANSWER_BYTES):
             break
         said.append(queued.command)
     return said

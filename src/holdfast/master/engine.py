@@ -8,7 +8,7 @@ was freed, and refused at its deadline. Past its leadership deadline a primary d
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from holdfast.core.upkeep import evict, plan_copies, upkeep
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportUsage, ReportWriters
-from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession
+from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.records import (
     EpochStarted,
     LogStarted,
@@ -95,6 +95,9 @@ class Engine:
         self._durability = durability
         self._parked: list[Waiting] = []
         self._freed = False
+        self._queued = primary.sessions.session_epoch
+        self._unsaid: deque[tuple[int, int]] = deque()
+        """(index that must be durable, number of the last command that rests on it)"""
 
     @property
     def state(self) -> State:
@@ -143,7 +146,7 @@ class Engine:
             reply = self._decide_of_nodes(request, connection, now)
         else:
             reply = self._decide(request, client, now)
-        after = self._rests_on(log, request, reply, before) if log is not None else 0
+        after = self._rests_on(log, request, before) if log is not None else 0
         if self.primary.urgent:
             self.primary.urgent = False
             self.on_urgent()
@@ -162,19 +165,26 @@ class Engine:
         if sessions.returned or isinstance(request, RegisterNode):
             sessions.returned = False
             self._freed = True  # A node that is back is room as well.
-        self.deliver()
+        self._deliver(now)
         return reply
 
-    def deliver(self) -> None:
-        """Say what the sessions have to say; a command only when all that it may rest on is durable."""
+    def _deliver(self, now: Instant) -> None:
+        """Say what the sessions have to say; a command only when all that it may rest on is durable. An answer without
+        one waits for nothing: a log that is slow must cost nobody the session."""
+        sessions = self.primary.sessions
+        if sessions.session_epoch > self._queued:
+            self._queued = sessions.session_epoch
+            self._unsaid.append((self.log.index if self.log is not None else 0, self._queued))
+        while self._unsaid and self._unsaid[0][0] <= self.durable_index:
+            sessions.say(self._unsaid.popleft()[1], now)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
         sessions = self.primary.sessions
         while sessions.outgoing:
             outgoing, sessions.outgoing = sessions.outgoing, []
             for then, what in outgoing:
-                if self.log is not None and isinstance(what, KeptAlive) and what.commands:
-                    self.log.when_durable(self.log.index, partial(then, what))
-                else:
-                    then(what)
+                then(what)
 
     def notify(
         self,
@@ -191,8 +201,8 @@ class Engine:
         session = self.primary.sessions.named(node)
         if session is None:
             raise UnknownNode(f"nobody called {node!r} follows this master; nothing was sent")
-        number = self.primary.sessions.notify(session.id, name, body, now, confirm)
-        self.deliver()
+        number = self.primary.sessions.notify(session.id, name, body, confirm)
+        self._deliver(now)
         return number
 
     def _takes_away(self, request: Message, client: int) -> bool:
@@ -202,12 +212,11 @@ class Engine:
             return (client, request.serial) not in self.state.answers
         return isinstance(request, CommitPuts) and request.upsert
 
-    def _rests_on(self, log: PendingLog, request: Message, reply: Message | Parked, before: int) -> int:
+    def _rests_on(self, log: PendingLog, request: Message, before: int) -> int:
         if log.index == log.durable:
             return 0
         if isinstance(request, KeepAlive):
-            # A log that is slow must cost nobody the session.
-            return log.index if isinstance(reply, KeptAlive) and reply.commands else 0
+            return 0
         if log.index > before and not isinstance(request, _RENEWING):
             in_memory = isinstance(request, CommitPuts) and (request.durability or self._durability) == "memory"
             return 0 if in_memory else log.index
@@ -223,7 +232,7 @@ class Engine:
         """Keep the request until there is room for it, or its deadline; a keepalive until its answer is due."""
         if isinstance(waiting.request, KeepAlive):
             self.primary.sessions.hold(waiting.request.session, waiting.answer, waiting.deadline, now)
-            self.deliver()
+            self._deliver(now)
             return
         if len(self._parked) >= MAX_PARKED:
             waiting.answer(failed(TryAgain("too many puts wait for room; nothing was stored. Try again later")))
@@ -287,7 +296,9 @@ class Engine:
             self._freed = True
 
     def after_durable(self, now: Instant) -> None:
-        """Records became durable: what they freed may be what a put waits for."""
+        """Records became durable: what they freed may be what a put waits for, what they say what a node is told."""
+        if self._unsaid and now < self.leads_until():
+            self._deliver(now)
         if self._freed and self._parked and now < self.leads_until():
             self._retry_parked(now)
 
@@ -320,7 +331,7 @@ class Engine:
         self._log(upkeep(self.primary, now), now)
         self._log(plan_copies(self.primary, now), now)
         sessions.answer_due(now)
-        self.deliver()
+        self._deliver(now)
         gone, evictions = evict(self.primary, now)
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
@@ -349,7 +360,7 @@ class Engine:
     def refuse_parked(self, error: HoldfastError) -> None:
         """The term or the process ends: whoever waits is told so."""
         self.primary.sessions.end(error)
-        self.deliver()
+        self._hand_out()
         parked, self._parked = self._parked, []
         for one in parked:
             one.answer(failed(error))

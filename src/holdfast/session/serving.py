@@ -121,7 +121,8 @@ class SessionMaster:
         if session is None:
             raise UnknownNode(f"nobody called {name!r} follows this master; nothing was sent")
         if not confirm:
-            number = self._book.notify(session.id, command, body, now_ms())
+            number = self._book.notify(session.id, command, body)
+            self._book.say(number, now_ms())
             self._deliver()
             return number
         handled: asyncio.Future[HoldfastError | None] = asyncio.get_running_loop().create_future()
@@ -130,7 +131,8 @@ class SessionMaster:
             if not handled.done():
                 handled.set_result(error)
 
-        number = self._book.notify(session.id, command, body, now_ms(), confirmed)
+        number = self._book.notify(session.id, command, body, confirmed)
+        self._book.say(number, now_ms())
         self._deliver()
         try:
             error = await asyncio.wait_for(handled, within)
