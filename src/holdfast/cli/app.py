@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, cluster, demo, doctor, handing_over, keys, processes, setting_aside, transfer, up
+from holdfast.cli import bench, cluster, demo, doctor, handing_over, keys, lab, processes, setting_aside, transfer, up
 
 app = typer.Typer(
     name="holdfast",
@@ -52,6 +52,7 @@ _COMMANDS = (
     ("failover", handing_over.failover, "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
     ("snapshot", cluster.snapshot, "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
     ("demo", demo.demo, "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
+    ("lab", lab.lab, "Cluster", "Example: holdfast lab --presets follow,timer --trace conversation_trace.jsonl"),
     ("bench", bench.bench, "Cluster", "Example: holdfast bench --seconds 5"),
     ("doctor", doctor.doctor, "Cluster", "Example: holdfast doctor"),
 )

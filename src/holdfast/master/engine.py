@@ -306,6 +306,17 @@ class Engine:
             if not (self._parked and self._freed):
                 return
 
+    def _retry_oldest(self, now: Instant) -> bool:
+        """Leases end without freeing anything by that; one put that asks again evicts what may go now. True: it got
+        its room, and so may others."""
+        oldest = self._parked[0]
+        reply = self._decide(oldest.request, oldest.client, now)
+        if isinstance(reply, Parked):
+            return self._freed
+        del self._parked[0]
+        self._answer(oldest, reply)
+        return True
+
     def _answer(self, waiting: Waiting, reply: Message) -> None:
         if self.log is None:
             waiting.answer(reply)
@@ -326,6 +337,8 @@ class Engine:
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
         self._tell_nodes(now)
+        if self._parked:
+            self._freed = self._freed or self._retry_oldest(now)
         if self._parked and self._freed:
             self._retry_parked(now)
         self._refuse_late(now)
