@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, single_keys
+from benchmarks import bandwidth, batches, catalogue, evictions, failover, renewals, replicas, single_keys
 from benchmarks.measure import Row, Scale
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
@@ -24,6 +24,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "failover": failover.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,
+    "renewals": renewals.run,
 }
 
 

@@ -278,6 +278,9 @@ class LabSettings(Settings):
     presets: str = Field("", description="Presets to run, with commas between them; without it, all.")
     trace: Path | None = Field(None, description="Requests to replay, a JSON object with hash_ids a line.")
     requests: Annotated[int, Field(ge=20)] = Field(4_000, description="Requests to make, or to take of the trace.")
+    rate: Annotated[float, Field(ge=0)] = Field(
+        100, description="Requests a second, so that presets can be compared; 0 for as fast as possible."
+    )
     value_size: Size = Field(16 << 10, description="Size of each block, like 16KiB.")
     memory: Annotated[float, Field(gt=0.01, le=10)] = Field(
         0.3, description="Memory of the node, as a share of what all blocks would take."

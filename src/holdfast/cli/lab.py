@@ -102,7 +102,8 @@ def tried(
             # What the user has set for a cluster of theirs is not meant for this one; empty is as if unset.
             variables={name: "" for name in os.environ if name.startswith(PREFIX)},
         )
-        trial = Trial(preset, requests, value_size, wanted, stop)
+        rate = 0.0 if settings.quick else settings.rate
+        trial = Trial(preset, requests, value_size, rate, wanted, stop)
         try:
             return trial.run()
         finally:

@@ -72,14 +72,18 @@ class Replay:
     requests: list[Request]
     value_size: int
     stop: Event
+    rate: float = 0.0
+    """Requests a second; 0: no waiting."""
     looked: list[int] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     wrong: int = 0
     first_put_at: float = 0.0
 
     def run(self, requests: list[Request]) -> None:
-        for request in requests:
-            if self.stop.is_set():
+        begun = now_seconds()
+        for number, request in enumerate(requests):
+            due = begun + number / self.rate if self.rate else 0.0
+            if self.stop.wait(max(0.0, due - now_seconds())):
                 raise KeyboardInterrupt
             self._serve(request)
 
@@ -135,11 +139,14 @@ class Probe:
 class Trial:
     """One preset from the start of its cluster to its end. Whoever calls it ends the fleet."""
 
-    def __init__(self, preset: str, requests: list[Request], value_size: int, wanted: Wanted, stop: Event) -> None:
+    def __init__(
+        self, preset: str, requests: list[Request], value_size: int, rate: float, wanted: Wanted, stop: Event
+    ) -> None:
         self.outcome = Outcome(preset)
         self.cluster = LocalCluster(Fleet(stop, lambda _: None), wanted)
         self._requests = requests
         self._value_size = value_size
+        self._rate = rate
         self._stop = stop
 
     def connect(self) -> Cache:
@@ -151,7 +158,7 @@ class Trial:
         primary = self.cluster.start(self._stop)
         half = len(self._requests) // 2
         with self.connect() as cache, Probe(self.connect) as probe:
-            replay = Replay(cache, self._requests, self._value_size, self._stop)
+            replay = Replay(cache, self._requests, self._value_size, self._stop, self._rate)
             self._first_half(replay, primary, half)
             before = set(cache.keys("lab/"))
             killed_at = self._kill(primary.name)
