@@ -94,6 +94,8 @@ class Engine:
         self._durability = durability
         self._parked: list[Waiting] = []
         self._freed = False
+        self._to_lend = 0
+        """Records that freed something and are not durable: what they freed is about to be lent."""
 
     @property
     def state(self) -> State:
@@ -263,7 +265,8 @@ class Engine:
             keys = record.keys if isinstance(record, ObjectsCommitted) else []
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
             if freed:
-                log.when_durable(index, partial(self._lend_again, freed))
+                self._to_lend += 1
+                log.when_durable(index, partial(self._lend_durable, freed))
         if log is not None and records:
             self.on_record()
 
@@ -281,6 +284,10 @@ class Engine:
     def _confirmed(self, error: HoldfastError | None) -> None:
         if error is not None:
             self.failures[error.code] += 1
+
+    def _lend_durable(self, freed: Freed) -> None:
+        self._to_lend -= 1
+        self._lend_again(freed)
 
     def _lend_again(self, freed: Freed) -> None:
         if freed:
@@ -337,7 +344,7 @@ class Engine:
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
         self._tell_nodes(now)
-        if self._parked:
+        if self._parked and not self._to_lend:
             self._freed = self._freed or self._retry_oldest(now)
         if self._parked and self._freed:
             self._retry_parked(now)
