@@ -10,7 +10,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, sessions, single_keys
+from benchmarks import (
+    bandwidth,
+    batches,
+    catalogue,
+    evictions,
+    failover,
+    renewals,
+    replicas,
+    sessions,
+    single_keys,
+)
 from benchmarks.measure import Row, Scale
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
@@ -25,6 +35,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "failover": failover.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,
+    "renewals": renewals.run,
 }
 
 

@@ -1,9 +1,9 @@
 """Every setting of every process, declared once.
 
 A field here is a flag (`--lease-ttl-ms`), an environment variable (`HOLDFAST_LEASE_TTL_MS`) and a key of a TOML
-file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[demo]`, `[client]`). A flag wins
-over the environment, the environment over the file, the file over the default. What cannot be understood is refused
-by name, before anything starts: a misspelt key that is silently ignored is found in production.
+file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[demo]`, `[lab]`, `[client]`). A flag
+wins over the environment, the environment over the file, the file over the default. What cannot be understood is
+refused by name, before anything starts: a misspelt key that is silently ignored is found in production.
 """
 
 from __future__ import annotations
@@ -283,6 +283,28 @@ class DemoSettings(Settings):
     keep: bool = Field(False, description="Leave the cluster running afterwards, until Ctrl-C.")
 
 
+class LabSettings(Settings):
+    table = "lab"
+
+    presets: str = Field("", description="Presets to run, with commas between them; without it, all.")
+    trace: Path | None = Field(None, description="Requests to replay, a JSON object with hash_ids a line.")
+    requests: Annotated[int, Field(ge=20)] = Field(4_000, description="Requests to make, or to take of the trace.")
+    rate: Annotated[float, Field(ge=0)] = Field(
+        100, description="Requests a second, so that presets can be compared; 0 for as fast as possible."
+    )
+    value_size: Size = Field(16 << 10, description="Size of each block, like 16KiB.")
+    memory: Annotated[float, Field(gt=0.01, le=10)] = Field(
+        0.3, description="Memory of the node, as a share of what all blocks would take."
+    )
+    lease_ttl_ms: Annotated[int, Field(ge=50)] = Field(1_000, description="How long a read keeps its block.")
+    seed: int = Field(1, description="Of the requests, where no trace is given.")
+    coordination: Coordination = Field(
+        "", description="Where masters elect a primary and keep the log; without it, a file that is removed afterwards."
+    )
+    plot: Path | None = Field(None, description="File for a picture of the results (PNG; needs the lab extra).")
+    quick: bool = Field(False, description="A small workload: to see that it works; its figures mean little.")
+
+
 class ClientSettings(Settings):
     table = "client"
 
@@ -297,7 +319,8 @@ class ClientSettings(Settings):
 
 
 MODELS: dict[str, type[Settings]] = {
-    model.table: model for model in (MasterSettings, NodeSettings, UpSettings, DemoSettings, ClientSettings)
+    model.table: model
+    for model in (MasterSettings, NodeSettings, UpSettings, DemoSettings, LabSettings, ClientSettings)
 }
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

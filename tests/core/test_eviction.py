@@ -68,6 +68,24 @@ def test_leased_and_hard_pinned_objects_are_never_evicted() -> None:
     assert leased.put("another", size=KIB) == [True]
 
 
+@pytest.mark.parametrize("eviction", ["follow", "none"])
+def test_a_put_that_waits_for_leases_to_end_gets_its_room_then(eviction: str) -> None:
+    """I10: also under the watermark, where nothing else would be evicted."""
+    world = World(standby_eviction=eviction)
+    world.node("a", size=100 * KIB)
+    keys = fill(world, 80)
+    world.locate(*keys)
+    assert (
+        world.send(q.GrantRanges(GrantId(CLIENT, 9_999), (30 * KIB).to_bytes(8, "little")), timeout_ms=60_000) is None
+    )
+    world.pass_time(world.primary.rules.lease_ttl_ms - 1)
+    assert world.late == []
+    world.pass_time(1)
+    world.pass_time(1)
+    assert isinstance(world.late[0], q.Granted)
+    world.check()
+
+
 def test_a_waiting_put_gets_the_room_that_a_removal_frees() -> None:
     world = World(high_watermark=1.0)
     world.node("a", size=100 * KIB)

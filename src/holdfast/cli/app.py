@@ -14,6 +14,7 @@ from holdfast.cli import (
     doctor,
     handing_over,
     keys,
+    lab,
     live_settings,
     processes,
     setting_aside,
@@ -65,6 +66,7 @@ _COMMANDS = (
     ("snapshot", cluster.snapshot, "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
     ("settings", live_settings.settings, "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
     ("demo", demo.demo, "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
+    ("lab", lab.lab, "Cluster", "Example: holdfast lab --presets follow,timer --trace conversation_trace.jsonl"),
     ("bench", bench.bench, "Cluster", "Example: holdfast bench --seconds 5"),
     ("doctor", doctor.doctor, "Cluster", "Example: holdfast doctor"),
 )

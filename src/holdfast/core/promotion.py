@@ -38,12 +38,10 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
         if segment.limit_bytes:
             allocator.cut_off(segment.limit_bytes)
     until = now + guard_ms(state, leader_ttl_ms, proven)
-    catalogue = state.catalogue
-    top = catalogue.top
-    np.maximum(catalogue.lease_until[:top], until, out=catalogue.lease_until[:top])
+    guard_leases(state, until)
     for grant in state.grants:
         primary.note_grant(grant, now)
-    catalogue.find_lacking()
+    state.catalogue.find_lacking()
     _expect_back(primary, now if proven else now + lengthened(leader_ttl_ms))
     for disk in state.disks():
         if disk.name.node in primary.members and not disk.away:
@@ -66,6 +64,12 @@ def _expect_back(primary: Primary, base: Instant) -> None:
         node, boot = segment.name.node, segment.name.boot
         member = primary.members.setdefault(node, Member(node, boot, by_name.get(node, 0), given_up_at))
         member.handles.append(segment.handle)
+
+
+def guard_leases(state: State, until: Instant) -> None:
+    """No lease ends before; those that are known to last longer are kept."""
+    leases = state.catalogue.lease_until[: state.catalogue.top]
+    np.maximum(leases, until, out=leases)
 
 
 def evicted_alone(state: State) -> list[Record]:

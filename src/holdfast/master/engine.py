@@ -98,6 +98,8 @@ class Engine:
         self._queued = primary.sessions.session_epoch
         self._unsaid: deque[tuple[int, int]] = deque()
         """(index that must be durable, number of the last command that rests on it)"""
+        self._to_lend = 0
+        """Records that freed something and are not durable: what they freed is about to be lent."""
 
     @property
     def state(self) -> State:
@@ -268,7 +270,8 @@ class Engine:
             keys = record.keys if isinstance(record, ObjectsCommitted) else []
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
             if freed or isinstance(record, SettingsChanged):
-                log.when_durable(index, partial(self._count, record, freed))
+                self._to_lend += bool(freed)
+                log.when_durable(index, partial(self._count_durable, record, freed))
         if log is not None and records:
             self.on_record()
 
@@ -286,6 +289,10 @@ class Engine:
     def _confirmed(self, error: HoldfastError | None) -> None:
         if error is not None:
             self.failures[error.code] += 1
+
+    def _count_durable(self, record: Record, freed: Freed) -> None:
+        self._to_lend -= bool(freed)
+        self._count(record, freed)
 
     def _count(self, record: Record, freed: Freed) -> None:
         """The record is durable: what it freed is lent again, and settings that it changed count."""
@@ -316,6 +323,17 @@ class Engine:
             if not (self._parked and self._freed):
                 return
 
+    def _retry_oldest(self, now: Instant) -> bool:
+        """Leases end without freeing anything by that; one put that asks again evicts what may go now. True: it got
+        its room, and so may others."""
+        oldest = self._parked[0]
+        reply = self._decide(oldest.request, oldest.client, now)
+        if isinstance(reply, Parked):
+            return self._freed
+        del self._parked[0]
+        self._answer(oldest, reply)
+        return True
+
     def _answer(self, waiting: Waiting, reply: Message) -> None:
         if self.log is None:
             waiting.answer(reply)
@@ -336,6 +354,8 @@ class Engine:
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
         self._tell_nodes(now)
+        if self._parked and not self._to_lend:
+            self._freed = self._freed or self._retry_oldest(now)
         if self._parked and self._freed:
             self._retry_parked(now)
         self._refuse_late(now)

@@ -1,0 +1,98 @@
+"""`holdfast lab`: the workloads, and a small run of every preset on real clusters, with a real kill in each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.lab import chosen, memory_for
+from holdfast.cli.lab_report import bars, row_of
+from holdfast.cli.lab_run import Outcome
+from holdfast.cli.lab_workload import conversations, distinct_blocks, traced, value_of
+from holdfast.cli.main import main
+from holdfast.errors import BadValue, Refused
+from holdfast.settings import PRESETS
+
+
+def test_conversations_go_on_with_what_they_were() -> None:
+    requests = conversations(500, seed=3)
+    assert requests == conversations(500, seed=3)
+    assert requests != conversations(500, seed=4)
+    seen: set[int] = set()
+    known = 0
+    for request in requests:
+        leading = [block in seen for block in request]
+        assert leading == sorted(leading, reverse=True), "what is new comes after what is not"
+        known += sum(leading)
+        seen.update(request)
+    assert known > sum(map(len, requests)) / 2
+    assert distinct_blocks(requests) == len(seen)
+
+
+def test_a_trace_is_read_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": i, "hash_ids": [0, i]}) + "\n" for i in range(1, 11)))
+    assert traced(path, 6) == [(0, i) for i in range(1, 7)]
+    path.write_text(path.read_text() + "{}\n")
+    with pytest.raises(BadValue, match="line 11"):
+        traced(path, 20)
+    path.write_text("")
+    with pytest.raises(BadValue, match="0 requests"):
+        traced(path, 20)
+
+
+def test_a_block_says_what_its_bytes_are() -> None:
+    assert len(value_of(7, 1_000)) == 1_000
+    assert value_of(7, 1_000) != value_of(8, 1_000)
+    assert value_of(7, 1_000) == value_of(7, 1_000)
+
+
+def test_presets_are_chosen_by_name() -> None:
+    assert chosen("") == list(PRESETS)
+    assert chosen("timer, follow") == ["follow", "timer"]
+    with pytest.raises(BadValue, match="promote-only"):
+        chosen("timer,quick")
+
+
+def test_memory_is_a_share_of_the_blocks() -> None:
+    assert memory_for([tuple(range(1_000))], 64 << 10, 0.5) == 31 << 20
+    assert memory_for([(1,)], 64, 0.5) == 1 << 20
+
+
+def test_a_row_and_its_bars_are_for_people() -> None:
+    outcome = Outcome("timer", gone=3, hit_rate_after=0.5, outage_ms=41.4, hit_rates=[0.0, 0.5, 1.0, 0.99])
+    assert row_of(outcome)[0] == "timer"
+    assert "50.0%" in row_of(outcome)
+    assert bars(outcome.hit_rates) == "▁▅|██"
+
+
+def test_the_picture_is_drawn_or_says_what_it_needs(tmp_path: Path) -> None:
+    from holdfast.cli.lab_report import draw
+
+    outcomes = [Outcome(name, gone=1, hit_rates=[0.1, 0.2, 0.3, 0.4]) for name in PRESETS]
+    path = tmp_path / "lab.png"
+    try:
+        import matplotlib as mpl  # noqa: F401
+    except ImportError:
+        with pytest.raises(Refused, match=r"holdfast\[lab\]"):
+            draw(outcomes, path)
+    else:
+        draw(outcomes, path)
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout(300)
+def test_every_preset_survives_the_kill(capsys: pytest.CaptureFixture[str]) -> None:
+    """I2: no read gives wrong bytes, whoever evicts; I1: where evictions are logged, nothing is missing either."""
+    assert main(["lab", "--quick", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    outcomes = {one["preset"]: one for one in found["presets"]}
+    assert list(outcomes) == list(PRESETS)
+    assert all(one["wrong"] == 0 for one in outcomes.values())
+    assert all(one["evicted"] > 0 for one in outcomes.values()), "the workload must not fit"
+    assert all(one["hit_rate_after"] > 0 and one["outage_ms"] for one in outcomes.values())
+    assert (outcomes["follow"]["gone"], outcomes["follow"]["kept"]) == (0, 0)
+    assert outcomes["promote-only"]["gone"] == 0
+    assert outcomes["promote-only"]["kept"] > 0, "what the primary had evicted without a word is there again"
