@@ -156,3 +156,35 @@ def test_after_a_takeover_by_guess_nothing_is_taken_away_until_it_is_settled() -
     [removed] = writer.write()
     writer.engine.settled_at = 9_000
     assert writer.ask(q.Remove(["k"], 3)) == removed, "it is done: asking again takes nothing away"
+
+
+def test_whoever_connects_is_told_the_segments_while_the_log_takes_no_more() -> None:
+    """I10: reads need the segments, and these are durable."""
+    writer = Writer()
+    writer.grant(1, 64)
+    assert isinstance(writer.ask(q.ListSegments()), q.SegmentList)
+    writer.ask(ss.OpenSession(6, "b"))
+    writer.write()
+    writer.ask(n.RegisterNode(6, 6, 0, "host", "b:1", "/b", [64 << 10]))
+    assert writer.ask(q.ListSegments()) is None, "now they are not"
+    assert q.SegmentList in [type(reply) for reply in writer.write()]
+
+
+def test_a_reader_renews_while_the_log_takes_no_more_unless_its_object_is_on_its_way_out() -> None:
+    """I2, I10."""
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "key")
+    writer.write()
+    located = writer.ask(q.Locate(["key"]))
+    assert isinstance(located, q.Located)
+    oid, segment, offset, _, _ = struct.unpack("<5Q", located.rows)
+    seen = q.RenewLeases(struct.pack("<3Q", oid, segment, offset))
+    writer.grant(2, 64)
+    renewed = writer.ask(seen)
+    assert isinstance(renewed, q.Presence)
+    assert renewed.found == b"\1"
+    writer.ask(q.Remove(["key"], 1, force=True))
+    assert writer.ask(seen) is None, "a removal that may yet be undone is not told"
+    assert writer.write()[-1] == q.Presence(b"\0", 10_000)

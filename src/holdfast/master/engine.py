@@ -40,7 +40,9 @@ from holdfast.messages.requests import (
     CommitPuts,
     Exists,
     GrantRanges,
+    ListSegments,
     Locate,
+    Presence,
     Remove,
     RemoveMatching,
     RenewLeases,
@@ -94,6 +96,8 @@ class Engine:
         """Called with records of sessions and segments before they are applied."""
         self._durability = durability
         self._parked: list[Waiting] = []
+        self._topology_index = 0
+        """Of the last record that changed which segments there are."""
         self._freed = False
         self._queued = primary.sessions.session_epoch
         self._unsaid: deque[tuple[int, int]] = deque()
@@ -224,6 +228,11 @@ class Engine:
             return 0 if in_memory else log.index
         if isinstance(request, _BY_KEYS):
             return log.needed_for(request.keys)
+        if isinstance(request, ListSegments):
+            # Whoever connects asks this first, and must be able to read while the log takes no more.
+            return self._topology_index if self._topology_index > log.durable else 0
+        if isinstance(request, RenewLeases) and isinstance(reply, Presence) and 0 not in reply.found:
+            return 0  # Nothing that it looked at is on its way out, and what a reader has seen was durable.
         return before if before > log.durable else 0
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
@@ -260,7 +269,7 @@ class Engine:
         log = self.log
         departed = self.state.departed
         for record in records:
-            gone = departed.batches
+            gone, topology = departed.batches, self.state.topology
             if type(record) in _NOTABLE:
                 self.note(self.state, record, now)
             freed = self.primary.absorb(record, now)
@@ -269,6 +278,8 @@ class Engine:
                 continue
             keys = record.keys if isinstance(record, ObjectsCommitted) else []
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
+            if self.state.topology != topology:
+                self._topology_index = index
             if freed or isinstance(record, SettingsChanged):
                 self._to_lend += bool(freed)
                 log.when_durable(index, partial(self._count_durable, record, freed))
