@@ -31,8 +31,10 @@ def cut_off_and_deposed(world: World) -> tuple[int, tuple[int, int], bool]:
             undurable = max(undurable, engine.log.index - engine.log.durable)
         return engine is None
 
+    world.scheduler.run_until(8_000 * MS, has_stepped_down)
+    world.network.heal(leader.name, STORE)
+    world.network.heal(STORE, leader.name)
     world.scheduler.run_until(20_000 * MS, has_stepped_down)
-    world.scheduler.run_until(world.scheduler.now_ns)
     return undurable, (master.standby.position.index, master.standby.state.index), master.promotable()[0]
 
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.core import narrow
 from holdfast.core.apply import unpack_ids
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
@@ -67,7 +68,7 @@ def subjects_of(record: Record, key_of: Callable[[int], str]) -> tuple[str, ...]
         case r.ObjectsRemoved():
             return tuple(map(key_of, unpack_ids(record.ids) + unpack_ids(record.held)))
         case r.ObjectsEvicted():
-            return tuple(map(key_of, unpack_ids(record.ids)))
+            return tuple(map(key_of, narrow.unpack_ids(record.ids).tolist()))
         case r.RangesGranted() | r.GrantEnded():
             return (f"grant {record.grant.serial}",)
         case r.RangesFreed():
