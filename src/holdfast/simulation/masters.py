@@ -10,6 +10,7 @@ from holdfast.instant import now_seconds
 from holdfast.master.engine import Engine
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
+from holdfast.master.view import MasterView
 from holdfast.simulation.disks import Disk, DiskStore, at_once
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.store import StoreFaults, StoreLink
@@ -57,6 +58,7 @@ class MasterMachine:
             link=StoreLink(self.store, self.process, self.faults),
         )
         self.master = Master(server, coordination, self.plan, DiskStore(self.disk))
+        MasterView(self.master)  # It answers what is asked about the process, snapshots among it.
         assert self.master.snapshots is not None
         self.master.snapshots.in_child = at_once  # type: ignore[assignment]
         await self.master.run()
