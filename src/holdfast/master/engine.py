@@ -152,7 +152,7 @@ class Engine:
             reply = self._decide_of_nodes(request, connection, now)
         else:
             reply = self._decide(request, client, now)
-        after = self._rests_on(log, request, before) if log is not None else 0
+        after = self._rests_on(log, request, reply, before) if log is not None else 0
         if self.primary.urgent:
             self.primary.urgent = False
             self.on_urgent()
@@ -218,7 +218,7 @@ class Engine:
             return (client, request.serial) not in self.state.answers
         return isinstance(request, CommitPuts) and request.upsert
 
-    def _rests_on(self, log: PendingLog, request: Message, before: int) -> int:
+    def _rests_on(self, log: PendingLog, request: Message, reply: Message | Parked, before: int) -> int:
         if log.index == log.durable:
             return 0
         if isinstance(request, KeepAlive):
