@@ -10,6 +10,7 @@ coordination URL that knows who leads.
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,11 @@ from holdfast.session import (
 TIMES = SessionTimes(lease_ms=1_200, reply_left_ms=500, jeopardy_ms=5_000)
 
 
+def say(line: str) -> None:
+    # In one piece: the workers are threads, and `print` writes the end of the line by itself.
+    sys.stdout.write(f"{line}\n")
+
+
 class Worker:
     """A follower: what it is told it does, or hands to somebody else if it takes long."""
 
@@ -39,11 +45,11 @@ class Worker:
         self.follower.start()
 
     def perform(self, command: str, body: bytes) -> None:
-        print(f"{self.name} does {command} {body.decode()}")
+        say(f"{self.name} does {command} {body.decode()}")
 
     def heed(self, event: Event) -> None:
         if event.kind in (Happening.JEOPARDY, Happening.SAFE_AGAIN, Happening.EXPIRED, Happening.MASTER_CHANGED):
-            print(f"{self.name}: {event.kind.value}")
+            say(f"{self.name}: {event.kind.value}")
 
 
 class Book:
@@ -62,7 +68,7 @@ class Book:
 async def lead(epoch: int, port: int, book: Book, joined: asyncio.Semaphore) -> tuple[SessionMaster, str]:
     def heed(event: MasterEvent) -> None:
         if event.kind is not MasterHappening.KEEPALIVE:
-            print(f"master: session of {event.name} {event.kind.value}")
+            say(f"master: session of {event.name} {event.kind.value}")
         if event.kind is MasterHappening.CREATED:
             joined.release()
 
@@ -73,24 +79,24 @@ async def lead(epoch: int, port: int, book: Book, joined: asyncio.Semaphore) -> 
 async def main(book: Book) -> None:
     joined = asyncio.Semaphore(0)
     first, address = await lead(1, 0, book, joined)
-    print("a master leads in epoch 1")
+    say("a master leads in epoch 1")
     workers = [await asyncio.to_thread(Worker, address, f"worker-{number}") for number in range(3)]
     for _ in workers:
         await joined.acquire()
     await first.notify("worker-1", "recover", b"chunk 17", confirm=True)
-    print("worker-1 has confirmed")
+    say("worker-1 has confirmed")
 
     await first.stop()
-    print("the master stops; its workers wait, and lose nothing")
+    say("the master stops; its workers wait, and lose nothing")
     await asyncio.sleep(2 * TIMES.lease_ms / 1000)
     second, _ = await lead(2, int(address.rpartition(":")[2]), book, joined)
-    print("another leads in epoch 2")
+    say("another leads in epoch 2")
     for worker in workers:
         await second.notify(worker.name, "resume", b"work", confirm=True)
 
     await asyncio.to_thread(workers[0].follower.stop)
     for seen in second.sessions():
-        print(f"{seen.name} is {seen.standing.value}, last told {seen.last_command}")
+        say(f"{seen.name} is {seen.standing.value}, last told {seen.last_command}")
     for worker in workers[1:]:
         await asyncio.to_thread(worker.follower.stop)
     await second.stop()
