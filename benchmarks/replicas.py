@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 KIB, MIB = 1 << 10, 1 << 20
 DURABLE = "memory:// (one master, no log to survive it)"
 SHORT = {"session_lease_ms": 1_000, "session_reply_left_ms": 500, "session_jeopardy_ms": 500}
+RAW_BYTES = 16 * MIB
 UNLIMITED = {"copy_bytes_per_second": 0}
 
 
@@ -95,7 +96,7 @@ def _drain(scale: Scale) -> Row:
                 cache.operate(ChangeMode("bench-1" if turn == 0 else "bench-0", "open"))
                 began = time.perf_counter()
                 cache.operate(ChangeMode(node, "draining"))
-                wait_until(lambda node=node: _moved(cache, node), 240, "the node is empty")  # type: ignore[misc]
+                wait_until(lambda node=node: _moved(cache, node, total), 240, "the node is empty")  # type: ignore[misc]
                 drained.append(total * MIB / (time.perf_counter() - began) / 1e9)
         finally:
             stop.set()
@@ -106,24 +107,24 @@ def _drain(scale: Scale) -> Row:
     )
 
 
-def _moved(cache: Cache, node: str) -> bool:
+def _moved(cache: Cache, node: str, total: int) -> bool:
     found = next(one for one in cache.nodes().nodes if one.name == node)
     # What readers' leases keep is moved already, and only waits for them.
-    return found.mode == "draining" and found.objects_left < 64
+    return found.mode == "draining" and found.objects_left <= total // 16
 
 
 def _raw_rate(client: Dialled, total: int) -> float:
-    target = memoryview(bytearray(64 * MIB))
+    target = memoryview(bytearray(RAW_BYTES))
     began = time.perf_counter()
-    for _ in range(max(1, total // 64)):
+    for _ in range(total * MIB // RAW_BYTES):
         client.fetch(target)
-    return max(64, total) * MIB / (time.perf_counter() - began) / 1e9
+    return total * MIB / (time.perf_counter() - began) / 1e9
 
 
 def _read_on(cluster: Cluster, total: int, value: bytes, failed: list[int], stop: threading.Event) -> None:
     with cluster.connect(shared_memory=False, timeout=10) as cache:
         number = 0
-        while not stop.wait(0.005):
+        while not stop.wait(0.02):
             number = (number + 37) % total
             try:
                 if cache.get(f"d/{number}") != value:
