@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, single_keys
+from benchmarks import bandwidth, batches, catalogue, evictions, failover, replicas, single_keys, torment
 from benchmarks.measure import Row, Scale
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
@@ -22,6 +22,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "eviction": evictions.run_core,
     "catalogue": catalogue.run,
     "failover": failover.run,
+    "torment": torment.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,
 }
