@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 APT_PACKAGES := etcd-server zookeeper openssl
 
 .DEFAULT_GOAL := help
-.PHONY: help up check fmt bench clean apt
+.PHONY: help up check fmt bench soak clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -51,6 +51,9 @@ fmt: $(STAMP) ## format, and fix what can be fixed
 
 bench: $(STAMP) ## measure this machine against the figures of docs/performance.md
 	$(BIN)/python -m benchmarks
+
+soak: $(STAMP) ## minutes of a cluster's life: the log is trimmed, nothing grows
+	$(BIN)/python -m benchmarks.soak
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

@@ -20,6 +20,7 @@ from benchmarks import (
     replicas,
     sessions,
     single_keys,
+    torment,
 )
 from benchmarks.measure import Row, Scale
 
@@ -33,6 +34,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "catalogue": catalogue.run,
     "sessions": sessions.run,
     "failover": failover.run,
+    "torment": torment.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,
     "renewals": renewals.run,

@@ -24,7 +24,15 @@ def content_of(key: str) -> bytes:
 class Load:
     """Threads with a client each that put, read and remove keys of their own, until the `with` block ends."""
 
-    def __init__(self, cluster: Cluster, name: str, threads: int = 3, address: str = "", removals: bool = True) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        threads: int = 3,
+        address: str = "",
+        removals: bool = True,
+        reads: bool = True,
+    ) -> None:
         self.acked: dict[str, bytes] = {}
         self.removed: set[str] = set()
         self.errors: list[str] = []
@@ -34,6 +42,7 @@ class Load:
         self._address = address
         self._name = name
         self._removals = removals
+        self._reads = reads
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
 
@@ -78,9 +87,10 @@ class Load:
                     self.acked[key] = data
                     self.done_at.append(time.monotonic())
                     own.append(key)
-                    older = own[chosen.randrange(len(own))]
-                    assert cache.get(older) == self.acked[older], f"{older} has other bytes"
-                    self.done_at.append(time.monotonic())
+                    if self._reads:
+                        older = own[chosen.randrange(len(own))]
+                        assert cache.get(older) == self.acked[older], f"{older} has other bytes"
+                        self.done_at.append(time.monotonic())
                     if number == 0:  # After a takeover by guess removals wait; somebody must not.
                         self.reader_at.append(time.monotonic())
                     elif self._removals and count % 4 == 0:
