@@ -53,11 +53,11 @@ SHORT_SCRIPTS: dict[str, Script] = {
         faults=(Fault(FIRST_MS + STEP_MS + 5, "hand_over", 0),),
     ),
 }
-_BEFALLS: tuple[tuple[str, FaultKind, FaultKind, FaultKind], ...] = (
-    ("master", "kill_master", "pause_master", "partition"),
-    ("node", "kill_node", "pause_node", "partition"),
-    ("client", "kill_client", "pause_client", "partition"),
-)
+_BEFALLS: dict[str, tuple[FaultKind, ...]] = {
+    "master": ("kill_master", "pause_master", "partition"),
+    "node": ("kill_node", "pause_node", "partition"),
+    "client": ("kill_client", "pause_client", "partition"),
+}
 _LASTS_MS: dict[FaultKind, int] = {
     "kill_master": 500, "kill_node": 500, "kill_client": 500,
     "pause_master": 1_500, "pause_node": 1_500, "pause_client": 5_000, "partition": 1_500,
@@ -71,10 +71,19 @@ def single_faults(script: Script) -> list[Fault]:
     for steps, (when_ns, owner) in enumerate(owners_of(script, last_ms), 1):
         if when_ns < FIRST_MS * MS:
             continue
-        for prefix, *kinds in _BEFALLS:
-            if owner.startswith(prefix):
-                found += [Fault(when_ns // MS, kind, _LASTS_MS[kind], owner, after_steps=steps) for kind in kinds]
+        for name, kinds in _struck_behind(script, owner):
+            found += [Fault(when_ns // MS, kind, _LASTS_MS[kind], name, after_steps=steps) for kind in kinds]
     return found
+
+
+def _struck_behind(script: Script, owner: str) -> Iterator[tuple[str, tuple[FaultKind, ...]]]:
+    """Whom a fault befalls behind an event of this process. Clients reach into nodes in events of their own."""
+    for prefix, kinds in _BEFALLS.items():
+        if owner.startswith(prefix):
+            yield owner, kinds
+    if owner.startswith("client"):
+        for i in range(script.shape.nodes):
+            yield f"node-{i}", _BEFALLS["node"]
 
 
 def exhausted(script: Script, every: int = 1, pairs: bool = False) -> Iterator[Script]:
