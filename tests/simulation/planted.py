@@ -196,13 +196,13 @@ def take_away_right_after_a_guess() -> Patch:
 
 
 def follow_on_after_promotion() -> Patch:
-    real = roles._ended
+    real = roles.until_ended
 
     async def ended(task: Any) -> None:
         if task.get_coro().__qualname__ != "Master._follow":
             await real(task)
 
-    return patch.object(roles, "_ended", ended)
+    return patch.object(roles, "until_ended", ended)
 
 
 def lead_past_the_deadline() -> Patch:
