@@ -5,11 +5,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# What `make sim` plays.
+SEEDS ?= 20000
+START ?= 1000
+
 # Debian packages that tests need, each installed only if it is missing.
 APT_PACKAGES := etcd-server zookeeper openssl
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help up check fmt bench soak clean apt
+=======
+.PHONY: help up check sim fmt bench clean apt
+>>>>>>> e747acb480adf8b423c9c276e6cd3cd0350e1200
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -44,6 +52,10 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
+
+sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
+	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START)
+	$(BIN)/python -m pytest -m thorough tests/simulation
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .

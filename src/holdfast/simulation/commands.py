@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.instant import now_seconds
+from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted
 from holdfast.simulation.runs import Run, run, told
 from holdfast.simulation.script import draw
-from holdfast.simulation.seeds import cores, play_seeds, prepare
+from holdfast.simulation.seeds import cores, play_scripts, play_seeds, prepare
 from holdfast.simulation.shrinking import MOST_RUNS, Shrinking
 from holdfast.simulation.stories import shown
-from holdfast.simulation.story_files import test_file
+from holdfast.simulation.story_files import literal, test_file
 
 FAILED = 1
 INTERRUPTED = 130
@@ -46,7 +47,40 @@ def _parser() -> argparse.ArgumentParser:
     shrinking.add_argument("--runs", type=int, default=MOST_RUNS, help=f"how many to try at most ({MOST_RUNS})")
     shrinking.add_argument("--write", type=Path, help="write it as a test to this file")
     shrinking.set_defaults(do=shrink)
+    exhausting = verbs.add_parser("exhaust", help="play a short script with a fault at every moment")
+    exhausting.add_argument("script", choices=list(SHORT_SCRIPTS))
+    exhausting.add_argument("--every", type=int, default=1, help="take every so many-th fault only (1)")
+    exhausting.add_argument("--pairs", action="store_true", help="two faults at a time")
+    exhausting.add_argument("--jobs", type=int, default=cores(), help="processes (as many as cores)")
+    exhausting.set_defaults(do=exhaust)
     return parser
+
+
+def exhaust(given: argparse.Namespace) -> int:
+    scripts = list(exhausted(SHORT_SCRIPTS[given.script], given.every, given.pairs))
+    say(f"{len(scripts)} runs of {given.script!r}, each with {'two faults' if given.pairs else 'a fault'} of its own")
+    began = said = now_seconds()
+    done = 0
+    broken: list[Run] = []
+    try:
+        for one in play_scripts(scripts, given.jobs):
+            done += 1
+            if one.violation is not None:
+                broken.append(one)
+                say(f"{one.violation}: {', '.join(map(literal, one.script.faults))}")
+            if now_seconds() - said > PROGRESS_SECONDS:
+                said = now_seconds()
+                say(f"{done} of {len(scripts)}, {len(broken)} broken")
+    except KeyboardInterrupt:
+        say(f"interrupted after {done} of {len(scripts)} runs, {len(broken)} of them broken")
+        return INTERRUPTED
+    say(f"{done} runs in {now_seconds() - began:.0f} s: {len(broken)} broke a promise")
+    if not broken:
+        return 0
+    shortest = min(broken, key=lambda one: one.steps)
+    _tell(told(shortest.script), replayable=False)
+    print(test_file(shortest, shortest.script.seed))
+    return FAILED
 
 
 def play(given: argparse.Namespace) -> int:

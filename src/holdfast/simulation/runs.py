@@ -76,6 +76,20 @@ def _play(script: Script, tell: bool) -> Run:
     return Run(script, violation, world.scheduler.steps, world.scheduler.trace.intdigest(), lines)
 
 
+def owners_of(script: Script, until_ms: int) -> list[tuple[int, str]]:
+    """(when, whose) of every event up to that moment."""
+    with _quiet_end(), undisturbed():
+        return _owners(script, until_ms)
+
+
+def _owners(script: Script, until_ms: int) -> list[tuple[int, str]]:
+    world = World(script)
+    owners = world.scheduler.owners = []
+    world.play(until_ms)
+    world.end()
+    return owners
+
+
 def told(script: Script) -> Run:
     """The same run again, with its story."""
     return run(script, tell=True)

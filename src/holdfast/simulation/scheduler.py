@@ -45,6 +45,9 @@ class Scheduler:
         self.trace = xxhash.xxh3_64()
         self._heap: list[tuple[int, int, Event]] = []
         self._order = 0
+        self.owners: list[tuple[int, str]] | None = None
+        """(when, whose) of every event so far, where somebody wants to know."""
+        self._after_steps: dict[int, Callable[[], object]] = {}
         self._entered: Owner | None = None
         """Whose clock and chance are in place."""
 
@@ -60,6 +63,10 @@ class Scheduler:
     def _push(self, when_ns: int, event: Event) -> None:
         self._order += 1
         heapq.heappush(self._heap, (max(when_ns, self.now_ns), self._order, event))
+
+    def after_steps(self, steps: int, run: Callable[[], object]) -> None:
+        """Let it happen right behind the event of that number."""
+        self._after_steps[steps] = run
 
     def run_until(self, when_ns: int, stop: Callable[[], bool] = lambda: False) -> None:
         """Let everything up to that moment happen; earlier, once `stop` says so."""
@@ -85,7 +92,11 @@ class Scheduler:
                 owner.enter()
         self.steps += 1
         self.trace.update(b"%d%a" % (when_ns, owner.name if owner is not None else ""))
+        if self.owners is not None:
+            self.owners.append((when_ns, owner.name if owner is not None else ""))
         event.run()
+        if self._after_steps and (then := self._after_steps.pop(self.steps, None)) is not None:
+            then()
 
     def resume(self, owner: Owner) -> None:
         """What came while it stood still happens now."""

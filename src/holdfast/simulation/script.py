@@ -95,6 +95,8 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     one: str = ""
     other: str = ""
     share: float = 0.0
+    after_steps: int = 0
+    """Where it is given, the fault begins right behind the event of that number instead of at its time."""
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):

@@ -162,7 +162,10 @@ class World:
         for operation in self.script.operations:
             self.scheduler.at(operation.at_ms * MS, partial(self._operate, operation))
         for fault in self.script.faults:
-            self.scheduler.at(fault.at_ms * MS, partial(self._strike, fault))
+            if fault.after_steps:
+                self.scheduler.after_steps(fault.after_steps, partial(self._strike, fault))
+            else:
+                self.scheduler.at(fault.at_ms * MS, partial(self._strike, fault))
         self.scheduler.run_until(until_ms * MS, lambda: self.broken)
 
     def _operate(self, operation: Operation) -> None:

@@ -1,0 +1,25 @@
+"""The simulator finds what it must: bugs planted on purpose break a promise within a number of seeds.
+
+A simulator that finds nothing proves nothing. Those that take long are hunted by `make sim`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.planted import PLANTED, Planted, hunt
+from simulation.planted_sessions import PLANTED_IN_SESSIONS
+
+ALL = [*PLANTED.values(), *PLANTED_IN_SESSIONS]
+QUICK = 60
+
+
+def bugs() -> list[object]:
+    return [pytest.param(bug, id=bug.name, marks=[] if bug.seeds <= QUICK else [pytest.mark.thorough]) for bug in ALL]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("bug", bugs())
+def test_a_planted_bug_is_found(bug: Planted) -> None:
+    found = hunt(bug)
+    assert found is not None, f"{bug.name} was not found in {bug.seeds} seeds: a hole in faults or checkers"

@@ -1,0 +1,115 @@
+"""The tools around the simulator: seeds on several processes, stories, short scripts, tests written from them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.simulation.commands import main
+from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted, single_faults
+from holdfast.simulation.runs import run, told
+from holdfast.simulation.script import Fault, Operation, Script, Shape, draw
+from holdfast.simulation.seeds import play_seeds
+from holdfast.simulation.shrinking import Shrinking, smaller_worlds
+from holdfast.simulation.story_files import test_file as written
+from simulation.planted import PLANTED
+
+BUG = PLANTED["free a replaced object under its lease"]
+
+
+def broken_by_the_bug() -> Script:
+    """A seed that the planted bug breaks a promise in."""
+    for seed in range(BUG.seeds):
+        script = draw(seed)
+        found = run(script)
+        if found.violation is not None and found.violation.promise in BUG.promises:
+            return script
+    raise AssertionError(f"{BUG.name} was not found in {BUG.seeds} seeds")
+
+
+def test_several_processes_play_what_one_does() -> None:
+    seeds = range(4)
+    alone = {one.script.seed: one.trace for one in play_seeds(seeds, 1)}
+    together = {one.script.seed: one.trace for one in play_seeds(seeds, 2)}
+    assert alone == together
+    assert sorted(alone) == list(seeds)
+
+
+def test_a_failing_script_becomes_short_and_a_test() -> None:
+    with BUG.plant():
+        long = run(broken_by_the_bug())
+        shrinking = Shrinking(long, most_runs=120)
+        short = shrinking.shrink()
+        story = told(short.script).story
+    assert short.violation is not None
+    assert long.violation is not None
+    assert short.violation.promise == long.violation.promise
+    assert len(short.script.operations) + len(short.script.faults) < 12
+    assert any(str(short.violation) in line for line in story)
+    assert any("upsert" in line for line in story)
+    names: dict[str, object] = {}
+    exec(compile(ast.parse(written(short, 1)), "written", "exec"), names)
+    test = next(value for name, value in names.items() if name.startswith("test_"))
+    assert callable(test)
+    with BUG.plant(), pytest.raises(AssertionError, match=short.violation.promise):
+        test()
+    test()  # Without the bug it holds.
+
+
+def test_a_world_without_a_process_has_nothing_of_its() -> None:
+    operations = tuple(Operation(600 + i, i, "put", i + 1, ("k",), 100 + i, replicas=2) for i in range(3))
+    faults = (Fault(700, "kill_client", 50, "client-1"), Fault(800, "cut", 50, "client-2", "node-1"))
+    found = list(smaller_worlds(Script(1, Shape(2, 2, 3), operations, faults)))
+    assert [one.shape.clients for one in found[:3]] == [2, 2, 2]
+    without_the_second = found[1]
+    assert [one.client for one in without_the_second.operations] == [0, 1]
+    assert [fault.one for fault in without_the_second.faults] == ["client-1"]
+    without_a_node = found[3]
+    assert {one.replicas for one in without_a_node.operations} == {1}
+    assert len(without_a_node.faults) == 1
+
+
+def test_faults_are_placed_behind_events_of_whom_they_befall() -> None:
+    script = SHORT_SCRIPTS["put"]
+    faults = single_faults(script)
+    assert len(faults) > 100
+    assert {fault.one for fault in faults} >= {"master-0", "master-1", "node-0", "client-0"}
+    assert len(list(exhausted(script, every=50))) == -(-len(faults) // 50)
+    two = next(exhausted(script, every=50, pairs=True))
+    assert len(two.faults) == len(script.faults) + 2
+
+
+@pytest.mark.parametrize("name", SHORT_SCRIPTS)
+def test_a_short_script_holds_with_a_fault_at_some_moments(name: str) -> None:
+    """`exhaust` takes all of them."""
+    for script in exhausted(SHORT_SCRIPTS[name], every=97):
+        found = run(script)
+        assert found.violation is None, f"{found.violation}: {script.faults}"
+
+
+def test_a_fault_behind_an_event_strikes_there() -> None:
+    script = SHORT_SCRIPTS["put"]
+    fault = single_faults(script)[0]
+    struck = told(msgspec.structs.replace(script, faults=(fault,)))
+    assert any(fault.kind in text for _, text, _ in struck.lines)
+
+
+def test_the_commands_say_what_they_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--seeds", "2", "--jobs", "1"]) == 0
+    assert "2 seeds from 0 on: 0 broke a promise" in capsys.readouterr().err
+    assert main(["shrink", "0", "--runs", "1"]) == 0
+    assert "nothing to make shorter" in capsys.readouterr().err
+    with BUG.plant():
+        seed = broken_by_the_bug().seed
+        assert main(["run", "--start", str(seed), "--seeds", "1", "--jobs", "1"]) == 1
+        said = capsys.readouterr()
+        assert f"replay {seed}" in said.err
+        assert "client-" in said.out
+        assert main(["replay", str(seed)]) == 1
+        assert "trace" in capsys.readouterr().err
+        target = tmp_path / "stories" / "test_found.py"
+        assert main(["shrink", str(seed), "--runs", "3", "--write", str(target)]) == 1
+    assert "assert found.violation is None" in target.read_text()
