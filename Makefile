@@ -13,11 +13,7 @@ START ?= 1000
 APT_PACKAGES := etcd-server zookeeper openssl
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help up check fmt bench soak clean apt
-=======
-.PHONY: help up check sim fmt bench clean apt
->>>>>>> e747acb480adf8b423c9c276e6cd3cd0350e1200
+.PHONY: help up check sim fmt bench soak clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
