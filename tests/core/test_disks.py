@@ -203,6 +203,18 @@ def test_a_disk_in_trouble_takes_no_more_files_and_says_why() -> None:
     world.check()
 
 
+def test_mounting_a_disk_that_is_there_changes_nothing_and_has_it_compare_its_files() -> None:
+    """A node does so for every new primary."""
+    world, nodes = with_disk()
+    world.pass_time(600)
+    nodes.take()
+    before = world.state.index
+    nodes.mount_disk("a", 5, DISK, log_id=world.state.log_id)
+    assert world.state.index == before
+    world.pass_time(600)
+    assert [told.body for told in nodes.take("gc")] == [c.CollectGarbage(DISK, b"", True)]
+
+
 def test_bad_disks_are_refused() -> None:
     world, nodes = with_disk()
     with pytest.raises(UnknownNode):

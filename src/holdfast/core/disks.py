@@ -69,7 +69,9 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
         if other.name.node == request.node and other.handle != handle and not other.away
     ]
     name = SegmentName(request.node, request.disk, 0)
-    records.append(SegmentMounted(handle, name, size, request.data_address, "", request.host, DISK))
+    as_known = known is not None and (known.name, known.data_address) == (name, request.data_address)
+    if known is None or not as_known or known.away or known.closed:
+        records.append(SegmentMounted(handle, name, size, request.data_address, "", request.host, DISK))
     if handle not in member.handles:
         member.handles.append(handle)
     primary.disk_kept_until.pop(handle, None)

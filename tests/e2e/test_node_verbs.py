@@ -1,0 +1,67 @@
+"""`holdfast drain` and what `holdfast nodes` can change, as commands against real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.processes import SOURCE
+from tests.e2e.rig import Rig
+
+
+def holdfast(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments, "--address", rig.address],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        timeout=90,
+    )
+
+
+def facts(ran: subprocess.CompletedProcess[str]) -> Any:
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_drain_watches_until_the_node_is_empty_and_cancel_opens_it_again() -> None:
+    with Rig("32MiB", nodes=2, lease_ttl_ms=300) as rig, rig.connect() as cache:
+        assert cache.put_many({f"k{i}": b"x" * 50_000 for i in range(100)}) == 100
+        drained = holdfast(rig, "drain", "bench-0")
+        assert drained.returncode == 0, drained.stderr
+        assert "bench-0 is empty and can be stopped" in drained.stdout
+        listed = {node["name"]: node for node in facts(holdfast(rig, "nodes", "--json"))}
+        assert (listed["bench-0"]["mode"], listed["bench-0"]["used_bytes"]) == ("draining", 0)
+        assert "draining" in holdfast(rig, "nodes").stdout
+        assert facts(holdfast(rig, "drain", "bench-0", "--cancel", "--json"))["mode"] == "open"
+        assert len(cache.get_many([f"k{i}" for i in range(100)])) == 100
+
+
+def test_nodes_are_cordoned_resized_and_slowed_down() -> None:
+    with Rig("32MiB") as rig:
+        assert facts(holdfast(rig, "drain", "bench-0", "--cordon-only", "--json"))["mode"] == "cordoned"
+        assert facts(holdfast(rig, "nodes", "uncordon", "bench-0", "--json"))["mode"] == "open"
+        assert facts(holdfast(rig, "nodes", "cordon", "bench-0", "--json"))["mode"] == "cordoned"
+        assert facts(holdfast(rig, "nodes", "uncordon", "bench-0", "--json"))["mode"] == "open"
+        assert facts(holdfast(rig, "nodes", "resize", "bench-0", "16MiB", "--json"))["capacity_bytes"] == 16 << 20
+        assert "at most" in facts(holdfast(rig, "nodes", "copy-rate", "10MiB", "--json"))["done"]
+        assert "0 unfinished" in facts(holdfast(rig, "nodes", "revoke-client", "77", "--json"))["done"]
+
+
+def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
+    with Rig("32MiB") as rig:
+        for arguments, text in (
+            (("drain", "nobody"), "no node is called"),
+            (("drain", "bench-0", "--cancel", "--cordon-only"), "contradict"),
+            (("nodes", "paint", "bench-0"), "is none of"),
+            (("nodes", "resize", "bench-0", "much"), "is not a size"),
+            (("nodes", "revoke-client", "x"), "no client's number"),
+            (("nodes", "revoke-client", "0"), "no client's number"),
+        ):
+            ran = holdfast(rig, *arguments)
+            assert ran.returncode != 0
+            assert text in ran.stderr
+        assert facts(holdfast(rig, "nodes", "--json"))[0]["mode"] == "open"
