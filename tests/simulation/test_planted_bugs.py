@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 
 from simulation.planted import PLANTED, Planted, hunt
+from simulation.planted_designs import PLANTED_DESIGNS
 from simulation.planted_sessions import PLANTED_IN_SESSIONS
 
-ALL = [*PLANTED.values(), *PLANTED_IN_SESSIONS]
+ALL = [*PLANTED.values(), *PLANTED_DESIGNS, *PLANTED_IN_SESSIONS]
 QUICK = 60
 
 
