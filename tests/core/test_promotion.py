@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from holdfast.core.apply import apply
 from holdfast.core.digest import digest
+from holdfast.core.drift import lengthened
 from holdfast.core.promotion import guard_ms, promote
+from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
+from holdfast.messages.records import SettingsChanged
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load
 from tests.core.world import CLIENT, World
@@ -177,3 +181,14 @@ def test_a_snapshot_without_objects_is_a_snapshot_too() -> None:
     restored = load(b"".join(dump(world.state, Position(index=world.state.index), world.now)), 5)
     assert restored.faults == []
     assert digest(restored.state.catalogue) == digest(world.state.catalogue)
+
+
+def test_a_shorter_session_does_not_shorten_what_an_earlier_master_promised() -> None:
+    """I4: through a second failover too, a follower that nobody has answered since holds on to the longer time."""
+    state = State()
+    for lease_ms, jeopardy_ms in ((60_000, 90_000), (2_000, 3_000)):
+        apply(state, SettingsChanged(1, 1, 1, lease_ms, jeopardy_ms), 0)
+    state.sessions[7] = "node"
+    primary = promote(state, Rules(), 1_000, True, 0)
+    assert not primary.sessions.overdue(150_000)
+    assert primary.sessions.overdue(lengthened(150_000))

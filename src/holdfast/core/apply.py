@@ -85,7 +85,9 @@ def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> 
     state.grant_timeout_ms = record.grant_timeout_ms
     state.longest_lease_ms = max(record.longest_lease_ms or state.longest_lease_ms, record.lease_ttl_ms)
     state.changed = record.changed
-    state.session_lease_ms, state.session_jeopardy_ms = record.session_lease_ms, record.session_jeopardy_ms
+    # Never less: a follower that no later master has answered holds on to what an earlier one promised (I4).
+    state.session_lease_ms = max(state.session_lease_ms, record.session_lease_ms)
+    state.session_jeopardy_ms = max(state.session_jeopardy_ms, record.session_jeopardy_ms)
     return []
 
 
