@@ -188,3 +188,23 @@ def test_a_reader_renews_while_the_log_takes_no_more_unless_its_object_is_on_its
     writer.ask(q.Remove(["key"], 1, force=True))
     assert writer.ask(seen) is None, "a removal that may yet be undone is not told"
     assert writer.write()[-1] == q.Presence(b"\0", 10_000)
+
+
+def test_what_is_on_its_way_to_be_free_is_not_evicted_for_again() -> None:
+    """While the record of an eviction waits for a slow log, ticks and puts must not evict the rest of the cache."""
+    writer = Writer(high_watermark=0.9, eviction_margin=0.1)
+    for serial in range(1, 16):
+        writer.grant(serial, 4_096)
+        writer.write()
+        writer.commit(serial, f"k{serial}", 4_096)
+        writer.write()
+    for _ in range(20):
+        writer.now += 50
+        writer.engine.tick(writer.now)
+    gone = writer.engine.evicted
+    assert 0 < gone <= 3, "down to 80% of sixteen"
+    for serial in range(20, 30):
+        assert writer.grant(serial, 6_000) is None
+    assert writer.engine.evicted <= gone + 3
+    writer.write()
+    assert writer.engine.primary.unlent_bytes == 0

@@ -31,6 +31,10 @@ Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 """Per segment: offsets and lengths that nothing occupies any more."""
 
 
+def bytes_of(freed: Freed) -> int:
+    return sum(int(lengths.sum()) for _, _, lengths in freed)
+
+
 def apply(state: State, record: Record, now: Instant) -> Freed:
     freed = _APPLY[type(record)](state, record, now)
     state.index += 1

@@ -130,8 +130,8 @@ def over_watermark(primary: Primary) -> int:
     """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
     in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
     capacity = sum(segment.usable_bytes for segment in in_use)
-    # What is on its way to a disk is about to come free.
-    used = sum(map(primary.used_on, in_use)) - primary.copies.leaving_bytes
+    # What is on its way to a disk is about to come free, and so is what a record freed that is not durable yet.
+    used = sum(map(primary.used_on, in_use)) - primary.copies.leaving_bytes - primary.unlent_bytes
     return excess_bytes(primary.rules, capacity, used)
 
 
@@ -146,6 +146,8 @@ def make_room(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, lis
 
     How many went, and the record of it, if evictions are logged.
     """
+    if primary.unlent_bytes >= need_bytes:
+        return 0, []  # Enough is about to come free; if it lies badly, there is more to evict then.
     margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
     slots = victims(primary.state, max(need_bytes, margin), now, primary.rules.evict_soft_pinned)
     return len(slots), let_go(primary, slots, now)

@@ -82,6 +82,8 @@ class Primary:
         self.members: dict[str, Member] = {}
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
+        self.unlent_bytes = 0
+        """Freed by records that are not durable yet, and so about to be lent again."""
         self.evicted = 0
         """Objects, since this primary began."""
         self.urgent = False

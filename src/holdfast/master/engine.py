@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.core.apply import Freed
+from holdfast.core.apply import Freed, bytes_of
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
 from holdfast.core.placement import why_no_room
@@ -102,8 +102,6 @@ class Engine:
         self._queued = primary.sessions.session_epoch
         self._unsaid: deque[tuple[int, int]] = deque()
         """(index that must be durable, number of the last command that rests on it)"""
-        self._to_lend = 0
-        """Records that freed something and are not durable: what they freed is about to be lent."""
 
     @property
     def state(self) -> State:
@@ -281,7 +279,7 @@ class Engine:
             if self.state.topology != topology:
                 self._topology_index = index
             if freed or isinstance(record, SettingsChanged):
-                self._to_lend += bool(freed)
+                self.primary.unlent_bytes += bytes_of(freed)
                 log.when_durable(index, partial(self._count_durable, record, freed))
         if log is not None and records:
             self.on_record()
@@ -302,7 +300,7 @@ class Engine:
             self.failures[error.code] += 1
 
     def _count_durable(self, record: Record, freed: Freed) -> None:
-        self._to_lend -= bool(freed)
+        self.primary.unlent_bytes -= bytes_of(freed)
         self._count(record, freed)
 
     def _count(self, record: Record, freed: Freed) -> None:
@@ -365,7 +363,7 @@ class Engine:
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
         self._tell_nodes(now)
-        if self._parked and not self._to_lend:
+        if self._parked and not self.primary.unlent_bytes:
             self._freed = self._freed or self._retry_oldest(now)
         if self._parked and self._freed:
             self._retry_parked(now)
