@@ -136,3 +136,23 @@ async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() 
     assert waiting.result().proof == "silence"
     await one.close()
     await two.close()
+
+
+async def test_a_leader_that_was_dropped_may_have_been_renewed_a_moment_before() -> None:
+    """I12, found by simulation: it does not hear of the drop, and answers for as long as its last renewal lets it."""
+    clock = HandClock()
+    store = MemoryStore(clock.read)
+    one, two = (MemoryCoordination(store, "c", 5000, clock.read, clock.sleep) for _ in range(2))
+    old = await soon(one.campaign("one"))
+    waiting = asyncio.ensure_future(two.campaign("two"))
+    await clock.pass_time(2.5)
+    seen_until = old.valid_until
+    # Its renewal and its drop lie between two looks.
+    store.cluster("c").beat = 1_000
+    store.expire_leader("c")
+    await clock.pass_time(seen_until - clock.now + 0.2)
+    assert not waiting.done(), "it counts from the drop, not from the last renewal that it saw"
+    await clock.pass_time(3)
+    assert waiting.result().proof == "silence"
+    await one.close()
+    await two.close()

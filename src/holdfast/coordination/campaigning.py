@@ -21,6 +21,8 @@ log = logging.getLogger("holdfast.coordination")
 RETRY_S = 0.2
 AWAY_SHARE = 1 / 2
 """Of the leader's time to live: a watcher that has not looked for longer begins to count anew."""
+EARLY_SHARE = 1 / 4
+"""A leader that is dropped this much before its time did not run out: somebody dropped it."""
 LOOK_SHARE = 1 / 5
 """It looks well within that, however rare the backend's own looks are."""
 
@@ -46,6 +48,7 @@ class Silence:
         self._mark: object = None
         self._looked_at = float("-inf")
         self._until: float | None = None
+        self._was_there = False
 
     def observe(self, look: Look) -> bool:
         now = self._timing.clock()
@@ -55,6 +58,10 @@ class Silence:
             self._until = look.promised_until
         elif self._until is None or was_away or (look.mark is not None and look.mark != self._mark):
             self._until = now + self._timing.ttl_s
+        elif look.mark is None and self._was_there and now < self._until - self._timing.ttl_s * EARLY_SHARE:
+            # It may have been renewed since the last look, up to this moment.
+            self._until = now + self._timing.ttl_s
+        self._was_there = look.mark is not None
         if look.mark is not None:
             self._mark = look.mark
         return now >= self._until
