@@ -346,7 +346,7 @@ PLANTED = {
         Planted("forget the boot id", forget_the_boot_id, ("I2", "I14"), 60),
         Planted("evict the leased", evict_the_leased, ("I2", "I8"), 60),
         Planted("forget answers of removals", forget_answers_of_removals, ("I7",), 400),
-        Planted("a commit asked again is a new one", a_commit_asked_again_is_a_new_one, ("I7",), 60),
+        Planted("a commit asked again is a new one", a_commit_asked_again_is_a_new_one, ("I7",), 200),
         Planted("write over TCP after clean", write_over_tcp_after_clean, ("I2",), 1000),
         Planted("take every writer for gone", take_every_writer_for_gone, ("I2", "I9", "I11"), 60),
         Planted("count a lease from its answer", count_a_lease_from_its_answer, ("I2", "I8"), 1000),
