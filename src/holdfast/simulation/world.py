@@ -251,14 +251,15 @@ class World:
         return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
 
     def _refuse(self, fault: Fault) -> Callable[[], None]:
-        """A master loses one of its networks: the others are refused, the store is out of reach, and yet it lives and
-        its clients reach it. Who guesses that it is dead is wrong."""
+        """A master loses one of its networks: the others are refused, the store and a client are out of reach, and
+        yet it lives and its other clients reach it. Who guesses that it is dead is wrong."""
         others = [name for name in self.masters if name != fault.one]
         for other in others:
             self.network.reset(fault.one, other)
         turned_away = [(other, fault.one) for other in others]
         self.network.refused += turned_away
-        unheard = [self._cut(Fault(0, "cut", 0, *way)) for way in ((fault.one, STORE), (STORE, fault.one))]
+        lost = [(fault.one, name) for name in (STORE, fault.other) if name]
+        unheard = [self._cut(Fault(0, "cut", 0, *way)) for one in lost for way in (one, one[::-1])]
 
         def end() -> None:
             for way in turned_away:
