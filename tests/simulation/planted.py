@@ -352,8 +352,8 @@ PLANTED = {
     )
 }
 
-NOT_FOUND = (
+TOO_RARE = (
     Planted("take away right after a guess", take_away_right_after_a_guess, ("I2", "I7", "I8"), 1000),
     Planted("write over TCP after clean", write_over_tcp_after_clean, ("I2",), 1000),
 )
-"""No seed has found these yet: what it takes comes together too rarely. A hole that is known; no test claims otherwise."""
+"""No seed has found these: what they take comes together too rarely. Scripts by hand do."""

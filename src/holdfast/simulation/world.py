@@ -251,15 +251,14 @@ class World:
         return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
 
     def _refuse(self, fault: Fault) -> Callable[[], None]:
-        """A master loses one of its networks: the others are refused, the store and a client are out of reach, and
+        """A master loses one of its networks: the others and a client are refused, the store is out of reach, and
         yet it lives and its other clients reach it. Who guesses that it is dead is wrong."""
-        others = [name for name in self.masters if name != fault.one]
+        others = [name for name in (*self.masters, fault.other) if name not in (fault.one, "")]
         for other in others:
             self.network.reset(fault.one, other)
         turned_away = [(other, fault.one) for other in others]
         self.network.refused += turned_away
-        lost = [(fault.one, name) for name in (STORE, fault.other) if name]
-        unheard = [self._cut(Fault(0, "cut", 0, *way)) for one in lost for way in (one, one[::-1])]
+        unheard = [self._cut(Fault(0, "cut", 0, *way)) for way in ((fault.one, STORE), (STORE, fault.one))]
 
         def end() -> None:
             for way in turned_away:
