@@ -192,8 +192,10 @@ def _draw_fault(
     share = chance.choice((0.1, 0.3, 0.8))
     everybody = [*masters, *nodes, *clients]
     match kind:
-        case "kill_master" | "pause_master" | "spoil_snapshot" | "refuse":
+        case "kill_master" | "pause_master" | "spoil_snapshot":
             return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
+        case "refuse":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(masters), chance.choice(clients))
         case "kill_node" | "pause_node" | "command":
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
         case "kill_client" | "pause_client":

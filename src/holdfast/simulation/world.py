@@ -251,9 +251,9 @@ class World:
         return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
 
     def _refuse(self, fault: Fault) -> Callable[[], None]:
-        """A master loses one of its networks: the others are refused, the store is out of reach, and yet it lives and
-        its clients reach it. Who guesses that it is dead is wrong."""
-        others = [name for name in self.masters if name != fault.one]
+        """A master loses one of its networks: the others and a client are refused, the store is out of reach, and
+        yet it lives and its other clients reach it. Who guesses that it is dead is wrong."""
+        others = [name for name in (*self.masters, fault.other) if name not in (fault.one, "")]
         for other in others:
             self.network.reset(fault.one, other)
         turned_away = [(other, fault.one) for other in others]
