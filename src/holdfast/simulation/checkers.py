@@ -23,9 +23,10 @@ from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
 from holdfast.simulation.stories import subjects_of, text_of
 from holdfast.simulation.violations import Broken, Violation
-from holdfast.simulation.world import World
+from holdfast.simulation.world import LEADER_TTL_MS, World
 from holdfast.simulation.write_checks import WriteChecks
 
+GUESS_NS = int(LEADER_TTL_MS * 1.05) * MS
 LOOK_NS = 100 * MS
 
 
@@ -42,6 +43,8 @@ class Checkers:
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
         """(epoch, is the end of the one before it sure?)"""
+        self._guessed: list[tuple[int, int]] = []
+        """(from, until): an earlier primary may answer beside the one that took over by a guess."""
         self._seen_batch = 0
         self._looked: dict[str, tuple[int, int, int]] = {}
         """What was there at the last look: (state, index, durable index) of each master."""
@@ -62,6 +65,9 @@ class Checkers:
         record = cluster.record
         if record is not None and (not self._terms or record.epoch > self._terms[-1][0]):
             self._terms.append((record.epoch, not record.doubtful))
+            if record.doubtful:
+                now_ns = self.world.scheduler.now_ns
+                self._guessed.append((now_ns, now_ns + GUESS_NS))
             self.world.tell(
                 f"epoch {record.epoch} begins at {record.address}{' by a guess' if record.doubtful else ''}"
             )
@@ -230,6 +236,7 @@ class Checkers:
                     volatile = operation.durability == "memory" and known not in in_log
                     if known in left or volatile:
                         steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
+            steps = [step for step in steps if not self._is_a_miss_after_a_guess(step)]
             if not self.world.rules.logs_evictions:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
             possible = is_linearizable(steps)
@@ -237,6 +244,12 @@ class Checkers:
                 self.undecided += 1
             elif not possible:
                 self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
+
+    def _is_a_miss_after_a_guess(self, step: Step) -> bool:
+        """Until its deadline the earlier primary may not know of what was put since. What it has, nobody takes away."""
+        if step.effect != "sees" or step.number != 0:
+            return False
+        return any(step.from_ns <= until and start <= step.until_ns for start, until in self._guessed)
 
 
 def _where(error: Exception) -> str:
