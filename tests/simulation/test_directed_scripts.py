@@ -35,7 +35,7 @@ def a_writer_that_comes_late(seed: int, leader: int) -> Script:
     return Script(seed, Shape(2, 1, 3, segment_bytes=1 << 20), (late, *puts, *gets), faults)
 
 
-@pytest.mark.parametrize(("bug", "script"), zip(TOO_RARE, (a_wrong_guess, a_writer_that_comes_late), strict=True))
+@pytest.mark.parametrize(("bug", "script"), list(zip(TOO_RARE, (a_wrong_guess, a_writer_that_comes_late), strict=True)))
 def test_what_is_too_rare_for_a_seed(bug: Planted, script: Callable[[int, int], Script]) -> None:
     """I2, I7: found with the bug, and kept without it."""
     scripts = [script(seed, leader) for seed in SEEDS for leader in (0, 1)]
