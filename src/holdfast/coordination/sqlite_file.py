@@ -67,15 +67,27 @@ def lay_out_wal(connection: sqlite3.Connection, path: Path) -> None:
     wal = Path(f"{path}-wal")
     # It is only for speed: a full disk, or a writer that keeps the lock, is told about by the next batch.
     with contextlib.suppress(OSError, sqlite3.Error):
-        if wal.stat().st_size >= WAL_READY_BYTES:
+        disk = os.statvfs(path.parent)
+        if wal.stat().st_size >= WAL_READY_BYTES or disk.f_bavail * disk.f_frsize < 4 * WAL_READY_BYTES:
             return
         connection.execute("BEGIN IMMEDIATE")
-        with wal.open("r+b") as file:
-            size = file.seek(0, os.SEEK_END)
+        try:
+            _lengthen(wal)
+        finally:
+            # The lock must not outlive a disk that is full.
+            connection.execute("ROLLBACK")
+
+
+def _lengthen(wal: Path) -> None:
+    with wal.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
             file.write(bytes(max(0, WAL_READY_BYTES - size)))
             file.flush()
             os.fsync(file.fileno())
-        connection.execute("ROLLBACK")
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def translated(error: sqlite3.Error, path: Path) -> HoldfastError:
