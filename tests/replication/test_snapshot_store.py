@@ -107,3 +107,16 @@ def test_without_a_directory_it_is_said(tmp_path: Path) -> None:
     assert store.kept() == []
     with pytest.raises(SnapshotFailed, match="data-dir"):
         store.write(*store.take(standby_at(5)))
+
+
+def test_a_corrupt_one_counts_no_more(tmp_path: Path) -> None:
+    """I18, found by simulation: while it counted, no other was fetched, and the log was trimmed past this master."""
+    store = SnapshotStore(tmp_path)
+    standby = standby_at(3)
+    kept = store.write(*store.take(standby))
+    content = bytearray(kept.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    kept.path.write_bytes(content)
+    assert store.newest() is None
+    assert store.kept() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["spoiled-snapshot"]

@@ -22,6 +22,7 @@ from holdfast.replication.standby import Standby
 
 log = structlog.get_logger("holdfast.snapshots")
 _NAME = re.compile(r"snapshot-(\d{15})\.hfs")
+SPOILED = "spoiled-snapshot"
 KEPT = 3
 PIECE_BYTES = 4 << 20
 
@@ -73,11 +74,19 @@ class SnapshotStore:
                 restored = load(one.path.read_bytes(), now_ms())
             except (CorruptSnapshot, OSError) as error:
                 log.error("a snapshot cannot be used; the next older one is taken", file=one.path.name, why=str(error))
+                if isinstance(error, CorruptSnapshot):
+                    self._set_aside(one)
                 continue
             for fault in restored.faults:
                 log.error("an entry of a snapshot was left out", file=one.path.name, why=fault)
             return Standby(restored.state, restored.position)
         return None
+
+    def _set_aside(self, spoiled: Kept) -> None:
+        """It counts no more, so that one like it, or an older one, is fetched from another master. The last such file
+        stays, for whoever wants to know what became of it."""
+        with contextlib.suppress(OSError):  # The disk may fail altogether: the next start meets it again.
+            spoiled.path.replace(spoiled.path.with_name(SPOILED))
 
     def take(self, standby: Standby) -> tuple[int, bytes]:
         """The standby's state now, for `write`. Nothing else may run meanwhile: it must not change."""

@@ -52,6 +52,7 @@ class DiskStore(SnapshotStore):
             try:
                 restored = load(self._disk.files[one.batch], now_ms())
             except CorruptSnapshot:
+                del self._disk.files[one.batch]
                 continue
             return Standby(restored.state, restored.position)
         return None
