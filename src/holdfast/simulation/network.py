@@ -75,6 +75,13 @@ class Endpoint(asyncio.Transport):
 
     abort = close
 
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+        protocol.connection_made(self)
+        self.resume_reading()
+        if self.closed:  # It was broken before anybody had it.
+            self.owner.call_soon(protocol.connection_lost, ConnectionResetError("reset"))
+
     def lose(self, error: Exception | None) -> None:
         """The connection is over on this side."""
         if self.closed:
@@ -214,9 +221,8 @@ class Network:
         connected: asyncio.Future[Endpoint] = owner.create_future()
         self.scheduler.after(self.delay_ns(), partial(self._knock, connected, owner, host, port))
         endpoint = await connected
-        protocol = endpoint.protocol = factory()
-        protocol.connection_made(endpoint)
-        endpoint.resume_reading()
+        protocol = factory()
+        endpoint.begin(protocol)
         return endpoint, protocol
 
     def _knock(self, connected: asyncio.Future[Endpoint], owner: ProcessLoop, host: str, port: int) -> None:
@@ -264,9 +270,7 @@ class Network:
 
 
 def _accept(endpoint: Endpoint, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-    endpoint.protocol = factory()
-    endpoint.protocol.connection_made(endpoint)
-    endpoint.resume_reading()
+    endpoint.begin(factory())
 
 
 def _refused(connected: asyncio.Future[Endpoint], refusal: Exception) -> None:
