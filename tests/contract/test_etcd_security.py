@@ -58,6 +58,20 @@ async def test_user_and_password_are_used_and_a_token_that_ran_out_is_renewed(gu
         await coordination.close()
 
 
+async def test_requests_that_meet_the_end_of_a_token_together_all_go_on(guarded_etcd: Server) -> None:
+    url = f"etcd://127.0.0.1:{guarded_etcd.port}/c?user=root&password=p%26ss%20word"
+    coordination = await open_coordination(url)
+    assert isinstance(coordination, EtcdCoordination)
+    try:
+        term = await soon(coordination.campaign("one:7070"))
+        await append_all(term, 1, [b"a"])
+        coordination._channel._token = "this one ran out"
+        found = await soon(asyncio.gather(*(read_log(coordination, 0, 1) for _ in range(8))))
+        assert found == [[(1, b"a")]] * 8
+    finally:
+        await coordination.close()
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for this machine that is its own authority."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.coordination.memory import MemoryCoordination, named_store
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.whereabouts import Masters, Round
 from holdfast.errors import BadValue, Unreachable
 
 
@@ -50,3 +50,13 @@ def test_an_address_that_is_none_is_refused() -> None:
     for text in ("", "carrier-pigeon://x/y", "host:port"):
         with pytest.raises(BadValue):
             Masters(text)
+
+
+def test_a_round_of_knocking_follows_each_hint_once_and_ends() -> None:
+    """I10: two standbys that name each other do not keep anybody going around."""
+    masters = Round(["one", "two"])
+    knocked = []
+    while (address := masters.next()) is not None:
+        knocked.append(address)
+        masters.hinted({"one": "three", "three": "one", "two": ""}[address])
+    assert knocked == ["one", "three", "two"]

@@ -6,6 +6,7 @@ answer is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +99,7 @@ class EtcdChannel:
         self._at = 0
         self._open: dict[int, Stubs] = {}
         self._token = ""
+        self._logging_in = asyncio.Lock()
         self._watching: Any = None
 
     def _stubs(self) -> Stubs:
@@ -116,25 +118,28 @@ class EtcdChannel:
             if self._watching is not None:
                 self._watching.cancel()
 
-    def _metadata(self) -> list[tuple[str, str]]:
+    def _metadata(self, token: str) -> list[tuple[str, str]]:
         # A member that was cut off from the others must say so instead of waiting for them.
         found = [("hasleader", "true")]
-        if self._token:
-            found.append(("token", self._token))
+        if token:
+            found.append(("token", token))
         return found
 
-    async def authenticate(self) -> None:
+    async def authenticate(self, stale: str = "") -> None:
         try:
-            await self._authenticate()
+            await self._replace_token(stale)
         except grpc.aio.AioRpcError as error:
             raise told(error, self.place, writes=False) from error
 
-    async def _authenticate(self) -> None:
+    async def _replace_token(self, stale: str) -> None:
+        """Many requests meet the end of a token together: the first one logs in, the others take what it got."""
         user = self.place.options.get("user", "")
-        if user:
-            request = rpc.AuthenticateRequest(name=user, password=self.place.options.get("password", ""))
-            self._token = ""
-            self._token = (await self._try(lambda stubs: stubs.auth.Authenticate, request, self.answer_s)).token
+        async with self._logging_in:
+            if user and self._token == stale:
+                request = rpc.AuthenticateRequest(name=user, password=self.place.options.get("password", ""))
+                # etcd refuses even this request if it carries a token that ran out.
+                answer = await self._try(lambda stubs: stubs.auth.Authenticate, request, self.answer_s, token="")
+                self._token = answer.token
 
     async def read(self, method: Callable[[Stubs], Any], request: Any) -> Any:
         """Harmless to ask again: every member is tried."""
@@ -156,19 +161,20 @@ class EtcdChannel:
             raise told(error, self.place, writes=True) from error
 
     async def _with_token(self, method: Callable[[Stubs], Any], request: Any, try_s: float) -> Any:
+        used = self._token
         try:
-            return await self._try(method, request, try_s)
+            return await self._try(method, request, try_s, used)
         except grpc.aio.AioRpcError as error:
             # A token runs out, and dies with the member that gave it; what it refused was not done.
-            if not self._token or not is_stale_token(error):
+            if not used or not is_stale_token(error):
                 raise
-        await self._authenticate()
-        return await self._try(method, request, try_s)
+        await self._replace_token(used)
+        return await self._try(method, request, try_s, self._token)
 
-    async def _try(self, method: Callable[[Stubs], Any], request: Any, try_s: float) -> Any:
+    async def _try(self, method: Callable[[Stubs], Any], request: Any, try_s: float, token: str) -> Any:
         at = self._at
         try:
-            return await method(self._stubs())(request, timeout=try_s, metadata=self._metadata())
+            return await method(self._stubs())(request, timeout=try_s, metadata=self._metadata(token))
         except grpc.aio.AioRpcError as error:
             if error.code() in (
                 grpc.StatusCode.UNAVAILABLE,
@@ -181,8 +187,8 @@ class EtcdChannel:
 
     async def keep_alive(self, lease: int) -> int:
         """The seconds that the lease has again; 0 if it is gone."""
-        at = self._at
-        call = self._stubs().lease.LeaseKeepAlive(timeout=self.answer_s, metadata=self._metadata())
+        at, used = self._at, self._token
+        call = self._stubs().lease.LeaseKeepAlive(timeout=self.answer_s, metadata=self._metadata(used))
         try:
             await call.write(rpc.LeaseKeepAliveRequest(ID=lease))
             answer = await call.read()
@@ -191,8 +197,8 @@ class EtcdChannel:
             return int(answer.TTL)
         except grpc.aio.AioRpcError as error:
             self._next_member(at)
-            if self._token and is_stale_token(error):
-                await self.authenticate()
+            if used and is_stale_token(error):
+                await self.authenticate(used)
             raise told(error, self.place, writes=False) from error
         finally:
             call.cancel()
@@ -200,7 +206,7 @@ class EtcdChannel:
     async def watch(self, keys: list[bytes], prefix: bytes) -> AsyncIterator[list[bytes]]:
         """Those of the keys, and under the prefix, that changed, as one member tells it; ends when that fails. Nobody
         may rely on it alone."""
-        call = self._stubs().watch.Watch(metadata=self._metadata())
+        call = self._stubs().watch.Watch(metadata=self._metadata(self._token))
         self._watching = call
         try:
             for key in keys:

@@ -65,3 +65,23 @@ class Masters:
     def failed(self) -> None:
         """The first one did not help: begin with the next one."""
         self._turn += 1
+
+
+class Round:
+    """One round of knocking at those that may lead. Whoever names another is believed once: that one is next."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._waiting = list(addresses)
+        self._tried: set[str] = set()
+
+    def next(self) -> str | None:
+        """Whom to try now; None when all have been."""
+        if not self._waiting:
+            return None
+        address = self._waiting.pop(0)
+        self._tried.add(address)
+        return address
+
+    def hinted(self, address: str) -> None:
+        if address and address not in self._tried:
+            self._waiting.insert(0, address)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.whereabouts import Masters, Round
 from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
-from holdfast.session.thread_line import CONNECT_SECONDS
+from holdfast.session.thread_line import CLOSED_TEXT, CONNECT_SECONDS
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.patience import SILENCE_SECONDS
 
@@ -118,20 +118,16 @@ class TaskLine:
 
     async def _dial(self, deadline: float) -> AsyncChannel:
         last: HoldfastError = Unreachable("no master is known; nothing was sent")
-        masters = self._masters
-        waiting = await asyncio.to_thread(masters.candidates) if masters.looks_up else masters.candidates()
-        tried: set[str] = set()
-        while waiting and not self.is_closed():
-            address = waiting.pop(0)
-            tried.add(address)
+        known = self._masters
+        masters = Round(await asyncio.to_thread(known.candidates) if known.looks_up else known.candidates())
+        while not self.is_closed() and (address := masters.next()) is not None:
             try:
                 channel = await AsyncChannel.open(address, self._hello, deadline, self._silence_seconds)
             except HoldfastError as error:
                 last = error
-                if error.hint and error.hint not in tried:
-                    waiting.insert(0, error.hint)
+                masters.hinted(error.hint)
                 continue
             if not self.is_closed():
                 return channel
             channel.close()
-        raise Unreachable("this follower was closed; nothing was sent") if self.is_closed() else last
+        raise Unreachable(CLOSED_TEXT) if self.is_closed() else last

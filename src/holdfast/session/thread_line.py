@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeVar
 
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.whereabouts import Masters, Round
 from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
@@ -20,7 +20,7 @@ from holdfast.transport.patience import SILENCE_SECONDS
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
-_CLOSED_TEXT = "this follower was closed; nothing was sent"
+CLOSED_TEXT = "this follower was closed; nothing was sent"
 
 
 class ThreadLine:
@@ -105,21 +105,17 @@ class ThreadLine:
             return self._channel
 
     def _dial(self, deadline: float) -> Channel:
-        """The first of those that may lead which welcomes us; hints are followed once around."""
+        """The first of those that may lead which welcomes us."""
         last: HoldfastError = Unreachable("no master is known; nothing was sent")
-        tried: set[str] = set()
-        waiting = self._masters.candidates()
-        while waiting and not self.is_closed():
-            address = waiting.pop(0)
-            tried.add(address)
+        masters = Round(self._masters.candidates())
+        while not self.is_closed() and (address := masters.next()) is not None:
             try:
                 channel = Channel.open(address, self._hello, deadline, self._silence_seconds)
             except HoldfastError as error:
                 last = error
-                if error.hint and error.hint not in tried:
-                    waiting.insert(0, error.hint)
+                masters.hinted(error.hint)
                 continue
             if not self.is_closed():
                 return channel
             channel.close()
-        raise Unreachable(_CLOSED_TEXT) if self.is_closed() else last
+        raise Unreachable(CLOSED_TEXT) if self.is_closed() else last
