@@ -132,7 +132,8 @@ def seen_number(value: object) -> int:
 def is_linearizable(steps: Iterable[Step]) -> bool | None:
     """None: too many orders to try."""
     ordered = sorted(steps, key=lambda step: (step.from_ns, step.until_ns))
-    everything = sum(1 << i for i, step in enumerate(ordered) if not step.optional)
+    by_end = sorted((step.until_ns, 1 << i) for i, step in enumerate(ordered) if not step.optional)
+    everything = sum(bit for _, bit in by_end)
     seen: set[tuple[int, int]] = set()
     stack = [(0, 0)]
     while stack:
@@ -144,16 +145,28 @@ def is_linearizable(steps: Iterable[Step]) -> bool | None:
         seen.add((done, present))
         if len(seen) > MOST_STATES:
             return None
-        stack += _next(ordered, done, present)
+        stack += _next(ordered, by_end, done, present)
     return False
 
 
-def _next(ordered: list[Step], done: int, present: int) -> Iterator[tuple[int, int]]:
+def _next(ordered: list[Step], by_end: list[tuple[int, int]], done: int, present: int) -> list[tuple[int, int]]:
     # Whatever must still happen and has been answered happened before anything that was called later.
-    limit = min((s.until_ns for i, s in enumerate(ordered) if not done >> i & 1 and not s.optional), default=NEVER_NS)
-    for i, step in enumerate(ordered):
+    limit = next((until_ns for until_ns, bit in by_end if not done & bit), NEVER_NS)
+    found: list[tuple[int, int]] = []
+    for i in range(_lowest_zero(done), len(ordered)):
+        step = ordered[i]
         if step.from_ns > limit:
             break
-        if not done >> i & 1:
+        bit = 1 << i
+        if not done & bit:
             for object_there in after(step, present):
-                yield done | 1 << i, object_there
+                if step.effect == "sees":
+                    # What changes nothing and fits now is best taken now: in any order in which it comes later, it
+                    # can come here as well.
+                    return [(done | bit, present)]
+                found.append((done | bit, object_there))
+    return found
+
+
+def _lowest_zero(bits: int) -> int:
+    return (~bits & (bits + 1)).bit_length() - 1

@@ -26,11 +26,6 @@ FASTEST_WORK_NS = 20_000
 SLOWEST_WORK_NS = 2_000_000
 
 
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ("event",)
-    event: Event
-
-
 class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(
         self, scheduler: Scheduler, network: Network, name: str, chance: random.Random, rate: float, offset_ns: int
@@ -105,7 +100,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         handle = asyncio.Handle(callback, args, self, context)
-        self.scheduler.after(0, partial(_run, handle), self)
+        self.scheduler.after(0, handle._run, self, handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -121,14 +116,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, list(args), self, context)
+        timer = asyncio.TimerHandle(when, callback, list(args), self, context)
         delay_ns = self.world_ns(max(0.0, when - self.time()))
-        timer.event = self.scheduler.after(delay_ns, partial(_run, timer), self)
+        self.scheduler.after(delay_ns, timer._run, self, timer)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        assert isinstance(handle, _Timer)
-        handle.event.cancelled = True
+        """The scheduler asks the handle itself."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -167,11 +161,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
-
-
-def _run(handle: asyncio.Handle) -> None:
-    if not handle.cancelled():
-        handle._run()
 
 
 def _fail(done: asyncio.Future[Any], error: BaseException) -> None:

@@ -7,9 +7,9 @@ two runs of one seed have the same.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from typing import Protocol
+from heapq import heappop, heappush
+from typing import Protocol, TypeAlias
 
 import xxhash
 
@@ -29,13 +29,14 @@ class Owner(Protocol):
         """Its turn begins: clock and chance are its own."""
 
 
-class Event:
-    __slots__ = ("cancelled", "owner", "run")
+class Cancellable(Protocol):
+    """Such as the handle of an asyncio callback."""
 
-    def __init__(self, run: Callable[[], object], owner: Owner | None) -> None:
-        self.run = run
-        self.owner = owner
-        self.cancelled = False
+    _cancelled: bool
+
+
+Event: TypeAlias = tuple[int, int, Callable[[], object], Owner | None, Cancellable | None]
+"""When, the how-manieth, what, whose, and who says whether it is still wanted."""
 
 
 class Scheduler:
@@ -43,7 +44,7 @@ class Scheduler:
         self.now_ns = 0
         self.steps = 0
         self.trace = xxhash.xxh3_64()
-        self._heap: list[tuple[int, int, Event]] = []
+        self._heap: list[Event] = []
         self._order = 0
         self.owners: list[tuple[int, str]] | None = None
         """(when, whose) of every event so far, where somebody wants to know."""
@@ -51,18 +52,25 @@ class Scheduler:
         self._entered: Owner | None = None
         """Whose clock and chance are in place."""
 
-    def at(self, when_ns: int, run: Callable[[], object], owner: Owner | None = None) -> Event:
-        event = Event(run, owner)
+    def at(
+        self,
+        when_ns: int,
+        run: Callable[[], object],
+        owner: Owner | None = None,
+        handle: Cancellable | None = None,
+    ) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (max(self.now_ns, when_ns), self._order, event))
-        return event
+        heappush(self._heap, (max(self.now_ns, when_ns), self._order, run, owner, handle))
 
-    def after(self, delay_ns: int, run: Callable[[], object], owner: Owner | None = None) -> Event:
-        return self.at(self.now_ns + delay_ns, run, owner)
-
-    def _push(self, when_ns: int, event: Event) -> None:
+    def after(
+        self,
+        delay_ns: int,
+        run: Callable[[], object],
+        owner: Owner | None = None,
+        handle: Cancellable | None = None,
+    ) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (max(when_ns, self.now_ns), self._order, event))
+        heappush(self._heap, (self.now_ns + delay_ns, self._order, run, owner, handle))
 
     def after_steps(self, steps: int, run: Callable[[], object]) -> None:
         """Let it happen right behind the event of that number."""
@@ -72,17 +80,17 @@ class Scheduler:
         """Let everything up to that moment happen; earlier, once `stop` says so."""
         heap = self._heap
         while heap and heap[0][0] <= when_ns:
-            self._step()
+            self._step(heappop(heap))
             if stop():
                 return
         self.now_ns = max(self.now_ns, when_ns)
 
-    def _step(self) -> None:
-        when_ns, _, event = heapq.heappop(self._heap)
-        owner = event.owner
-        if event.cancelled or (owner is not None and owner.dead):
+    def _step(self, event: Event) -> None:
+        when_ns, _, run, owner, handle = event
+        if (handle is not None and handle._cancelled) or (owner is not None and owner.dead):
             return
         self.now_ns = when_ns
+        name = ""
         if owner is not None:
             if owner.paused:
                 owner.held.append(event)
@@ -90,16 +98,17 @@ class Scheduler:
             if owner is not self._entered:
                 self._entered = owner
                 owner.enter()
+            name = owner.name
         self.steps += 1
-        self.trace.update(b"%d%a" % (when_ns, owner.name if owner is not None else ""))
+        self.trace.update(f"{when_ns}{name}".encode())
         if self.owners is not None:
-            self.owners.append((when_ns, owner.name if owner is not None else ""))
-        event.run()
+            self.owners.append((when_ns, name))
+        run()
         if self._after_steps and (then := self._after_steps.pop(self.steps, None)) is not None:
             then()
 
     def resume(self, owner: Owner) -> None:
         """What came while it stood still happens now."""
         held, owner.held = owner.held, []
-        for event in held:
-            self._push(self.now_ns, event)
+        for _, _, run, _, handle in held:
+            self.after(0, run, owner, handle)
