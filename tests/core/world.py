@@ -14,6 +14,7 @@ from holdfast.core.digest import digest
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.renewing import apply_renewed, take_renewed
 from holdfast.core.rules import Rules
+from holdfast.core.sessions import RESTORED
 from holdfast.core.standby_eviction import evict_alone
 from holdfast.core.state import State
 from holdfast.ids import GrantId, extent_of
@@ -66,7 +67,7 @@ class World:
         """Time passes; followers that are connected keep their sessions."""
         self.now += ms
         for session in list(self.primary.sessions):
-            if session.connection:
+            if session.connection not in (0, RESTORED):
                 self.keep_alive(session.id, session.connection)
         while self.engine.tick(self.now):
             pass
@@ -173,6 +174,10 @@ class World:
 
     def has(self, *keys: str) -> list[bool]:
         return [bool(found) for found in self.ask(q.Presence, q.Exists(list(keys))).found]
+
+    def touch(self, *keys: str) -> list[bool]:
+        """As `has`, with a lease on what is found."""
+        return [bool(found) for found in self.ask(q.Presence, q.Exists(list(keys), touch=True)).found]
 
     def locate(self, *keys: str) -> list[tuple[int, ...]]:
         """(id, segment, offset, size, checksum) per key; id 0: absent."""

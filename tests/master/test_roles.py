@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from holdfast.coordination.interface import Batches, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
@@ -12,9 +13,11 @@ from holdfast.core.rules import Rules
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.messages.requests import ChangeSettings, SettingsInForce
-from holdfast.replication.batches import UnknownRecord
+from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
 from holdfast.replication.snapshot_store import SnapshotStore
+from holdfast.replication.standby import Standby
 from tests.contract.stories import soon, until
+from tests.stories.pair import Pair
 
 
 class UnreadableLog(MemoryCoordination):
@@ -36,9 +39,9 @@ class UnreadableLog(MemoryCoordination):
 
 
 @asynccontextmanager
-async def running(coordination: MemoryCoordination) -> AsyncIterator[Master]:
+async def running(coordination: MemoryCoordination, folder: Path | None = None) -> AsyncIterator[Master]:
     plan = Plan(Rules(), "holdfast", "here:7070", leader_ttl_ms=5_000, early_takeover=False)
-    master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(None))
+    master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(folder))
     task = asyncio.create_task(master.run())
     try:
         yield master
@@ -68,6 +71,32 @@ async def test_a_term_won_in_the_moment_in_which_following_fails_is_resigned() -
         finally:
             await other.close()
         assert master.role == "standby"
+
+
+async def test_a_promotion_that_fails_resigns_the_term_and_the_next_master_serves(tmp_path: Path) -> None:
+    """I9, I15: two objects at one place cannot be served, not even in part; a master that holds them otherwise can."""
+    store = MemoryStore()
+    pair = Pair()
+    pair.node("a", size=1 << 20)
+    pair.put("one", "two")
+    first = await soon(MemoryCoordination(store).campaign("first:7070"))
+    batch, position = encode_batch(Position(), [encode_record(record) for record in pair.primary.records])
+    await soon(first.append(1, batch))
+    catalogue = pair.state.catalogue
+    catalogue.offsets[catalogue.by_key.slot_of("one")] = catalogue.offsets[catalogue.by_key.slot_of("two")]
+    snapshots = SnapshotStore(tmp_path)
+    snapshots.write(*snapshots.take(Standby(pair.state, position)))
+    async with running(MemoryCoordination(store), tmp_path) as spoilt:
+        await until_true(lambda: spoilt.promotable()[0], "it would take over, not knowing better")
+        async with running(MemoryCoordination(store)) as sound:
+            await until_true(lambda: sound.promotable()[0], "so would the other")
+            await first.resign()
+            await until_true(lambda: sound.role == "primary", "the one that can serve leads")
+            engine = sound.server.engine
+            assert engine is not None
+            assert engine.state.objects == 2
+            assert spoilt.role == "standby"
+            assert spoilt.server.engine is None
 
 
 async def test_a_handover_lets_the_append_under_way_come_to_its_end() -> None:

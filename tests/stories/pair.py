@@ -95,6 +95,16 @@ class Pair(World):
         """Would it know them, if it were promoted now?"""
         return [self.standby.state.catalogue.by_key.slot_of(key) >= 0 for key in keys]
 
+    def known_lease(self, key: str) -> int:
+        """What the standby believes to be left of it."""
+        catalogue = self.standby.state.catalogue
+        return max(0, catalogue.lease_at[catalogue.by_key.slot_of(key)] - self.standby_now)
+
+    def known_age(self, key: str) -> int:
+        """How long the standby believes it not to have been used."""
+        catalogue = self.standby.state.catalogue
+        return self.standby_now - catalogue.used_at[catalogue.by_key.slot_of(key)]
+
     def crash(self, proven: bool = True) -> Successor:
         """The primary is gone; the standby takes over with what it holds."""
         return Successor(self, proven)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.digest import digest
+from holdfast.core.eviction import victims
 from holdfast.core.primary import Primary
-from holdfast.messages.records import ObjectsEvicted, RangesGranted
+from holdfast.messages import requests as q
+from holdfast.messages.records import LeasesRenewed, ObjectsEvicted, RangesGranted
 from holdfast.settings import PRESETS, PresetName
 from tests.core.world import check_partition
 from tests.stories.pair import Pair
@@ -17,24 +19,29 @@ ALONE: tuple[PresetName, ...] = ("renew-all", "delayed", "mixed", "timer")
 UNLOGGED: tuple[PresetName, ...] = (*ALONE, "promote-only")
 
 
-def crowded(preset: PresetName, count: int = 89, **rules: object) -> Pair:
-    """Nearly at the watermark of 90 KiB, all of it known to the standby."""
-    pair = Pair(preset, **rules)
+def crowded(preset: PresetName, count: int = 89, ahead_ms: int = 987_654_321, soft: int = 0, **rules: object) -> Pair:
+    """Nearly at the watermark of 90 KiB, all of it known to the standby; the first are soft-pinned, if any are."""
+    pair = Pair(preset, ahead_ms, **rules)
     pair.node("a", size=100 * KIB)
     for i in range(count):
-        pair.put(f"k{i}", size=KIB)
+        pair.put(f"k{i}", size=KIB, soft_pin=i < soft)
         pair.now += 1
     pair.replicate()
     return pair
 
 
 @EVERY_PRESET
-def test_t1_a_read_renews_t2_the_standby_evicts_t3_the_primary_fails(preset: PresetName) -> None:
+@pytest.mark.parametrize("reading", ["exists", "locate"])
+@pytest.mark.parametrize("ahead_ms", [-900_000, 10**12])
+def test_t1_a_read_renews_t2_the_standby_evicts_t3_the_primary_fails(
+    preset: PresetName, reading: str, ahead_ms: int
+) -> None:
     """The document's timeline: key_A was renewed at the primary, evicted by the standby for want of that news, and gone
-    after the failover. With the news passed on, or the eviction left to the primary, it is there."""
-    pair = crowded(preset)
+    after the failover. With the news passed on, or the eviction left to the primary, it is there, whatever the clocks
+    say (I16)."""
+    pair = crowded(preset, ahead_ms=ahead_ms)
     pair.pass_time(20_000)
-    pair.locate("k0")  # T1
+    assert pair.touch("k0") if reading == "exists" else pair.locate("k0")  # T1
     pair.renew()
     for i in range(5):
         pair.put(f"more{i}", size=KIB)
@@ -47,6 +54,89 @@ def test_t1_a_read_renews_t2_the_standby_evicts_t3_the_primary_fails(preset: Pre
     else:
         assert after.has("k0") == [True]
     check_partition(after.primary)
+
+
+@EVERY_PRESET
+def test_what_a_standby_knows_of_a_lease_is_what_its_preset_tells(preset: PresetName) -> None:
+    """Plan A and D: as soon as the log has it, the same as the primary. Batched: with the next value, and as old as it
+    is. Plan C and promotion alone: nothing."""
+    pair = crowded(preset)
+    pair.now += 5_000
+    pair.locate("k0")
+    pair.replicate()
+    assert (pair.known_lease("k0"), pair.known_age("k0") == 0) == (
+        (pair.rules.lease_ttl_ms, True) if pair.rules.lease_sync == "every" else (0, False)
+    )
+    pair.now += 900
+    pair.renew()
+    told = pair.rules.lease_sync != "off"
+    assert pair.known_lease("k0") == (pair.rules.lease_ttl_ms - 900 if told else 0)
+    assert (pair.known_age("k0") == 900) == told
+    assert pair.known_lease("k1") == 0
+
+
+@EVERY_PRESET
+def test_who_evicts_on_a_standby(preset: PresetName) -> None:
+    """Plan B: the primary, and the standby hears of it (I5). Promotion alone: nobody. The others: itself."""
+    pair = crowded(preset)
+    pair.pass_time(20_000)
+    for i in range(5):
+        pair.put(f"more{i}", size=KIB)
+    pair.replicate()
+    alone = pair.evict_on_standby()
+    assert bool(alone) == (preset in ALONE)
+    pair.pass_time(1)
+    assert pair.engine.evicted == 9
+    pair.replicate()
+    keys = [f"k{i}" for i in range(89)]
+    missing = 9 if preset in ALONE or preset == "follow" else 0
+    assert pair.standby_has(*keys).count(False) == missing
+    assert digest(pair.state.catalogue) == digest(pair.standby.state.catalogue)
+
+
+@pytest.mark.parametrize("preset", ALONE)
+@pytest.mark.parametrize("evict_soft_pinned", [True, False])
+def test_a_standby_that_knows_the_same_evicts_the_same(preset: PresetName, evict_soft_pinned: bool) -> None:
+    """The document's same rule on both: by last use, leases and soft pins alike. In plan C it knows the same as long as
+    nothing is read."""
+    pair = crowded(preset, soft=86, evict_soft_pinned=evict_soft_pinned)
+    pair.pass_time(20_000)
+    if preset != "delayed":
+        pair.locate("k86", "k3")
+        pair.replicate()
+        pair.renew()
+    for i in range(8):
+        pair.put(f"more{i}", size=KIB)
+    pair.replicate()
+    pair.now += pair.rules.standby_eviction_grace_ms
+    pair.evict_on_standby()
+    pair.pass_time(0)
+    keys = [f"k{i}" for i in range(89)] + [f"more{i}" for i in range(8)]
+    assert pair.standby_has(*keys) == pair.has(*keys)
+    gone = {key for key, there in zip(keys, pair.has(*keys), strict=True) if not there}
+    assert gone
+    assert any(key in gone for key in keys[:86]) == evict_soft_pinned, "only where nothing else was left"
+
+
+@pytest.mark.parametrize(("preset", "late_ms", "spared"), [("renew-all", 1, False), ("mixed", 90, True)])
+def test_plan_d_forgives_a_renewal_that_is_a_little_late(preset: PresetName, late_ms: int, spared: bool) -> None:
+    """Plan A trusts the log to be there in time, and evicts what was renewed a moment ago; plan D waits for 100 ms."""
+    pair = crowded(preset)
+    pair.locate("k0")
+    pair.replicate()
+    pair.now += pair.rules.lease_ttl_ms
+    pair.locate("k0")  # On its way while the standby looks.
+    pair.primary.records, on_its_way = pair.primary.records[:-1], pair.primary.records[-1:]
+    assert isinstance(on_its_way[0], LeasesRenewed)
+    pair.now += late_ms
+    evicted = victims(
+        pair.standby.state, 60 * KIB, pair.standby_now, True, grace_ms=pair.rules.standby_eviction_grace_ms
+    )
+    slot = pair.standby.state.catalogue.by_key.slot_of("k0")
+    assert (slot not in evicted.tolist()) == spared
+    pair.primary.records += on_its_way
+    pair.replicate()
+    assert slot not in victims(pair.standby.state, 60 * KIB, pair.standby_now, soft_too=True).tolist()
 
 
 @pytest.mark.parametrize("preset", ALONE)
@@ -158,6 +248,22 @@ def test_what_is_removed_stays_removed_however_it_was_evicted(preset: PresetName
     after = pair.crash()
     assert after.has(gone[0], gone[1], gone[2]) == [False, False, True]
     assert after.locate(gone[2])[0][3] == 2 * KIB
+    check_partition(after.primary)
+
+
+@EVERY_PRESET
+def test_a_put_that_was_revoked_and_an_object_that_was_replaced_do_not_come_back(preset: PresetName) -> None:
+    """I7: PUT_REVOKE and UPSERT of the document's kinds of removal."""
+    pair = crowded(preset, count=40)
+    grant, _ = pair.grant(KIB, keys=["revoked"])
+    pair.ask(q.Done, q.ReturnGrants([grant]))
+    pair.put("k3", size=2 * KIB, upsert=True)
+    pair.replicate()
+    pair.evict_on_standby()
+    after = pair.crash()
+    assert after.has("revoked", "k3") == [False, True]
+    assert after.locate("k3")[0][3] == 2 * KIB
+    assert after.put("revoked", size=KIB) == [True]
     check_partition(after.primary)
 
 

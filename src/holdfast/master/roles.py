@@ -173,7 +173,7 @@ class Master:
             await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
-        """Follow the log and campaign; the term that was won, with the log applied to its end."""
+        """Follow the log and campaign; the term that was won."""
         self._caught_up.clear()
         restored = await asyncio.to_thread(self.store.newest)
         self.standby = restored if restored is not None else Standby()
@@ -197,11 +197,6 @@ class Master:
             if term is None and campaigning is not None:
                 await _resign_won(campaigning)
         self._won_at = now_seconds()
-        try:
-            await self._drain(coordination)
-        except BaseException:
-            await term.resign()
-            raise
         return term
 
     async def _follow_aside(self, coordination: Coordination) -> None:
@@ -297,7 +292,14 @@ class Master:
                     return
 
     async def _as_primary(self, coordination: Coordination, term: Term) -> None:
-        engine, pending = self._promoted(term)
+        try:
+            await self._drain(coordination)
+            engine, pending = self._promoted(term)
+        except BaseException:
+            # Nobody would be served under this term; another master may hold what this one cannot serve.
+            self._modest_until = now_seconds() + MODEST_SECONDS
+            await term.resign()
+            raise
         writer = self.writer = LogWriter(
             term, pending, coordination.max_batch_bytes, lambda: engine.after_durable(now_ms())
         )
