@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from holdfast.cli.lab import chosen, memory_for
-from holdfast.cli.lab_report import bars, row_of
+from holdfast.cli.lab import chosen, course_of, memory_for, run_all
+from holdfast.cli.lab_report import NO_FAILOVER, bars, row_of
 from holdfast.cli.lab_run import Outcome
 from holdfast.cli.lab_workload import conversations, distinct_blocks, traced, value_of
 from holdfast.cli.main import main
+from holdfast.cli.output import Output
 from holdfast.errors import BadValue, Refused
-from holdfast.settings import PRESETS
+from holdfast.settings import PRESETS, LabSettings
 
 
 def test_conversations_go_on_with_what_they_were() -> None:
@@ -65,6 +69,10 @@ def test_a_row_and_its_bars_are_for_people() -> None:
     outcome = Outcome("timer", gone=3, hit_rate_after=0.5, outage_ms=41.4, hit_rates=[0.0, 0.5, 1.0, 0.99])
     assert row_of(outcome)[0] == "timer"
     assert "50.0%" in row_of(outcome)
+    assert "-" in row_of(outcome), "without a control nobody knows what was lost"
+    outcome.hit_rate_lost = -0.0123
+    assert "-1.2 points" in row_of(outcome)
+    assert row_of(outcome, NO_FAILOVER)[0] == NO_FAILOVER
     assert bars(outcome.hit_rates) == "▁▅|██"
 
 
@@ -96,3 +104,34 @@ def test_every_preset_survives_the_kill(capsys: pytest.CaptureFixture[str]) -> N
     assert (outcomes["follow"]["gone"], outcomes["follow"]["kept"]) == (0, 0)
     assert outcomes["promote-only"]["gone"] == 0
     assert outcomes["promote-only"]["kept"] > 0, "what the primary had evicted without a word is there again"
+    assert found["control"] is None
+
+
+@pytest.mark.timeout(120)
+def test_a_control_tells_what_the_hit_rate_would_have_been() -> None:
+    """The same requests once more, with nobody killed."""
+    course = replace(course_of(LabSettings(quick=True, requests=120)), at_once=2)
+    (killed,), control = run_all(course, ["follow"], Event(), Output(as_json=True), controlled=True)
+    assert control is not None
+    assert killed.outage_ms
+    assert control.outage_ms is None
+    assert (control.gone, control.kept, control.wrong) == (0, 0, 0)
+    assert control.hit_rate_after > 0
+    assert killed.hit_rate_lost == control.hit_rate_after - killed.hit_rate_after
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster_that_cannot_start_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """I10: and says why; nothing is left running."""
+    assert main(["lab", "--quick", "--json", "--coordination", "nowhere://here"]) != 0
+    assert "error" in json.loads(capsys.readouterr().out)
+    assert not [child for child in children_of_this_process() if b"holdfast" in child]
+
+
+def children_of_this_process() -> list[bytes]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):  # It has ended meanwhile.
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found

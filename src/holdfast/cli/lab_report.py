@@ -10,15 +10,19 @@ from holdfast.cli.output import Output, human_bytes
 from holdfast.errors import Refused
 
 HEADINGS = (
-    "PRESET", "WRITES/S", "BYTES/S", "RENEWAL DELAY", "GONE", "KEPT", "WRONG", "HITS BEFORE", "HITS AFTER", "OUTAGE",
-    "FIRST PUT", "STANDBY CPU",
+    "PRESET", "WRITES/S", "BYTES/S", "RENEWAL DELAY", "GONE", "KEPT", "WRONG", "HITS BEFORE", "HITS AFTER", "LOST",
+    "OUTAGE", "FIRST PUT", "STANDBY CPU",
 )  # fmt: skip
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def row_of(outcome: Outcome) -> tuple[object, ...]:
+NO_FAILOVER = "(no failover)"
+
+
+def row_of(outcome: Outcome, name: str = "") -> tuple[object, ...]:
+    lost = outcome.hit_rate_lost
     return (
-        outcome.preset,
+        name or outcome.preset,
         f"{outcome.coordination_writes_per_s:.1f}",
         human_bytes(outcome.coordination_bytes_per_s),
         _ms(outcome.renewal_delay_ms),
@@ -27,6 +31,7 @@ def row_of(outcome: Outcome) -> tuple[object, ...]:
         f"{outcome.wrong:,}",
         f"{outcome.hit_rate_before:.1%}",
         f"{outcome.hit_rate_after:.1%}",
+        "-" if lost is None else f"{100 * lost:.1f} points",
         _ms(outcome.outage_ms),
         _ms(outcome.put_wait_ms),
         f"{outcome.standby_cpu:.1%}",
@@ -44,13 +49,19 @@ def bars(rates: list[float]) -> str:
     return f"{drawn[:middle]}|{drawn[middle:]}"
 
 
-def tell(out: Output, outcomes: list[Outcome]) -> None:
-    out.table(HEADINGS, [row_of(outcome) for outcome in outcomes], HEADINGS[1:])
+def tell(out: Output, outcomes: list[Outcome], control: Outcome | None = None) -> None:
+    """`control` is the one whose primary was left alone."""
+    rows = [row_of(outcome) for outcome in outcomes]
+    named = [(outcome.preset, outcome) for outcome in outcomes]
+    if control is not None:
+        rows.append(row_of(control, NO_FAILOVER))
+        named.append((NO_FAILOVER, control))
+    out.table(HEADINGS, rows, HEADINGS[1:])
     out.line("")
     out.line("hit rate over the run; | is where the primary was killed")
-    wide = max(len(outcome.preset) for outcome in outcomes)
-    for outcome in outcomes:
-        out.line(f"{outcome.preset:<{wide}}  {bars(outcome.hit_rates)}")
+    wide = max(len(name) for name, _ in named)
+    for name, outcome in named:
+        out.line(f"{name:<{wide}}  {bars(outcome.hit_rates)}")
 
 
 def draw(outcomes: list[Outcome], path: Path) -> None:

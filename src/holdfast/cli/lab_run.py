@@ -1,4 +1,4 @@
-"""One preset in the lab: a cluster of its own, half the requests, the primary killed, the other half.
+"""One preset in the lab: a cluster of its own, half the requests, the primary killed or not, the other half.
 
 Replaying stops for the moment of the killing, so that what the primary had is known exactly; a client that only reads
 goes on, and tells how long nobody answered.
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 PRIMARY_WITHIN_S = 60.0
 PROBE_EVERY_S = 0.004
+WINDOW_S = 60.0
+"""Hit rates are compared over so long before the kill and after it."""
 BUCKETS = 40
 
 
@@ -49,7 +51,11 @@ class Outcome:
     """Reads that gave other bytes than were put."""
     objects: int = 0
     hit_rate_before: float = 0.0
+    """In the minute before the kill, or as much of the run as there is."""
     hit_rate_after: float = 0.0
+    """In the minute after."""
+    hit_rate_lost: float | None = None
+    """By how much that is less than without the kill."""
     outage_ms: float | None = None
     put_wait_ms: float | None = None
     """From the kill to the first acknowledged put."""
@@ -154,19 +160,24 @@ class Trial:
 
         return holdfast.connect(self.cluster.address, timeout=TIMEOUT_S)
 
-    def run(self) -> Outcome:
+    def run(self, kills: bool = True) -> Outcome:
+        """Without a kill it is what the others are compared with."""
         primary = self.cluster.start(self._stop)
         half = len(self._requests) // 2
         with self.connect() as cache, Probe(self.connect) as probe:
             replay = Replay(cache, self._requests, self._value_size, self._stop, self._rate)
             self._first_half(replay, primary, half)
             before = set(cache.keys("lab/"))
-            killed_at = self._kill(primary.name)
-            self._await_another(primary.name)
-            after = set(cache.keys("lab/"))
+            after, killed_at = before, now_seconds()
+            if kills:
+                self._kill(primary.name)
+                self._await_another(primary.name)
+                after = set(cache.keys("lab/"))
             replay.first_put_at = 0.0
             replay.run(self._requests[half:])
-            self._conclude(replay, probe, killed_at, half, before, after)
+            self._conclude(replay, half, before, after)
+            if kills:
+                self._tell_outage(replay, probe, killed_at)
         return self.outcome
 
     def _first_half(self, replay: Replay, primary: Status, half: int) -> None:
@@ -193,11 +204,8 @@ class Trial:
             raise TryAgain(f"{name} does not answer; everything was stopped. Is the machine overloaded?")
         return found
 
-    def _kill(self, name: str) -> float:
-        child = self.cluster.master_named(name)
-        killed_at = now_seconds()
-        os.kill(child.pid, signal.SIGKILL)
-        return killed_at
+    def _kill(self, name: str) -> None:
+        os.kill(self.cluster.master_named(name).pid, signal.SIGKILL)
 
     def _await_another(self, name: str) -> None:
         found = await_primary(
@@ -209,22 +217,22 @@ class Trial:
         if found is None:
             raise TryAgain(f"nobody took over from {name} in time; everything was stopped. Is the machine overloaded?")
 
-    def _conclude(
-        self, replay: Replay, probe: Probe, killed_at: float, half: int, before: set[str], after: set[str]
-    ) -> None:
+    def _conclude(self, replay: Replay, half: int, before: set[str], after: set[str]) -> None:
         outcome, total = self.outcome, len(self._requests)
-        window = max(1, total // 4)
+        window = min(half, int(self._rate * WINDOW_S)) if self._rate else max(1, half // 2)
         outcome.objects = len(before)
         outcome.gone, outcome.kept = len(before - after), len(after - before)
         outcome.wrong = replay.wrong
         outcome.hit_rate_before = replay.hit_rate(half - window, half)
         outcome.hit_rate_after = replay.hit_rate(half, half + window)
-        gap_s = longest_gap_s(probe.answered, killed_at)
-        outcome.outage_ms = round(gap_s * 1000, 1) if gap_s is not None else None
-        if replay.first_put_at:
-            outcome.put_wait_ms = round((replay.first_put_at - killed_at) * 1000, 1)
         step = max(1, total // BUCKETS)
         outcome.hit_rates = [round(replay.hit_rate(at, at + step), 4) for at in range(0, total, step)]
+
+    def _tell_outage(self, replay: Replay, probe: Probe, killed_at: float) -> None:
+        gap_s = longest_gap_s(probe.answered, killed_at)
+        self.outcome.outage_ms = round(gap_s * 1000, 1) if gap_s is not None else None
+        if replay.first_put_at:
+            self.outcome.put_wait_ms = round((replay.first_put_at - killed_at) * 1000, 1)
 
 
 def cpu_seconds(pid: int) -> float:
