@@ -229,13 +229,15 @@ class Checkers:
             steps: list[Step] = []
             for call in calls:
                 operation = call.operation
+                known = (key, operation.size_bytes)
+                puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many")
+                if puts and operation.durability == "memory" and known not in in_log and call.result:
+                    # Lost, as it may be, with all that was not durable below it; so nobody was shown it.
+                    continue
                 if key in operation.keys or operation.verb == "remove_all":
                     steps += steps_of(call, key)
-                known = (key, operation.size_bytes)
-                if key in operation.keys and operation.verb in ("put", "upsert", "put_many"):
-                    volatile = operation.durability == "memory" and known not in in_log
-                    if known in left or volatile:
-                        steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
+                if puts and known in left:
+                    steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
             steps = [step for step in steps if not self._is_a_miss_after_a_guess(step)]
             if not self.world.rules.logs_evictions:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
