@@ -28,6 +28,13 @@ async def until(condition: Callable[[], Awaitable[Found]], what: str = "") -> Fo
     return found
 
 
+async def until_true(condition: Callable[[], object], what: str = "") -> None:
+    async def asked() -> object:
+        return condition()
+
+    await until(asked, what)
+
+
 async def has_passed(term: Term) -> bool:
     return now_seconds() > term.valid_until
 

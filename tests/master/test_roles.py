@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.coordination.interface import Batches, Term
+import pytest
+
+from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
-from holdfast.master.roles import Master, Plan
+from holdfast.errors import HoldfastError, NotAuthorized, ReplyLost
+from holdfast.master import roles
+from holdfast.master.renewing import RenewalFollower
+from holdfast.master.roles import MASTERS, Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.messages.requests import ChangeSettings, SettingsInForce
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
+from holdfast.replication.renewals import PREFIX
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.replication.standby import Standby
-from tests.contract.stories import soon, until
+from tests.contract.stories import soon, until_true
 from tests.stories.pair import Pair
 
 
 class UnreadableLog(MemoryCoordination):
-    """The log turns out to be of a newer version in the very moment in which the term is won."""
+    """The log turns out to be of a newer version in the very moment in which the term is won, or so many turns of the
+    loop before that."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, turns: int = 0) -> None:
         super().__init__(store)
         self.won = asyncio.Event()
+        self._turns = turns
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         term = await super().campaign(address, replacing)
         self.won.set()
+        try:
+            for _ in range(self._turns):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await term.resign()
+            raise
         return term
 
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
@@ -38,9 +52,38 @@ class UnreadableLog(MemoryCoordination):
         yield []
 
 
+class Doubtful(MemoryCoordination):
+    """Refuses, or loses the answer to, the first request of each kind that a master makes beside its work."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.failed: list[str] = []
+
+    def _fail_once(self, what: str, error: HoldfastError) -> None:
+        if what not in self.failed:
+            self.failed.append(what)
+            raise error
+
+    async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
+        await super().publish(name, value, ttl_ms)
+        self._fail_once(f"publish {name}", ReplyLost("no answer came; it may have been written"))
+
+    async def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        self._fail_once("watch the leader", NotAuthorized("the token is not known here yet"))
+        async for leader in super().watch_leader():
+            yield leader
+
+    async def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        self._fail_once(f"watch {prefix}", NotAuthorized("the token is not known here yet"))
+        async for news in super().watch(prefix):
+            yield news
+
+
 @asynccontextmanager
-async def running(coordination: MemoryCoordination, folder: Path | None = None) -> AsyncIterator[Master]:
-    plan = Plan(Rules(), "holdfast", "here:7070", leader_ttl_ms=5_000, early_takeover=False)
+async def running(
+    coordination: MemoryCoordination, folder: Path | None = None, guesses: bool = False
+) -> AsyncIterator[Master]:
+    plan = Plan(Rules(), "holdfast", "here:7070", leader_ttl_ms=5_000, early_takeover=guesses)
     master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(folder))
     task = asyncio.create_task(master.run())
     try:
@@ -51,18 +94,13 @@ async def running(coordination: MemoryCoordination, folder: Path | None = None) 
         await coordination.close()
 
 
-async def until_true(condition: Callable[[], object], what: str) -> None:
-    async def asked() -> object:
-        return condition()
-
-    await until(asked, what)
-
-
-async def test_a_term_won_in_the_moment_in_which_following_fails_is_resigned() -> None:
+@pytest.mark.parametrize("guesses", [False, True])
+@pytest.mark.parametrize("turns", range(20))
+async def test_a_term_won_in_the_moment_in_which_following_fails_is_resigned(turns: int, guesses: bool) -> None:
     """I15: nobody would serve under it, and nobody else could."""
     store = MemoryStore()
-    coordination = UnreadableLog(store)
-    async with running(coordination) as master:
+    coordination = UnreadableLog(store, turns)
+    async with running(coordination, guesses=guesses) as master:
         await soon(coordination.won.wait())
         other = MemoryCoordination(store)
         try:
@@ -97,6 +135,27 @@ async def test_a_promotion_that_fails_resigns_the_term_and_the_next_master_serve
             assert engine.state.objects == 2
             assert spoilt.role == "standby"
             assert spoilt.server.engine is None
+
+
+async def test_what_fails_once_beside_the_work_of_a_master_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: an answer that was lost, or a refusal that passes, must not end an announcement or a watch for good."""
+    monkeypatch.setattr(roles, "ANNOUNCED_MS", 500)
+    monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.01)
+    store = MemoryStore()
+    leader, standby = MemoryCoordination(store), Doubtful(store)
+    term = await soon(leader.campaign("there:7070"))
+    async with running(standby) as master:
+        await until_true(lambda: master.leader is not None, "it sees the leader")
+        await until_true(lambda: f"watch {PREFIX}" in standby.failed, "it tried to follow renewals")
+        name = f"{MASTERS}here"
+        await until_true(lambda: f"publish {name}" in standby.failed, "it said where it is, and heard no answer")
+        await leader.unpublish(name)
+        await until_true(lambda: name in store.cluster("holdfast").published, "it goes on saying where it is")
+        follower = master.renewals
+        assert isinstance(follower, RenewalFollower)
+        await term.resign()
+        await until_true(lambda: master.role == "primary", "it leads, whatever failed beside")
+    await leader.close()
 
 
 async def test_a_handover_lets_the_append_under_way_come_to_its_end() -> None:

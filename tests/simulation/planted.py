@@ -197,9 +197,8 @@ def take_away_right_after_a_guess() -> Patch:
 def follow_on_after_promotion() -> Patch:
     real = roles.until_ended
 
-    async def ended(task: Any) -> None:
-        if task.get_coro().__qualname__ != "Master._follow":
-            await real(task)
+    async def ended(*tasks: Any) -> None:
+        await real(*(task for task in tasks if task.get_coro().__qualname__ != "Master._follow"))
 
     return patch.object(roles, "until_ended", ended)
 

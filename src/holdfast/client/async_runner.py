@@ -48,12 +48,17 @@ class AsyncRunner:
 
     async def run(self, operation: Operation[T], deadline: float) -> T:
         working: asyncio.Future[Any] | None = None
+        channel: AsyncChannel | None = None
         try:
             effect = next(operation)
             while True:
                 try:
+                    result: object = None
                     if isinstance(effect, Message):
-                        result: object = await (await self._connected(deadline)).call(effect, deadline)
+                        channel = await self._connected(deadline)
+                        result = await channel.call(effect, deadline)
+                    elif isinstance(effect, LeaveMaster):
+                        self._leave(channel, effect.hint)
                     elif isinstance(effect, Work) and effect.bulk:
                         working = self._start(effect)
                         result = await self._finish(working, effect.into_caller)
@@ -101,12 +106,15 @@ class AsyncRunner:
             return effect.run()
         if isinstance(effect, Sleep):
             await asyncio.sleep(effect.seconds)
-        elif isinstance(effect, LeaveMaster):
-            self._masters.failed()
-            self._masters.hinted(effect.hint)
-            if self._channel is not None:
-                self._channel.close()
         return None
+
+    def _leave(self, used: AsyncChannel | None, hint: str) -> None:
+        """Only the connection that the operation itself used: others may have found the next master already."""
+        if used is self._channel:
+            self._masters.failed()
+            self._masters.hinted(hint)
+        if used is not None:
+            used.close()
 
     async def _connected(self, deadline: float) -> AsyncChannel:
         if self._channel is not None and not self._channel.closed:
@@ -131,6 +139,9 @@ class AsyncRunner:
                     masters.hinted(error.hint)
                     continue
                 self._core.welcomed(self._channel.welcome)
+                if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
+                    self._channel.close()
+                self._core.check_open()
                 return self._channel
             raise last
 
@@ -144,6 +155,9 @@ class AsyncRunner:
         except Unreachable:
             # Another network namespace, perhaps: the longer way is there.
             return channel
+        except BaseException:
+            channel.close()
+            raise
         channel.close()
         return nearer
 

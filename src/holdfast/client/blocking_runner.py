@@ -40,15 +40,19 @@ class Runner:
         _runners.add(self)
 
     def run(self, operation: Operation[T], deadline: float) -> T:
+        channel: Channel | None = None
         try:
             effect = next(operation)
             while True:
                 try:
+                    result: object = None
                     if isinstance(effect, Message):
                         channel = self._channel
                         if channel is None or channel.closed:
                             channel = self._dial(deadline)
-                        result: object = channel.call(effect, deadline)
+                        result = channel.call(effect, deadline)
+                    elif isinstance(effect, LeaveMaster):
+                        self._leave(channel, effect.hint)
                     else:
                         result = self._do(effect)
                 except HoldfastError as error:
@@ -78,12 +82,15 @@ class Runner:
             return effect.run()
         if isinstance(effect, Sleep):
             time.sleep(effect.seconds)
-        elif isinstance(effect, LeaveMaster):
-            self._masters.failed()
-            self._masters.hinted(effect.hint)
-            if self._channel is not None:
-                self._channel.close()
         return None
+
+    def _leave(self, used: Channel | None, hint: str) -> None:
+        """Only the connection that the operation itself used: others may have found the next master already."""
+        if used is self._channel:
+            self._masters.failed()
+            self._masters.hinted(hint)
+        if used is not None:
+            used.close()
 
     def _dial(self, deadline: float) -> Channel:
         left = deadline - self._core.clock()
@@ -107,6 +114,9 @@ class Runner:
                     continue
                 self._core.welcomed(channel.welcome)
                 self._channel = channel
+                if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
+                    channel.close()
+                self._core.check_open()
                 return channel
             raise last
         finally:
@@ -122,6 +132,9 @@ class Runner:
         except Unreachable:
             # Another network namespace, perhaps: the longer way is there.
             return channel
+        except BaseException:
+            channel.close()
+            raise
         channel.close()
         return nearer
 

@@ -206,19 +206,26 @@ class EtcdChannel:
     async def watch(self, keys: list[bytes], prefix: bytes) -> AsyncIterator[list[bytes]]:
         """Those of the keys, and under the prefix, that changed, as one member tells it; ends when that fails. Nobody
         may rely on it alone."""
-        call = self._stubs().watch.Watch(metadata=self._metadata(self._token))
+        over = asyncio.Event()
+
+        async def asked() -> AsyncIterator[Any]:
+            # Given to the call, not written to it: a write waits for ever on a call that ended before it was sent.
+            for key in keys:
+                yield rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key))
+            under = rpc.WatchCreateRequest(key=prefix, range_end=range_end_of(prefix))
+            yield rpc.WatchRequest(create_request=under)
+            await over.wait()  # The end of what is asked would be the end of the watch.
+
+        call = self._stubs().watch.Watch(asked(), metadata=self._metadata(self._token))
         self._watching = call
         try:
-            for key in keys:
-                await call.write(rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key)))
-            under = rpc.WatchCreateRequest(key=prefix, range_end=range_end_of(prefix))
-            await call.write(rpc.WatchRequest(create_request=under))
             async for answer in call:
                 if answer.canceled:
                     return
                 yield [event.kv.key for event in answer.events] or [*keys, prefix]
         finally:
             self._watching = None
+            over.set()
             call.cancel()
 
     async def close(self) -> None:

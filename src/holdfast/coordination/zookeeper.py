@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
@@ -225,18 +225,31 @@ class ZooKeeperCoordination:
         path = self._paths.of_published(name)
         content = TTL.pack(ttl_ms or 0) + value
         await self._sweep()
-        try:
-            stat = await self._session.write(self._client.set_async(path, content))
-        except NoNodeError:
-            _, stat = await self._session.write(self._client.create_async(path, content, include_data=True))
+        stat = None
+        while stat is None:  # Another may make it, or take it away, between the two.
+            try:
+                stat = await self._session.write(self._client.set_async(path, content))
+            except NoNodeError:
+                stat = await self._created(path, content)
         if ttl_ms is not None:
             self._seen[name] = (stat.mzxid, self.timing.clock())
             self._expiring.append((self.timing.clock() + ttl_ms / 1000, name))
 
+    async def _created(self, path: str, content: bytes) -> Any:
+        """Its stat; None if somebody else was quicker."""
+        try:
+            return (await self._session.write(self._client.create_async(path, content, include_data=True)))[1]
+        except NodeExistsError:
+            return None
+
     async def _sweep(self) -> None:
         """ZooKeeper keeps what has no time limit of its own: whoever published it takes it away again."""
         while self._expiring and self._expiring[0][0] <= self.timing.clock():
-            await self.read(self._expiring.popleft()[1])
+            first = self._expiring[0]
+            await self.read(first[1])
+            # Forgotten only now: while ZooKeeper does not answer, it stays there to be taken away.
+            if self._expiring and self._expiring[0] is first:
+                self._expiring.popleft()
 
     async def read(self, name: str) -> bytes | None:
         path = self._paths.of_published(name)
@@ -261,6 +274,9 @@ class ZooKeeperCoordination:
             await self._session.write(self._client.delete_async(path, stat.version))
         except NoNodeError:
             pass  # Another reader was quicker.
+        except BadVersionError:
+            # It was published anew while this was decided: what was read is past all the same, what is there is not.
+            return True
         self._seen.pop(name, None)
         return True
 

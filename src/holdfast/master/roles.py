@@ -30,12 +30,12 @@ from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms, now_seconds
+from holdfast.master.candidacy import give_back, win, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
-from holdfast.master.suspicion import refused_leader
 from holdfast.master.tasks import first, until_ended
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.log_writer import LogWriter
@@ -141,8 +141,7 @@ class Master:
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
             self._serve_nobody("the master is stopping")
-            await until_ended(watching)
-            await until_ended(announcing)
+            await until_ended(watching, announcing)
 
     def _lead_alone(self) -> None:
         now = now_ms()
@@ -154,12 +153,17 @@ class Master:
         self.server.lead(engine)
 
     async def _watch_leader(self, coordination: Coordination) -> None:
-        async with contextlib.aclosing(coordination.watch_leader()) as leaders:
-            async for leader in leaders:
-                self.leader = leader
-                other = leader is not None and leader.address != self.plan.address
-                self.server.leader_hint = leader.address if leader is not None and other else ""
-                (self._another_leads.set if other else self._another_leads.clear)()
+        while True:
+            try:
+                async with contextlib.aclosing(coordination.watch_leader()) as leaders:
+                    async for leader in leaders:
+                        self.leader = leader
+                        other = leader is not None and leader.address != self.plan.address
+                        self.server.leader_hint = leader.address if leader is not None and other else ""
+                        (self._another_leads.set if other else self._another_leads.clear)()
+            except HoldfastError as error:
+                log.warning("who leads cannot be seen now; it is looked at again", why=str(error))
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _announce(self, coordination: Coordination) -> None:
         """Let the others, and whoever asks for the status, know where this master is."""
@@ -168,8 +172,8 @@ class Master:
             try:
                 await coordination.publish(name, self.plan.address.encode(), ANNOUNCED_MS)
                 self.known = sorted(address.decode() for address in (await coordination.list(MASTERS)).values())
-            except CoordinationLost:
-                pass  # Whoever follows the log or leads says so.
+            except HoldfastError:
+                pass  # Whoever follows the log or leads says so; this is said again soon.
             await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
@@ -182,32 +186,37 @@ class Master:
         keeping = asyncio.create_task(self.snapshots.keep_for_standby(lambda: self.standby))
         caught_up = asyncio.create_task(self._caught_up.wait())
         aside = asyncio.create_task(self._follow_aside(coordination))
-        campaigning: asyncio.Task[Term] | None = None
-        term: Term | None = None
+        beside = (following, keeping, caught_up, aside)
         try:
             # A master that has not read the log must not win over one that has.
             await first(following, caught_up)
-            campaigning = asyncio.create_task(self._campaign(coordination))
+        except BaseException:
+            await until_ended(*beside)
+            raise
+        campaigning = asyncio.create_task(self._campaign(coordination))
+        try:
             await first(following, campaigning)
-            term = campaigning.result()
-        finally:
-            for task in (following, keeping, caught_up, aside, campaigning):
-                if task is not None:
-                    await until_ended(task)
-            if term is None and campaigning is not None:
-                await _resign_won(campaigning)
-        self._won_at = now_seconds()
-        return term
+            await until_ended(*beside)
+            self._won_at = now_seconds()
+        except BaseException:
+            await withdraw(campaigning, *beside)
+            raise
+        return campaigning.result()
 
     async def _follow_aside(self, coordination: Coordination) -> None:
         """What a standby does beside following the log, once it has read it."""
         await self._caught_up.wait()
         rules = self.plan.rules
-        self.renewals = RenewalFollower(coordination, lambda: self.standby)
-        async with asyncio.TaskGroup() as doing:
-            doing.create_task(self.renewals.run())
-            if rules.standby_eviction == "independent":
-                doing.create_task(keep_evicting_alone(lambda: self.standby, rules))
+        while True:
+            self.renewals = RenewalFollower(coordination, lambda: self.standby)
+            try:
+                async with asyncio.TaskGroup() as doing:
+                    doing.create_task(self.renewals.run())
+                    if rules.standby_eviction == "independent":
+                        doing.create_task(keep_evicting_alone(lambda: self.standby, rules))
+            except* HoldfastError as errors:
+                log.warning("renewals cannot be followed now; they are again soon", why=str(errors.exceptions[0]))
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, coordination: Coordination) -> None:
         while True:
@@ -262,23 +271,7 @@ class Master:
         # Whoever handed over lets somebody else win.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._another_leads.wait(), max(0.0, self._modest_until - now_seconds()))
-        replacing: int | None = None
-        while True:
-            waiting = asyncio.create_task(coordination.campaign(self.plan.address, replacing))
-            if not self.plan.early_takeover:
-                return await waiting
-            suspecting = asyncio.create_task(refused_leader(lambda: self.leader, self.plan.address, replacing))
-            try:
-                await first(waiting, suspecting)
-                if waiting.done():
-                    return waiting.result()
-                # Another may win with the same suspicion: it is then suspected like anybody who leads.
-                replacing = suspecting.result()
-                log.warning("the primary's port is refused; taking over", epoch=replacing)
-            finally:
-                await until_ended(suspecting)
-                if not waiting.done():
-                    await until_ended(waiting)
+        return await win(coordination, self.plan.address, lambda: self.leader, self.plan.early_takeover)
 
     async def _drain(self, coordination: Coordination) -> None:
         """Apply the log to its end: the term is ours, so nobody else can add to it."""
@@ -298,7 +291,7 @@ class Master:
         except BaseException:
             # Nobody would be served under this term; another master may hold what this one cannot serve.
             self._modest_until = now_seconds() + MODEST_SECONDS
-            await term.resign()
+            await give_back(term)
             raise
         writer = self.writer = LogWriter(
             term, pending, coordination.max_batch_bytes, lambda: engine.after_durable(now_ms())
@@ -325,10 +318,10 @@ class Master:
         finally:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
-            for task in (writing, keeping, renewing, ended, giving_up):
-                await until_ended(task)
-            with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
-                await term.resign()
+            try:
+                await until_ended(writing, keeping, renewing, ended, giving_up)
+            finally:
+                await give_back(term)
 
     def _promoted(self, term: Term) -> tuple[Engine, PendingLog]:
         now = now_ms()
@@ -385,10 +378,3 @@ class Master:
         """What was applied as primary may be in no log: nothing of it is shown or kept (I5)."""
         self.standby = Standby()
         self._caught_up.clear()
-
-
-async def _resign_won(campaigning: asyncio.Task[Term]) -> None:
-    """Following failed in the very moment in which the term was won: nobody would serve under it."""
-    if not campaigning.cancelled() and campaigning.exception() is None:
-        with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
-            await campaigning.result().resign()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.coordination.interface import Coordination
 from holdfast.core.state import State
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain
@@ -22,7 +22,6 @@ from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece
 from holdfast.messages.requests import Hello
 from holdfast.replication.batches import Position
-from holdfast.replication.depots import DepotFailed
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
@@ -90,19 +89,30 @@ class Snapshots:
         async with self._writing:
             self.log_bytes = 0
             forked: asyncio.Future[tuple[Callable[[], int], Position]] = loop.create_future()
-            begin = self.in_child
-            writer.at_boundary(lambda position: forked.set_result((begin(self.store, state, position), position)))
+            writer.at_boundary(lambda position: self._begin_child(forked, state, position))
             exit_code, position = await forked
             code = await asyncio.to_thread(exit_code)
             if code != 0:
                 raise SnapshotFailed(f"the child that wrote the snapshot ended with {code}; the log is not trimmed")
             durable: asyncio.Future[None] = loop.create_future()
-            pending.when_durable(position.index, lambda: durable.set_result(None))
+            pending.when_durable(position.index, lambda: None if durable.done() else durable.set_result(None))
             await durable
             await asyncio.to_thread(self.store.prove, position.batch)
         log.info("snapshot written by a child", batch=position.batch)
         await self._offer(position.batch)
         return position.batch
+
+    def _begin_child(
+        self, forked: asyncio.Future[tuple[Callable[[], int], Position]], state: State, position: Position
+    ) -> None:
+        """Called by the writer of the log, which no failure here may reach: it would end the term."""
+        if forked.done():
+            return  # Whoever asked for the snapshot waits no more.
+        try:
+            forked.set_result((self.in_child(self.store, state, position), position))
+        except OSError as error:
+            failure = SnapshotFailed(f"no child could be made to write it ({error}); the log is not trimmed")
+            forked.set_exception(failure)
 
     async def _offer(self, batch: int) -> None:
         offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch))
@@ -111,7 +121,13 @@ class Snapshots:
     async def offers(self) -> list[Offer]:
         """Of the other masters, the newest first."""
         found = await self._coordination.list(PREFIX)
-        offers = [msgspec.msgpack.decode(value, type=Offer) for value in found.values()]
+        offers = []
+        for name, value in found.items():
+            try:
+                offers.append(msgspec.msgpack.decode(value, type=Offer))
+            except msgspec.DecodeError as error:
+                # Nobody checks who writes there, and one that cannot be read must not hide the others.
+                log.warning("an offer of a snapshot was passed over", name=name, why=str(error))
         return sorted((o for o in offers if o.name != self._name), key=lambda o: o.batch, reverse=True)
 
     async def fetch(self, offer: Offer) -> int:
@@ -162,7 +178,7 @@ class Snapshots:
                 elif self._newest():
                     await self._offer(self._newest())
                 await self._share()
-            except (SnapshotFailed, DepotFailed, CoordinationLost) as error:
+            except HoldfastError as error:
                 log.error("no snapshot was written; the log grows until one is", why=str(error))
 
     async def keep_for_primary(self, state: State, writer: LogWriter, pending: PendingLog) -> None:

@@ -17,8 +17,18 @@ async def first(*tasks: asyncio.Task[Any]) -> None:
             task.result()
 
 
-async def until_ended(task: asyncio.Task[Any]) -> None:
-    """Cancel it, and wait until nothing of it runs any more."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, HoldfastError):
-        await task
+async def until_ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them, and wait until nothing of them runs any more.
+
+    Whoever cancels the waiting itself is not overheard: that it was asked to end is told once all of them have.
+    """
+    this = asyncio.current_task()
+    assert this is not None, "it is awaited by a task"
+    asked_before = this.cancelling()
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, HoldfastError):
+            await task
+    if this.cancelling() > asked_before:
+        raise asyncio.CancelledError

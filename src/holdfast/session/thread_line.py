@@ -101,8 +101,10 @@ class ThreadLine:
             channel = self._channel
             if channel is not None and not channel.closed:
                 return channel
-            self._channel = self._dial(min(call.deadline, now_seconds() + CONNECT_SECONDS))
-            return self._channel
+            channel = self._channel = self._dial(min(call.deadline, now_seconds() + CONNECT_SECONDS))
+            if self.is_closed():  # Meanwhile; whoever closed it has not seen this connection.
+                channel.close()
+            return channel
 
     def _dial(self, deadline: float) -> Channel:
         """The first of those that may lead which welcomes us."""

@@ -1,0 +1,144 @@
+"""Many operations over one connection: one that leaves a master, or comes too late, ends nothing of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from client.fake_master import Act, FakeMaster
+from holdfast import errors
+from holdfast.effects import LeaveMaster, Operation, Sleep
+from holdfast.instant import now_seconds
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message
+from node.rig import Served
+from tests.waiting import wait_until
+
+
+def leaves_late(gone_on: Callable[[], bool]) -> Operation[bool]:
+    """It has asked over a connection, and leaves that one when others have gone on to the next."""
+    yield m.Exists(["key"], False)
+    while not gone_on():
+        yield Sleep(0.01)
+    yield LeaveMaster("")
+    return True
+
+
+def test_an_operation_leaves_the_connection_that_it_used_and_no_other(master: FakeMaster) -> None:
+    """I10: otherwise what others have under way on the new one would be in doubt."""
+    with holdfast.connect(master.address) as cache:
+        runner = cache._runner
+        old = runner._channel
+        assert old is not None
+
+        def gone_on() -> bool:
+            old.close()
+            assert cache.exists("key") is False
+            return runner._channel is not old
+
+        assert runner.run(leaves_late(gone_on), now_seconds() + 20)
+        assert runner._channel is not None
+        assert not runner._channel.closed
+
+
+async def test_a_task_leaves_the_connection_that_it_used_and_no_other(master: FakeMaster) -> None:
+    """I10."""
+    async with await holdfast.connect_async(master.address) as cache:
+        runner = cache._runner
+        old = runner._channel
+        assert old is not None
+        leaving = asyncio.create_task(runner.run(leaves_late(lambda: runner._channel is not old), now_seconds() + 20))
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(wait_until, lambda: master.asked(m.Exists))
+            old.close()
+            assert await cache.exists("key") is False
+            assert await leaving
+        assert runner._channel is not None
+        assert not runner._channel.closed
+
+
+def hold_the_next_welcome(master: FakeMaster) -> tuple[threading.Event, threading.Event]:
+    """The next Hello is answered only when the second event is set; the first says that it has come."""
+    came, answer = threading.Event(), threading.Event()
+
+    def judge(request: Message) -> Act:
+        if isinstance(request, m.Hello) and not came.is_set():
+            came.set()
+            assert answer.wait(20)
+        return Act.USUAL
+
+    master.judge = judge
+    return came, answer
+
+
+def test_a_client_that_is_closed_while_it_dials_keeps_no_connection(remote_master: FakeMaster) -> None:
+    """I17."""
+    cache = holdfast.connect(remote_master.address)
+    runner = cache._runner
+    assert runner._channel is not None
+    runner._channel.close()
+    came, answer = hold_the_next_welcome(remote_master)
+    said: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            cache.exists("key")
+        except errors.HoldfastError as error:
+            said.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(came.is_set)
+    cache.close()
+    answer.set()
+    asking.join(20)
+    assert not asking.is_alive()
+    assert [type(error) for error in said] == [errors.ClientClosed]
+    assert runner._channel.closed
+
+
+async def test_a_task_that_dials_while_its_client_is_closed_keeps_no_connection(remote_master: FakeMaster) -> None:
+    """I17."""
+    cache = await holdfast.connect_async(remote_master.address)
+    runner = cache._runner
+    assert runner._channel is not None
+    runner._channel.close()
+    came, answer = hold_the_next_welcome(remote_master)
+    asking = asyncio.create_task(cache.exists("key"))
+    await asyncio.to_thread(wait_until, came.is_set)
+    await cache.close()
+    answer.set()
+    with pytest.raises(errors.ClientClosed):
+        async with asyncio.timeout(20):
+            await asking
+    assert runner._channel.closed
+
+
+def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I17: a master that steps down between the two greetings leaves no connection behind."""
+    with FakeMaster(node) as master, holdfast.connect(master.address) as cache:
+        runner = cache._runner
+        refused: list[Any] = []
+
+        class Refusing:
+            welcome = m.Welcome(7, 1, "here", 0, 0, 0, 0, 0, host=cache._core.bytes.host, local="nobody")
+            closed = False
+
+            def close(self) -> None:
+                self.closed = True
+
+        def refuse(address: str, *given: object, **more: object) -> Any:
+            refused.append(address)
+            raise errors.NotLeader("it has stepped down")
+
+        monkeypatch.setattr("holdfast.client.blocking_runner.Channel.open", refuse)
+        far = Refusing()
+        with pytest.raises(errors.NotLeader):
+            runner._nearer(far, now_seconds() + 20)  # type: ignore[arg-type]
+        assert refused
+        assert far.closed
