@@ -29,8 +29,8 @@ from holdfast.messages.requests import CommitPuts, GrantRanges
 from holdfast.node import refused_grants
 from holdfast.node.lent_memory import LentMemory
 from holdfast.replication import batches, snapshots, standby
+from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import Run, run
-from holdfast.simulation.script import draw
 
 Patch = contextlib.AbstractContextManager[Any]
 
@@ -347,12 +347,8 @@ PLANTED = {
         Planted("a commit asked again is a new one", a_commit_asked_again_is_a_new_one, ("I7",), 200),
         Planted("take every writer for gone", take_every_writer_for_gone, ("I2", "I9", "I11"), 60),
         Planted("count a lease from its answer", count_a_lease_from_its_answer, ("I2", "I8"), 1000),
+        Planted("take away right after a guess", take_away_right_after_a_guess, ("I2", "I7", "I8"), 200),
+        Planted("write over TCP after clean", write_over_tcp_after_clean, ("I2",), 1000),
         Planted("believe a spoiled snapshot", believe_a_spoiled_snapshot, ("I5", "I10", "I13", "liveness"), 500),
     )
 }
-
-TOO_RARE = (
-    Planted("take away right after a guess", take_away_right_after_a_guess, ("I2", "I7", "I8"), 1000),
-    Planted("write over TCP after clean", write_over_tcp_after_clean, ("I2",), 1000),
-)
-"""No seed has found these: what they take comes together too rarely. Scripts by hand do."""

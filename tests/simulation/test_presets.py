@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.settings import PRESETS, PresetName
+from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import run
-from holdfast.simulation.script import Shape, draw
+from holdfast.simulation.script import Shape
 
 SEEDS = (1, 2)
 

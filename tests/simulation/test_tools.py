@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from holdfast.simulation.commands import main
+from holdfast.simulation.drawing import draw
 from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted, single_faults
 from holdfast.simulation.runs import run, told
-from holdfast.simulation.script import Fault, Operation, Script, Shape, draw
+from holdfast.simulation.script import Fault, Operation, Script, Shape
 from holdfast.simulation.seeds import play_seeds
 from holdfast.simulation.shrinking import Shrinking, smaller_worlds
 from holdfast.simulation.story_files import test_file as written

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.instant import now_seconds
+from holdfast.simulation.drawing import draw
 from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted
 from holdfast.simulation.runs import Run, run, told
-from holdfast.simulation.script import draw
 from holdfast.simulation.seeds import cores, play_scripts, play_seeds, prepare
 from holdfast.simulation.shrinking import MOST_RUNS, Shrinking
 from holdfast.simulation.stories import shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import cast
 import xxhash
 
 from holdfast.client.node_bytes import NodeBytes
-from holdfast.errors import Unreachable
+from holdfast.errors import HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.simulation.nodes import NodeMachine, ServedNode
@@ -22,6 +23,7 @@ from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.shared_memory import Mapping
 
 STALL_NS = 2 * SECOND
+SEND_AGAIN_NS = SECOND // 5
 
 
 class SimulatedLink:
@@ -72,7 +74,10 @@ class SimulatedLink:
 
 
 class SimulatedConnection:
-    """A TCP connection to a node's data port; whatever it does takes place in one step."""
+    """A TCP connection to a node's data port; whatever it does takes place in one step.
+
+    What a cut, or a node that stands still, holds back of a write arrives later, as TCP sends again: also when the
+    client has given up, or is dead."""
 
     def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
         self.closed = False
@@ -121,9 +126,26 @@ class SimulatedConnection:
         digest: xxhash.xxh3_64 | None = None,
     ) -> None:
         request = WriteRange(segment, grant, range_offset, range_length, mac, offset, len(source))
+        network, client, node = self._client.network, self._client.name, self._node
+        life, process = node.alive, node.process
+        if life is not None and process is not None and (process.paused or network.is_cut(client, node.name)):
+            self._send_again(life, process, request, bytes(source))
+        elif life is not None and network.is_cut(node.name, client):
+            life.write(request, source)  # It arrives; nobody will hear of it.
         self._reach().write(request, source)
         if digest is not None:
             digest.update(source)
+
+    def _send_again(self, life: ServedNode, process: ProcessLoop, request: WriteRange, source: bytes) -> None:
+        def arrive() -> None:
+            if self._client.network.is_cut(self._client.name, self._node.name):
+                self._send_again(life, process, request, source)
+            elif self._node.alive is life:
+                # The connection is closed by now, as far as the client goes: a refusal has nobody to hear it.
+                with contextlib.suppress(HoldfastError):
+                    life.write(request, memoryview(source))
+
+        self._client.scheduler.after(SEND_AGAIN_NS, arrive, process)
 
     def close(self) -> None:
         self.closed = True

@@ -1,17 +1,12 @@
-"""What happens in a run, as data: operations of clients and faults of the world, each from a stream of its own.
-
-All of it is drawn before the run begins, so that leaving one out does not shift the others. Each seed also switches
-whole classes of faults on or off (a swarm): what always happens together hides what happens when one is missing.
-"""
+"""What happens in a run, as data: operations of clients and faults of the world. `drawing.py` draws it from a seed."""
 
 from __future__ import annotations
 
-import random
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.settings import PRESETS, PresetName
+from holdfast.settings import PresetName
 
 Verb: TypeAlias = Literal[
     "put",
@@ -71,6 +66,8 @@ VERBS: dict[Verb, int] = {
 FAULT_MS = 20_000
 """How long faults go on to begin; when the last is over, the world heals."""
 HEAL_MS = 100
+PRIMARY = "primary"
+"""As the one whom a fault befalls: whoever leads at that moment."""
 KEYS = 10
 BIG = 256 << 10
 
@@ -123,93 +120,3 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
         """When the last operation has begun and the last fault is over."""
         begun = max((operation.at_ms for operation in self.operations), default=0)
         return max(begun, max((fault.at_ms + fault.lasts_ms for fault in self.faults), default=0)) + HEAL_MS
-
-
-def draw(seed: int, shape: Shape | None = None) -> Script:
-    shape = shape if shape is not None else draw_shape(seed)
-    return Script(seed, shape, draw_operations(seed, shape), draw_faults(seed, shape))
-
-
-def draw_shape(seed: int) -> Shape:
-    chance = random.Random(f"shape {seed}")
-    return Shape(
-        masters=chance.choices((2, 3), (5, 1))[0],
-        nodes=chance.choices((1, 2, 3), (1, 5, 1))[0],
-        clients=chance.choices((2, 3, 4), (1, 4, 1))[0],
-        segment_bytes=chance.choice((1 << 20, 1 << 20, 4 << 20)),
-        slowest_ms=chance.choices((1, 20, 100), (3, 2, 1))[0],
-        preset=chance.choices(list(PRESETS), (10, 1, 1, 1, 2, 1))[0],
-    )
-
-
-def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
-    chance = random.Random(f"operations {seed}")
-    count = chance.randint(60, 160)
-    keys = [f"key/{i}" for i in range(chance.choice((2, 4, KEYS)))]
-    verbs, weights = list(VERBS), list(VERBS.values())
-    crowded = chance.random() < 0.5
-    found = []
-    for number in range(1, count + 1):
-        verb = chance.choices(verbs, weights)[0]
-        many = verb in ("put_many", "get_many")
-        # Every value of a run has a size of its own, so that the log tells whose it is.
-        size = number + (BIG if chance.random() < (0.5 if crowded else 0.15) else chance.choice((64, 1_000, 4_000)))
-        found.append(
-            Operation(
-                at_ms=chance.randint(500, FAULT_MS),
-                client=chance.randrange(shape.clients),
-                verb=verb,
-                number=number,
-                keys=tuple(sorted(chance.sample(keys, min(len(keys), 3)))) if many else (chance.choice(keys),),
-                size_bytes=size,
-                replicas=2 if shape.nodes > 1 and chance.random() < 0.2 else 1,
-                # An upsert that is lost brings back what it replaced: that is said plainly, and not checked here.
-                durability="memory" if chance.random() < 0.05 and verb != "upsert" else None,
-                hold_ms=chance.randint(1, 4_000),
-            )
-        )
-    return tuple(sorted(found, key=lambda each: (each.at_ms, each.number)))
-
-
-def draw_faults(seed: int, shape: Shape) -> tuple[Fault, ...]:
-    swarm = random.Random(f"swarm {seed}")
-    chosen = [kind for kind in FAULTS if swarm.random() < 0.35]
-    masters = [f"master-{i}" for i in range(shape.masters)]
-    nodes = [f"node-{i}" for i in range(shape.nodes)]
-    clients = [f"client-{i}" for i in range(shape.clients)]
-    found: list[Fault] = []
-    for kind in chosen:
-        chance = random.Random(f"{kind} {seed}")
-        found += [_draw_fault(kind, chance, masters, nodes, clients) for _ in range(chance.randint(1, 3))]
-    return tuple(sorted(found, key=lambda fault: (fault.at_ms, fault.kind)))
-
-
-def _draw_fault(
-    kind: FaultKind, chance: random.Random, masters: list[str], nodes: list[str], clients: list[str]
-) -> Fault:
-    at_ms = chance.randint(1_000, FAULT_MS - 1_000)
-    lasts_ms = int(chance.choice((50, 400, 1_500, 4_000, 9_000)) * chance.uniform(0.5, 1.5))
-    share = chance.choice((0.1, 0.3, 0.8))
-    everybody = [*masters, *nodes, *clients]
-    match kind:
-        case "kill_master" | "pause_master" | "spoil_snapshot":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
-        case "refuse":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(masters), chance.choice(clients))
-        case "kill_node" | "pause_node" | "command":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
-        case "kill_client" | "pause_client":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(clients))
-        case "fade":
-            return Fault(at_ms, kind, chance.randint(6_000, 9_000), chance.choice([*nodes, *nodes, *masters, *clients]))
-        case "slow_threads":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(everybody), share=share)
-        case "partition":
-            return Fault(at_ms, kind, lasts_ms, chance.choice(everybody))
-        case "cut":
-            one, other = chance.sample([*everybody, "store"], 2)
-            return Fault(at_ms, kind, lasts_ms, one, other)
-        case "reset":
-            return Fault(at_ms, kind, 0, chance.choice(masters), chance.choice([*nodes, *clients]))
-        case _:
-            return Fault(at_ms, kind, lasts_ms, share=share)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 
+from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import Run, run
-from holdfast.simulation.script import Script, Shape, draw
+from holdfast.simulation.script import Script, Shape
 
 WAITING_PER_PROCESS = 3
 

@@ -1,0 +1,84 @@
+"""Scenes: a few operations and faults that mean something only together, drawn into a script now and then.
+
+Some mistakes need three things within a second: a wrong guess, a removal behind it, somebody who still asks the old
+primary. Drawn one by one they hardly ever meet. A scene draws its parts around one moment, with chance in every
+time; the rest of the script goes on beside it. Scenes have random streams of their own: a seed without one is the
+script that it would be if there were no scenes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+from holdfast.simulation.script import BIG, FAULT_MS, PRIMARY, Fault, Operation, Shape, Verb
+
+Scene: TypeAlias = tuple[list[Operation], list[Fault]]
+FIRST_NUMBER = 200
+"""Of a scene's operations: those of the rest of the script have smaller ones."""
+SMALL = 1_000
+
+
+def draw_scenes(seed: int, shape: Shape) -> Scene:
+    operations: list[Operation] = []
+    faults: list[Fault] = []
+    for name, (share, draw) in SCENES.items():
+        chance = random.Random(f"scene {name} {seed}")
+        if chance.random() < share:
+            more, worse = draw(chance, shape, FIRST_NUMBER + len(operations))
+            operations += more
+            faults += worse
+    return operations, faults
+
+
+def a_wrong_guess(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """The primary is cut off from the store and refused to the other masters and to a client, which takes an object
+    away at the new one, while somebody else still asks the old one."""
+    at_ms = chance.randint(3_500, FAULT_MS - 3_000)
+    asks, takes = chance.sample(range(shape.clients), 2)
+    key = ("scene/guess",)
+    operations = [Operation(at_ms - chance.randint(600, 2_500), asks, "put", number, key, number + SMALL)]
+    number += 1
+    for _ in range(chance.randint(10, 25)):
+        verb: Verb = chance.choice(("exists", "exists", "get"))
+        operations.append(Operation(at_ms + chance.randint(10, 1_300), asks, verb, number, key))
+        number += 1
+    verb = chance.choice(("force_remove", "force_remove", "remove", "upsert"))
+    operations.append(Operation(at_ms + chance.randint(80, 700), takes, verb, number, key, number + SMALL))
+    return operations, [Fault(at_ms, "refuse", chance.randint(1_500, 4_000), PRIMARY, f"client-{takes}")]
+
+
+def a_late_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A client on another machine is stopped, or its bytes are, between grant and copy, until the range is somebody
+    else's; then they arrive."""
+    if shape.clients <= shape.nodes:
+        return [], []
+    at_ms = chance.randint(1_000, FAULT_MS - 12_000)
+    writer = chance.randrange(shape.nodes, shape.clients)
+    others = [client for client in range(shape.clients) if client != writer]
+    operations = [Operation(at_ms, writer, "put", number, ("scene/late",), number + BIG)]
+    number += 1
+    for i in range(chance.randint(4, 7)):
+        when_ms, key = at_ms + 5_000 + 300 * i + chance.randint(0, 250), (f"scene/{i}",)
+        operations.append(Operation(when_ms, chance.choice(others), "put", number, key, number + BIG))
+        operations.append(
+            Operation(at_ms + chance.randint(10_000, 12_000), chance.choice(others), "get", number + 1, key)
+        )
+        number += 2
+    who = f"client-{writer}"
+    faults = [Fault(at_ms - 100, "slow_threads", 1_500, who, share=0.1)]
+    if chance.random() < 0.5:
+        faults.append(Fault(at_ms + chance.randint(20, 200), "pause_client", 9_000, who))
+    else:
+        # All ways to the nodes: wherever the grant is, its bytes wait, and leave when the cut ends.
+        begins_ms = at_ms + chance.randint(20, 200)
+        faults += [Fault(begins_ms, "cut", 9_000, who, f"node-{i}") for i in range(shape.nodes)]
+    return operations, faults
+
+
+SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
+    "wrong guess": (0.06, a_wrong_guess),
+    "late writer": (0.12, a_late_writer),
+}
+"""The share of seeds with it, and how it is drawn."""
