@@ -14,10 +14,12 @@ from holdfast.instant import Instant
 from holdfast.master.engine import Engine
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
+from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
 from holdfast.simulation.history import Call, number_of
 from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of, where_objects_hide
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
+from holdfast.simulation.network import Endpoint
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
@@ -39,6 +41,7 @@ class Checkers:
         self.log.session_closed = self.sessions.closed
         self.settling = Settling(world, self.log)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
+        self.clocks = ClockChecks(world.clocks, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -50,6 +53,7 @@ class Checkers:
         """What was there at the last look: (state, index, durable index) of each master."""
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
+        world.network.send = partial(self._sent, world.network.send)  # type: ignore[method-assign]
         world.scheduler.after(LOOK_NS, self._look)
 
     def report(self, promise: str, what: str, subject: str = "") -> None:
@@ -58,10 +62,18 @@ class Checkers:
             self.world.tell(str(self.violation), subject)
             self.world.broken = True
 
+    # At everything that is sent.
+
+    def _sent(self, send: Callable[[Endpoint, bytes | None], None], sender: Endpoint, data: bytes | None) -> None:
+        if data is not None and may_hold_an_instant(data):
+            self.clocks.left(data, sender.owner.name, f"a message to {sender.peer_name}")
+        send(sender, data)
+
     # At every change of the log.
 
     def _store_changed(self) -> None:
         cluster = self.world.store.only
+        self.clocks.store_changed(cluster)
         record = cluster.record
         if record is not None and (not self._terms or record.epoch > self._terms[-1][0]):
             self._terms.append((record.epoch, not record.doubtful))
@@ -76,6 +88,7 @@ class Checkers:
             epoch, batch = cluster.batches[cluster.last]
             assert record is not None
             self.world.scheduler.trace.update(batch)
+            self.clocks.left(batch, f"epoch {epoch}", "a batch")
             for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
                 self._tell_record(epoch, one)
                 self.writes.appended(one, self.log.state)
@@ -135,6 +148,7 @@ class Checkers:
     def _look(self) -> None:
         self.sessions.look()
         for machine in self.world.masters.values():
+            self.clocks.look(machine.name, machine.disk)
             master = machine.alive
             if master is None:
                 continue

@@ -52,6 +52,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def now_ns(self) -> int:
         return self._offset_ns + int(self.scheduler.now_ns * self._rate)
 
+    @property
+    def began_ms(self) -> int:
+        """What its clock showed when the world began."""
+        return self._offset_ns // 1_000_000
+
     def world_ns(self, local_seconds: float) -> int:
         """How long that is by the world's clock."""
         return int(local_seconds * SECOND / self._rate) + 1

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 import structlog
 
 from holdfast import entropy, instant
@@ -24,13 +25,14 @@ from holdfast.master.engine import Engine
 from holdfast.master.roles import Plan
 from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.clients import ClientMachine
+from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS
 from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
 from holdfast.simulation.nodes import MARK, NodeMachine
 from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
-from holdfast.simulation.script import Fault, Operation, Script
+from holdfast.simulation.script import PRIMARY, Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
 from holdfast.simulation.stories import Line
 
@@ -74,6 +76,8 @@ class World:
         self.faults = StoreFaults()
         self.history = History()
         self.lines: list[Line] | None = None
+        self.clocks: list[ProcessLoop] = []
+        """Every process that ever lived."""
         self.broken = False
         """Set by a checker: nothing further needs to happen."""
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
@@ -132,9 +136,11 @@ class World:
         chance = random.Random(f"{name} {self._lives} {self.script.seed}")
         # Two clocks differ by at most the drift that is allowed for, and by any offset.
         rate = 1 + self._clocks.uniform(-0.0045, 0.0045)
-        offset_ns = self._clocks.randint(1, 10**6) * SECOND
+        offset_ns = (FAR_SECONDS + self._clocks.randint(1, SPREAD_SECONDS)) * SECOND
         # What a loop may also offer, and nobody here asks for, is left out.
-        return ProcessLoop(self.scheduler, self.network, name, chance, rate, offset_ns)  # type: ignore[abstract]
+        made = ProcessLoop(self.scheduler, self.network, name, chance, rate, offset_ns)  # type: ignore[abstract]
+        self.clocks.append(made)
+        return made
 
     def start(self, name: str) -> None:
         self.machines[name].start(self.new_process(name))
@@ -172,10 +178,17 @@ class World:
         self.clients[f"client-{operation.client}"].do(operation)
 
     def _strike(self, fault: Fault) -> None:
+        if fault.one == PRIMARY:
+            fault = msgspec.structs.replace(fault, one=self._leading())
         self.tell(f"fault: {fault.kind} {fault.one} {fault.other} for {fault.lasts_ms} ms")
         end = self._STRIKES[fault.kind](self, fault)
         if end is not None:
             self.scheduler.after(fault.lasts_ms * MS, end)
+
+    def _leading(self) -> str:
+        """Whoever leads, or the first."""
+        leading = [name for name, machine in self.masters.items() if machine.alive and machine.alive.role == "primary"]
+        return next(iter((*leading, *self.masters)))
 
     def _kill(self, fault: Fault) -> Callable[[], None]:
         self.kill(fault.one)
