@@ -79,6 +79,6 @@ def purge_by_lease_at_promotion() -> Patch:
 PLANTED_DESIGNS = (
     Planted("evaluate a removal again", evaluate_a_removal_again, ("I5", "I10"), 60),
     Planted("lose deletes while away", lose_deletes_while_away, ("I5", "I10"), 60),
-    Planted("send absolute times", send_absolute_times, ("I2", "I8"), 60),
+    Planted("send absolute times", send_absolute_times, ("I16",), 60),
     Planted("purge by lease at promotion", purge_by_lease_at_promotion, ("I8", "I10"), 60),
 )

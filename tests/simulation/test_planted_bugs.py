@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from simulation.planted import PLANTED, Planted, hunt
+from simulation.planted_bounds import PLANTED_IN_BOUNDS
 from simulation.planted_designs import PLANTED_DESIGNS
 from simulation.planted_sessions import PLANTED_IN_SESSIONS
 
-ALL = [*PLANTED.values(), *PLANTED_DESIGNS, *PLANTED_IN_SESSIONS]
+ALL = [*PLANTED.values(), *PLANTED_DESIGNS, *PLANTED_IN_SESSIONS, *PLANTED_IN_BOUNDS]
 QUICK = 60
 
 

@@ -57,6 +57,11 @@ class PendingLog:
             self._waiting.append((index, then))
 
     @property
+    def waiting(self) -> int:
+        """How many wait for a record to be durable."""
+        return len(self._waiting)
+
+    @property
     def has_more(self) -> bool:
         """Are there records that no batch holds yet?"""
         return bool(self._records)

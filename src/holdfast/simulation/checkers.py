@@ -14,6 +14,7 @@ from holdfast.instant import Instant
 from holdfast.master.engine import Engine
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
+from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
 from holdfast.simulation.history import Call, number_of
 from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of, where_objects_hide
@@ -39,7 +40,8 @@ class Checkers:
         self.log = LogChecks(world.clients, self.report)
         self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
         self.log.session_closed = self.sessions.closed
-        self.settling = Settling(world, self.log)
+        self.bounds = BoundChecks(world, self.report)
+        self.settling = Settling(world, self.log, self.bounds)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.undecided = 0
@@ -74,6 +76,7 @@ class Checkers:
     def _store_changed(self) -> None:
         cluster = self.world.store.only
         self.clocks.store_changed(cluster)
+        self.bounds.published()
         record = cluster.record
         if record is not None and (not self._terms or record.epoch > self._terms[-1][0]):
             self._terms.append((record.epoch, not record.doubtful))
@@ -92,6 +95,7 @@ class Checkers:
             for one in self.log.appended(cluster.last, epoch, record.epoch, batch):
                 self._tell_record(epoch, one)
                 self.writes.appended(one, self.log.state)
+                self.bounds.appended(one, self.log.state)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:
@@ -163,6 +167,7 @@ class Checkers:
                 self.log.same_as(state, machine.name)
             else:
                 self._partition(machine, engine)
+                self.bounds.look(machine.name, engine)
         for name, each in self.world.machines.items():
             if each.process is not None and each.process.failures:
                 self.report("I10", f"a defect: {each.process.failures[0]}", name)

@@ -31,6 +31,8 @@ from holdfast.simulation.process import ProcessLoop
 MARK = "mark"
 """A command that does nothing but be counted."""
 STARTED_AGAIN_SECONDS = 0.5
+REFUSED_KEPT = 3
+"""Grants, one by one; so few that a run has more of them, and they are folded into one number a client."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class ServedNode:
         self.lending = Lending()
         self.report = Report()
         self._machine = machine
-        self._refused = RefusedGrants()
+        self._refused = RefusedGrants(REFUSED_KEPT)
         self._secret = b""
         self._memory: LentMemory | None = None
         commands = Commands()
@@ -121,7 +123,7 @@ class ServedNode:
     def renew_memory(self) -> None:
         self.lending.withdraw()
         self.report.memory_voided()
-        self._refused = self._copies.refused = RefusedGrants()
+        self._refused = self._copies.refused = RefusedGrants(REFUSED_KEPT)
         self._memory = LentMemory.create(self.name, self._machine.size_bytes, 1)
         self.lending.lend(self._memory)
 
@@ -135,6 +137,10 @@ class ServedNode:
 
     def refuses(self, grant: GrantId) -> bool:
         return grant in self._refused
+
+    @property
+    def refused_kept(self) -> int:
+        return len(self._refused)
 
     def figures(self) -> dict[str, int]:
         return {"lent_bytes": sum(self.sizes), "writers": self.report.writers}

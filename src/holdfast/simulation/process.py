@@ -57,6 +57,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """What its clock showed when the world began."""
         return self._offset_ns // 1_000_000
 
+    @property
+    def tasks_under_way(self) -> int:
+        return sum(isinstance(kept, asyncio.Task) and not kept.done() for kept in self._kept)
+
     def world_ns(self, local_seconds: float) -> int:
         """How long that is by the world's clock."""
         return int(local_seconds * SECOND / self._rate) + 1

@@ -1,13 +1,15 @@
 """After the faults: everybody lives again, and the world must come to rest within a bound.
 
 In order: one primary serves, every standby holds what it holds, nodes are back, no call is under way; then every key
-is read by every client; then the clients hang up, and the memory that they held comes back.
+is read by every client; then the clients hang up, the memory that they held comes back, and nothing else is left over.
 """
 
 from __future__ import annotations
 
 from holdfast.master.engine import Engine
+from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.log_checks import LogChecks
+from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.script import Operation
 from holdfast.simulation.world import World
@@ -18,12 +20,13 @@ VERIFYING = 100_000
 
 
 class Settling:
-    def __init__(self, world: World, log: LogChecks) -> None:
+    def __init__(self, world: World, log: LogChecks, bounds: BoundChecks) -> None:
         self._world = world
         self._log = log
+        self._bounds = bounds
         self._stage = 0
         self._next_ns = 0
-        self._stages = (self._converged, self._verified, self._returned)
+        self._stages = (self._converged, self._verified, self._returned, self._bounded)
         self._why = "nothing was looked at"
         self._about = ""
         self._reads = 0
@@ -54,7 +57,7 @@ class Settling:
         """The promise that was not kept in time, and how."""
         if self._stage == len(self._stages):
             return None
-        promise = ("liveness", "I10", "I11")[self._stage]
+        promise = ("liveness", "I10", "I11", "I17")[self._stage]
         return promise, f"after the faults: {self._why}", self._about
 
     def _enter(self) -> None:
@@ -73,19 +76,28 @@ class Settling:
         # What a client reads under a lease may be older than the log.
         if (lease := next(self._log.leases(), None)) is not None:
             return f"{lease.client} holds a lease on {lease.id:x}"
-        leading = [m for m in world.masters.values() if m.alive is not None and m.alive.role == "primary"]
-        if len(leading) != 1:
-            return f"{len(leading)} masters lead"
-        master = leading[0].alive
-        assert master is not None
-        engine = master.server.engine
-        if engine is None or engine.log is None or engine.log.index != engine.log.durable:
-            return "the primary has records that are not durable"
+        leading = self._leading()
+        if isinstance(leading, str):
+            return leading
+        machine, engine = leading
+        master = machine.alive
+        assert engine.log is not None
         for name, machine in world.masters.items():
             other = machine.alive
             if other is not None and other is not master and other.standby.position.index != engine.log.index:
                 return f"{name} is at {other.standby.position.index}, the log at {engine.log.index}"
         return self._nodes_back(engine)
+
+    def _leading(self) -> tuple[MasterMachine, Engine] | str:
+        """The one primary, with everything durable; or what is missing to that."""
+        leading = [m for m in self._world.masters.values() if m.alive is not None and m.alive.role == "primary"]
+        if len(leading) != 1:
+            return f"{len(leading)} masters lead"
+        master = leading[0].alive
+        engine = master.server.engine if master is not None else None
+        if engine is None or engine.log is None or engine.log.index != engine.log.durable:
+            return "the primary has records that are not durable"
+        return leading[0], engine
 
     def _nodes_back(self, engine: Engine) -> str:
         """Each has mounted the memory that it has now, under a session that this primary has heard from."""
@@ -145,3 +157,8 @@ class Settling:
         if state.grants:
             return f"{len(state.grants)} grants are still held"
         return f"{len(state.quarantine)} ranges are still in quarantine" if state.quarantine else ""
+
+    def _bounded(self) -> str:
+        """I17: nothing is kept whose use is over."""
+        leading = self._leading()
+        return leading if isinstance(leading, str) else self._bounds.left_over(*leading)
