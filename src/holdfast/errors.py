@@ -238,6 +238,12 @@ class ReplyLost(Uncertain):
     code = "reply_lost"
 
 
+class PartlyStored(Uncertain):
+    """Some objects of a batch were stored, and others were not. To put all of them again stores the rest."""
+
+    code = "partly_stored"
+
+
 class ClientClosed(Refused):
     """The client was closed."""
 

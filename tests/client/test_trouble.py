@@ -90,6 +90,33 @@ def test_another_master_is_asked_when_one_steps_down(node: Served, connect: Conn
         assert cache.exists("key") is True
 
 
+def test_a_batch_of_which_a_part_was_stored_is_not_called_undone(master: FakeMaster, connect: Connect) -> None:
+    """I7, found by simulation: a caller who is told that nothing was changed may take what is there for another's."""
+
+    def no_room_for(key: str) -> None:
+        def judge(request: m.Message) -> Act | m.Message:
+            if not isinstance(request, m.GrantRanges):
+                return Act.USUAL
+            if len(request.keys) > 1:
+                return m.Failed("too_large", "not together")
+            return m.Failed("no_room", "full") if request.keys == [key] else Act.USUAL
+
+        master.judge = judge
+
+    items = {"first": b"1" * 100_000, "second": b"2" * 100_000}
+    cache = connect(master.address, timeout=0.5)
+    no_room_for("first")
+    with pytest.raises(errors.NoRoom):
+        cache.put_many(items)
+    assert not master.objects
+    no_room_for("second")
+    with pytest.raises(errors.PartlyStored, match="1 of 2 objects were stored, then: full"):
+        cache.put_many(items)
+    assert list(master.objects) == ["first"]
+    master.judge = lambda request: Act.USUAL
+    assert cache.put_many(items) == 1
+
+
 def test_what_the_master_refuses_is_raised_at_once(master: FakeMaster, connect: Connect) -> None:
     cache = connect(master.address)
     master.judge = lambda request: m.Failed("too_large", "no segment holds it")

@@ -8,6 +8,7 @@ broke is left and another is taken, within the deadline: a range is written in o
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,10 @@ from holdfast.errors import (
     GrantRefused,
     GrantTimedOut,
     HoldfastError,
+    PartlyStored,
+    Refused,
     TooLarge,
+    TryAgain,
 )
 from holdfast.ids import LARGE_ALIGN, GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
@@ -92,26 +96,35 @@ def _put_at_once(
 def put_many(core: Core, keys: list[str], values: list[Value], options: PutOptions, deadline: float) -> Operation[int]:
     """The number of objects that were stored; keys that existed already keep theirs."""
     stored = 0
+    waiting = deque(_pieces(keys, values, min(PIECE_BYTES, core.limits.write_window_bytes // 2)))
     try:
-        for piece in _pieces(keys, values, min(PIECE_BYTES, core.limits.write_window_bytes // 2)):
-            stored += yield from _put_splitting(core, piece, options, deadline)
+        while waiting:
+            piece = waiting.popleft()
+            try:
+                stored += yield from put_piece(core, piece, options, deadline)
+            except TooLarge as error:
+                # Together they fit into no segment; each of them may.
+                if len(piece.keys) == 1:
+                    raise _as_a_whole(error, stored, len(keys)) from error
+                waiting.extendleft(reversed(_halves(piece)))
+            except (Refused, TryAgain) as error:
+                raise _as_a_whole(error, stored, len(keys)) from error
     finally:
         if options.upsert:
             core.leases.drop_many(keys)
     return stored
 
 
-def _put_splitting(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
-    try:
-        return (yield from put_piece(core, piece, options, deadline))
-    except TooLarge:
-        # Together they fit into no segment; each of them may.
-        if len(piece.keys) == 1:
-            raise
+def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
+    """What a piece's error is to the batch: "nothing was changed" is not true of it once another piece was stored."""
+    if not stored:
+        return error
+    return PartlyStored(f"{stored:,} of {count:,} objects were stored, then: {error} Put the batch again for the rest")
+
+
+def _halves(piece: Piece) -> list[Piece]:
     half = len(piece.keys) // 2
-    first = yield from _put_splitting(core, Piece(piece.keys[:half], piece.values[:half]), options, deadline)
-    rest = yield from _put_splitting(core, Piece(piece.keys[half:], piece.values[half:]), options, deadline)
-    return first + rest
+    return [Piece(piece.keys[:half], piece.values[:half]), Piece(piece.keys[half:], piece.values[half:])]
 
 
 def _pieces(keys: list[str], values: list[Value], limit: int) -> Iterator[Piece]:
