@@ -10,12 +10,14 @@ import math
 import mmap
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
 import xxhash
 
+from holdfast.client.hearing import Hearing, Heed
 from holdfast.errors import DeadlineExceeded, HoldfastError, TryAgain, Uncertain, Unreachable
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
@@ -72,6 +74,18 @@ class NodeBytes:
         self._idle: dict[str, list[DataConnection]] = {}
         self._lock = threading.Lock()
         self._attaching = threading.Lock()
+        self._hearing: Hearing | None = None
+
+    def hear(self, heed: Heed) -> None:
+        """Have this called with the ids of objects that go while they may be leased, as far as nodes of this machine
+        tell; with None if it may be any."""
+        reference = weakref.WeakMethod(heed)
+        self._hearing = Hearing(reference)
+        weakref.finalize(self, self._hearing.close)
+
+    def _listen(self, place: SegmentPlace) -> None:
+        if self._hearing is not None:
+            self._hearing.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
 
     def is_bad(self, place: SegmentPlace) -> bool:
         """It did not answer a moment ago."""
@@ -86,6 +100,7 @@ class NodeBytes:
                     if mapping is not None:
                         self._reading[place.handle] = mapping
                         self.maps[place.handle] = mapping.map
+                        self._listen(place)
                     # One that did not answer is tried again when it has been left alone for a while.
                     if mapping is not None or place.socket_path not in self._silent:
                         self.settled.add(place.handle)
@@ -322,6 +337,8 @@ class NodeBytes:
             self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
             self.maps.clear()
             self.settled.clear()
+        if self._hearing is not None:
+            self._hearing.close()
         for mapping in readers:
             mapping.close()
         for link in links:
@@ -334,3 +351,5 @@ class NodeBytes:
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
+        if self._hearing is not None:
+            self._hearing.leave_to_parent()

@@ -15,6 +15,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.errors import DeadlineExceeded, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
+from holdfast.messages.shapes import SegmentPlace
 from holdfast.simulation.nodes import NodeMachine, ServedNode
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import SECOND
@@ -152,6 +153,9 @@ class SimulatedBytes(NodeBytes):
     def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
         link = SimulatedLink(self._client, self._nodes[socket_path.removeprefix("/")])
         return cast("NodeLink", link)
+
+    def _listen(self, place: SegmentPlace) -> None:
+        """Nobody tells of revoked leases here: it is a hint, and a thread would be needed to hear it."""
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
         node = self._nodes[address.partition(":")[0]]
