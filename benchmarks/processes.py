@@ -36,6 +36,8 @@ class Cluster:
         self.masters: dict[str, tuple[subprocess.Popen[bytes], dict[str, str]]] = {}
         """By name: the process and what its ready file says."""
         self.nodes: list[subprocess.Popen[bytes]] = []
+        self.last_start_s = 0.0
+        """How long the last process took until it served."""
         self._token = str(master.get("token", ""))
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
 
@@ -118,11 +120,13 @@ class Cluster:
                 },
             )
         self._started.append(process)
-        deadline = time.monotonic() + START_WITHIN_S
+        began = time.monotonic()
+        deadline = began + START_WITHIN_S
         while not ready.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the {kind} did not start:\n{log.read_text()}")
             time.sleep(0.02)
+        self.last_start_s = time.monotonic() - began
         facts: dict[str, str] = json.loads(ready.read_text())
         return facts
 

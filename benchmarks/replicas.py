@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -37,6 +38,7 @@ def _recovery(scale: Scale) -> list[Row]:
         keys = [f"r/{i}" for i in range(objects)]
         for start in range(0, objects, 500):
             assert cache.put_many(dict.fromkeys(keys[start : start + 500], value), replicas=2) > 0
+        stopped_ms = _slowest_beside_a_stopped_node_ms(cluster, keys[:: max(1, objects // 100)], value)
         cluster.nodes[0].kill()
         died = time.perf_counter()
         slowest_ms = _slowest_read_ms(cache, keys[:: max(1, objects // 500)], value)
@@ -48,7 +50,19 @@ def _recovery(scale: Scale) -> list[Row]:
             ),
             most_row("of that, after the master gave the node up", whole - gone, "s", 18, DURABLE),
             most_row("slowest read that met the dead node", slowest_ms, "ms", 250, DURABLE),
+            most_row("slowest read that met a stopped node", stopped_ms, "ms", 250, DURABLE),
         ]
+
+
+def _slowest_beside_a_stopped_node_ms(cluster: Cluster, keys: list[str], value: bytes) -> float:
+    """It keeps its connections open and says nothing; for less time than its session lasts."""
+    with cluster.connect(shared_memory=False) as cache:
+        _slowest_read_ms(cache, keys, value)
+        cluster.nodes[0].send_signal(signal.SIGSTOP)
+        try:
+            return _slowest_read_ms(cache, keys, value)
+        finally:
+            cluster.nodes[0].send_signal(signal.SIGCONT)
 
 
 def _slowest_read_ms(cache: Cache, keys: list[str], value: bytes) -> float:

@@ -30,12 +30,12 @@ STAMPS = 200
 
 def run(scale: Scale) -> list[Row]:
     count = scale.of(10_000, 400)
-    with _child("session_master") as master:
+    with started("session_master") as master:
         address = _line(master)
         with contextlib.ExitStack() as crowds:
             each = count // len(CROWDS)
             children = [
-                crowds.enter_context(_child("session_crowd", address, f"{crowd}-", str(each))) for crowd in CROWDS
+                crowds.enter_context(started("session_crowd", address, f"{crowd}-", str(each))) for crowd in CROWDS
             ]
             for child in children:
                 assert _line(child) == "ready"
@@ -85,7 +85,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def _child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         stdin=subprocess.PIPE,

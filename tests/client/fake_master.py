@@ -65,6 +65,8 @@ class FakeMaster:
         self.socket_path = "" if node is None else node.path
         self.dead: set[int] = set()
         """Segments whose node does not answer."""
+        self.elsewhere: dict[int, str] = {}
+        """Segments whose bytes are said to be at this address."""
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.05)
@@ -196,9 +198,8 @@ class FakeMaster:
         assert self.node is not None
         if handle in self.dead:
             return SegmentPlace(handle, self.segment_name(handle), SIZE, closed_port(), "", "a dead machine")
-        return SegmentPlace(
-            handle, self.segment_name(handle), SIZE, self.node.data.address, self.socket_path, self.host
-        )
+        address = self.elsewhere.get(handle, self.node.data.address)
+        return SegmentPlace(handle, self.segment_name(handle), SIZE, address, self.socket_path, self.host)
 
     def segment_name(self, handle: int) -> SegmentName:
         assert self.node is not None

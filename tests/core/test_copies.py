@@ -343,19 +343,6 @@ def test_a_client_whose_writes_are_revoked_loses_its_grants_into_quarantine() ->
     world.check()
 
 
-def test_nodes_are_told_which_objects_went_while_they_were_leased() -> None:
-    """A hint, and confirmed: the session's own promise. Nobody loses a lease by it (I2)."""
-    world, nodes = three_nodes()
-    world.put("k", "l", replicas=2)
-    oid = world.locate("k")[0][0]
-    there = {node for _, node in kinds(world, "k")}
-    world.remove("k", "l", force=True)
-    world.pass_time(100)
-    told = nodes.take("revoke_lease")
-    assert {one.node for one in told} == there
-    assert all((one.confirm, one.body) == (True, c.RevokeLeases(struct.pack("<Q", oid))) for one in told)
-
-
 def test_the_speed_of_copies_reaches_nodes_and_later_primaries() -> None:
     world, nodes = three_nodes()
     world.ask(q.Done, q.ChangeCopying(1_000_000))

@@ -75,6 +75,28 @@ def test_lost_replicas_are_made_again_while_reads_go_on() -> None:
             assert fresh.get_many(items) == items, "the new replicas hold the right bytes"
 
 
+@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_read_waits_for_a_node_that_is_killed_or_stopped(signal_sent: signal.Signals) -> None:
+    """I2, I10: a stopped node keeps its connections open and says nothing, for longer than these reads have time."""
+    with Rig("64MiB", nodes=2) as rig, rig.connect() as writer:
+        items = {f"k{i}": os.urandom(64 * KIB) for i in range(20)}
+        assert writer.put_many(items, replicas=2) == len(items)
+        hurried = {"timeout": 1.8}
+        with (
+            rig.connect(shared_memory=False, **hurried) as remote,
+            rig.connect(shared_memory=False, **hurried) as batches,
+            rig.connect(**hurried) as mapped,
+        ):
+            assert remote.get_many(items) == batches.get_many(items) == mapped.get_many(items) == items
+            rig.nodes[0].send_signal(signal_sent)
+            assert {key: remote.get(key) for key in items} == items
+            assert batches.get_many(items) == items
+            assert mapped.get_many(items) == items
+            with rig.connect(**hurried) as fresh:
+                assert {key: fresh.get(key) for key in items} == items
+        rig.nodes[0].send_signal(signal.SIGCONT)
+
+
 def test_a_node_is_drained_under_reads_and_ends_empty() -> None:
     """No read fails (I2), the node can be stopped afterwards, and nothing is lost."""
     with Rig("64MiB", nodes=2, lease_ttl_ms=1_000, **SHORT) as rig, rig.connect() as cache:

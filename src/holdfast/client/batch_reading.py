@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 import xxhash
 
@@ -18,6 +19,10 @@ from holdfast.client.leases import Lease, LeaseRow
 from holdfast.client.reading import FreshBytes, get, locate, still_there
 from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import TryAgain, Uncertain, UnknownSegment
+from holdfast.messages.shapes import SegmentPlace
+
+ROUNDS = 3
+"""Replicas that a batch asks for before its keys are looked at one by one."""
 
 _digest = xxhash.xxh3_64_intdigest
 _until = itemgetter(0)
@@ -48,7 +53,7 @@ def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[st
     result, again = yield Work(lambda: _copy_mapped(maps, local, core.verify), bulk=size >= BULK_FROM)
     if remote:
         others = [(key, Lease._make(row)) for key, row in leases.items() if key not in local]
-        again += yield from _fetch_remote(core, others, result, deadline)
+        again += yield from _fetch_remote(core, others, leases, result, deadline)
     now = core.clock()
     another = core.limits.log_id != history
     if another or (leases and min(map(_until, leases.values())) <= now):
@@ -107,41 +112,78 @@ def _copy_mapped(
     return result, again
 
 
+class Part(NamedTuple):
+    """An object of a batch, and the replica that it is read from now."""
+
+    key: str
+    lease: Lease
+    place: SegmentPlace
+    offset: int
+    hurried: bool
+    """There is another one to turn to."""
+
+
 def _fetch_remote(
-    core: Core, items: Sequence[tuple[str, Lease]], result: dict[str, bytes], deadline: float
+    core: Core,
+    items: Sequence[tuple[str, Lease]],
+    leases: dict[str, LeaseRow],
+    result: dict[str, bytes],
+    deadline: float,
 ) -> Operation[list[str]]:
-    """One pipelined read a node; keys that it could not give are named in the answer."""
-    by_node: dict[str, list[tuple[str, Lease]]] = {}
+    """One pipelined read a node; what a node could not give, in the same way from other replicas. Keys that need a
+    closer look are named in the answer. Where something was read is noted in `leases`."""
     again: list[str] = []
-    for key, lease in items:
-        place = core.segments.places.get(lease.segment)
+    for _ in range(ROUNDS):
+        by_node: dict[tuple[str, bool], list[Part]] = {}
+        for key, lease in items:
+            part = _best_replica(core, key, lease)
+            if part is None:
+                again.append(key)
+            else:
+                leases[key] = lease._replace(
+                    segment=part.place.handle, start=part.offset, stop=part.offset + lease.size_bytes
+                )
+                by_node.setdefault((part.place.data_address, part.hurried), []).append(part)
+        items = []
+        for some in by_node.values():
+            try:
+                again += yield Work(lambda some=some: _read_node(core, some, result, deadline))  # type: ignore[misc]
+            except UnknownSegment:
+                again += [part.key for part in some]
+            except (TryAgain, Uncertain):
+                # The node counts as bad now, so the next round asks others.
+                items += [(part.key, part.lease) for part in some]
+        if not items:
+            break
+    return again + [key for key, _ in items]
+
+
+def _best_replica(core: Core, key: str, lease: Lease) -> Part | None:
+    """The first whose node did not fail a moment ago; None if there is none."""
+    found: tuple[SegmentPlace, int] | None = None
+    for segment, offset in ((lease.segment, lease.start), *lease.others):
+        place = core.segments.places.get(segment)
         if place is None or core.bytes.is_bad(place):
-            again.append(key)
-        else:
-            by_node.setdefault(place.data_address, []).append((key, lease))
-    for some in by_node.values():
-        try:
-            again += yield Work(lambda some=some: _read_node(core, some, result, deadline))  # type: ignore[misc]
-        except (TryAgain, Uncertain, UnknownSegment):
-            # Each is tried on its own, at its other replicas as well.
-            again += [key for key, _ in some]
-    return again
+            continue
+        if found is not None:
+            return Part(key, lease, *found, hurried=True)
+        found = (place, offset)
+    return None if found is None else Part(key, lease, *found, hurried=False)
 
 
-def _read_node(core: Core, items: Sequence[tuple[str, Lease]], result: dict[str, bytes], deadline: float) -> list[str]:
-    places = core.segments.places
+def _read_node(core: Core, parts: Sequence[Part], result: dict[str, bytes], deadline: float) -> list[str]:
     wanted = []
     values = []
-    for _, lease in items:
+    for part in parts:
         fresh = FreshBytes()
-        wanted.append((places[lease.segment], lease.start, fresh(lease.size_bytes)))
+        wanted.append((part.place, part.offset, fresh(part.lease.size_bytes)))
         values.append(fresh)
-    core.bytes.read_many(wanted[0][0], wanted, deadline)
+    core.bytes.read_many(parts[0].place, wanted, deadline, parts[0].hurried)
     again = []
-    for (key, lease), fresh in zip(items, values, strict=True):
+    for part, fresh in zip(parts, values, strict=True):
         data = fresh.value
-        if core.verify and lease.checksum and (_digest(data) or 1) != lease.checksum:
-            again.append(key)
+        if core.verify and part.lease.checksum and (_digest(data) or 1) != part.lease.checksum:
+            again.append(part.key)
         else:
-            result[key] = data
+            result[part.key] = data
     return again

@@ -66,6 +66,13 @@ class View:
         self._key = key
         self._viewed: viewing.Viewed | None = None
 
+    @property
+    def revoked(self) -> bool:
+        """Inside the block: a node of this machine has told that the object was removed or moved. What is seen stays
+        right until its lease ends, but it is the past: whoever can, ends the block and asks again."""
+        viewed = self._viewed
+        return viewed is not None and viewed.open is not None and viewed.open.revoked
+
     def __enter__(self) -> memoryview:
         cache = self._cache
         deadline = now_seconds() + cache.timeout

@@ -64,6 +64,8 @@ class OpenView:
     until: float
     renew_at: float
     lost: bool = False
+    revoked: bool = False
+    """The object was removed or moved, as a node has told. Until the lease ends, what is seen is right."""
 
 
 class Core:
@@ -88,6 +90,7 @@ class Core:
         self.welcome: Welcome | None = None
         self._serial = 0
         self._lock = threading.Lock()
+        self.bytes.hear(self.revoked)
 
     def hello(self) -> Hello:
         return Hello(self.client, self.token, control=True)
@@ -102,6 +105,15 @@ class Core:
     def nearer(self, welcome: Welcome) -> str:
         """The address of the same master's Unix socket, if it is on this machine; empty otherwise."""
         return LOCAL + welcome.local if welcome.local and welcome.host and welcome.host == self.bytes.host else ""
+
+    def revoked(self, ids: list[int] | None) -> None:
+        """These objects, or any, have gone from where they were: the next read asks the master. From any thread."""
+        if ids is None:
+            self.leases.clear()
+            return
+        self.leases.revoke(set(ids))
+        for view in list(self.views):
+            view.revoked = view.revoked or view.id in ids
 
     def forget_all(self) -> None:
         self.leases.clear()

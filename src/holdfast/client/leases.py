@@ -73,6 +73,13 @@ class Leases:
         for key in keys:
             self.by_key.pop(key, None)
 
+    def revoke(self, ids: set[int]) -> None:
+        """Forget the leases on these objects."""
+        # list() copies in one step; another thread may add keys meanwhile.
+        for key, row in list(self.by_key.items()):
+            if row[5] in ids and self.by_key.get(key) is row:
+                self.by_key.pop(key, None)
+
     def clear(self) -> None:
         self.by_key.clear()
 

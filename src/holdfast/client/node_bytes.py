@@ -6,16 +6,19 @@ the master's word alone: where mapping it fails, TCP is used. A node that does n
 
 from __future__ import annotations
 
+import math
 import mmap
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
 import xxhash
 
-from holdfast.errors import HoldfastError, TryAgain, Uncertain, Unreachable
+from holdfast.client.hearing import Hearing, Heed
+from holdfast.errors import DeadlineExceeded, HoldfastError, TryAgain, Uncertain, Unreachable
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace
@@ -32,6 +35,11 @@ CONNECT_SECONDS = 1.0
 BAD_SECONDS = 5.0
 IDLE_CONNECTIONS = 4
 STALLED_SECONDS = 2.0
+HEDGE_SECONDS = 0.1
+"""With another replica to turn to, a node that says nothing for so long is left for it. A killed process is silent
+while the kernel takes its memory apart, which it does before it closes the sockets; a stopped one stays silent."""
+MAPPED_SECONDS = 0.15
+"""A reader does not wait longer for a map: the same bytes come over TCP, or from another replica."""
 SLOWEST_BYTES_PER_SECOND = 10e6
 PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
@@ -61,9 +69,23 @@ class NodeBytes:
         self._links: dict[_LinkKey, NodeLink] = {}
         self._doomed: dict[_LinkKey, tuple[NodeLink, set[int]]] = {}
         self._bad_until: dict[str, float] = {}
+        self._silent: set[str] = set()
+        """Socket paths of nodes that did not answer in time."""
         self._idle: dict[str, list[DataConnection]] = {}
         self._lock = threading.Lock()
         self._attaching = threading.Lock()
+        self._hearing: Hearing | None = None
+
+    def hear(self, heed: Heed) -> None:
+        """Have this called with the ids of objects that go while they may be leased, as far as nodes of this machine
+        tell; with None if it may be any."""
+        reference = weakref.WeakMethod(heed)
+        self._hearing = Hearing(reference)
+        weakref.finalize(self, self._hearing.close)
+
+    def _listen(self, place: SegmentPlace) -> None:
+        if self._hearing is not None:
+            self._hearing.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
 
     def is_bad(self, place: SegmentPlace) -> bool:
         """It did not answer a moment ago."""
@@ -78,7 +100,10 @@ class NodeBytes:
                     if mapping is not None:
                         self._reading[place.handle] = mapping
                         self.maps[place.handle] = mapping.map
-                    self.settled.add(place.handle)
+                        self._listen(place)
+                    # One that did not answer is tried again when it has been left alone for a while.
+                    if mapping is not None or place.socket_path not in self._silent:
+                        self.settled.add(place.handle)
 
     def attach_writing(self, places: Iterable[SegmentPlace], deadline: float) -> None:
         for place in places:
@@ -116,9 +141,12 @@ class NodeBytes:
         now = now_seconds()
         if not self._is_local(place) or now < self._bad_until.get(place.socket_path, 0.0):
             return None
-        deadline = min(deadline, now + CONNECT_SECONDS)
         key = _link_key(place)
         link = self._links.get(key)
+        # A link that we write through is of no use after a question without an answer: it is given more time.
+        hurried = not write and (link is None or link.writer == 0)
+        deadline = min(deadline, now + (MAPPED_SECONDS if hurried else CONNECT_SECONDS))
+        self._silent.discard(place.socket_path)
         try:
             if link is None:
                 link = self._links[key] = self._open_link(place.socket_path, deadline)
@@ -132,6 +160,8 @@ class NodeBytes:
                 raise
             # The same kernel, but another container, user or a node that is gone: its bytes come over TCP.
             self._bad_until[place.socket_path] = now_seconds() + BAD_SECONDS
+            if isinstance(error, DeadlineExceeded):
+                self._silent.add(place.socket_path)
             return None
 
     def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
@@ -166,32 +196,47 @@ class NodeBytes:
                     del self._doomed[key]
                     link.close()
 
-    def read(self, place: SegmentPlace, offset: int, target: memoryview, checksum: bool, deadline: float) -> int:
-        """Fill `target`; its checksum, or 0 where none is wanted."""
+    def read(
+        self,
+        place: SegmentPlace,
+        offset: int,
+        target: memoryview,
+        checksum: bool,
+        deadline: float,
+        hurried: bool = False,
+    ) -> int:
+        """Fill `target`; its checksum, or 0 where none is wanted. `hurried`: DeadlineExceeded as soon as the node is
+        silent, because there are others to ask."""
         mapping = self._reading.get(place.handle)
         if mapping is not None:
             return copy_out(mapping, offset, target, checksum)
         deadline = _patience(target.nbytes, deadline)
         try:
             if target.nbytes >= PARALLEL_FROM:
-                self._read_parallel(place, offset, target, deadline)
+                self._read_parallel(place, offset, target, deadline, hurried)
                 return (xxhash.xxh3_64_intdigest(target) or 1) if checksum else 0
             digest = xxhash.xxh3_64() if checksum else None
             self._with_connection(
-                place, deadline, lambda link: link.read_into(place.name, offset, target, deadline, digest), digest
+                place,
+                deadline,
+                hurried,
+                lambda link: link.read_into(place.name, offset, target, deadline, digest),
+                digest,
             )
             return (digest.intdigest() or 1) if digest is not None else 0
         except (TryAgain, Uncertain):
             self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
             raise
 
-    def _read_parallel(self, place: SegmentPlace, offset: int, target: memoryview, deadline: float) -> None:
+    def _read_parallel(
+        self, place: SegmentPlace, offset: int, target: memoryview, deadline: float, hurried: bool
+    ) -> None:
         step = -(-target.nbytes // (PARALLEL_WAYS * 4096)) * 4096
 
         def piece(start: int) -> None:
             part = target[start : start + step]
             self._with_connection(
-                place, deadline, lambda link: link.read_into(place.name, offset + start, part, deadline)
+                place, deadline, hurried, lambda link: link.read_into(place.name, offset + start, part, deadline)
             )
 
         with ThreadPoolExecutor(PARALLEL_WAYS, "holdfast-read") as threads:
@@ -199,13 +244,17 @@ class NodeBytes:
                 done.result()
 
     def read_many(
-        self, place: SegmentPlace, wanted: Sequence[tuple[SegmentPlace, int, memoryview]], deadline: float
+        self,
+        place: SegmentPlace,
+        wanted: Sequence[tuple[SegmentPlace, int, memoryview]],
+        deadline: float,
+        hurried: bool = False,
     ) -> None:
-        """Ranges of one node, over one connection."""
+        """Ranges of one node, over one connection. `hurried` as for `read`."""
         ranges = [(each.name, offset, target) for each, offset, target in wanted]
         deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
         try:
-            self._with_connection(place, deadline, lambda link: link.read_many(ranges, deadline))
+            self._with_connection(place, deadline, hurried, lambda link: link.read_many(ranges, deadline))
         except (TryAgain, Uncertain):
             self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
             raise
@@ -224,7 +273,8 @@ class NodeBytes:
         checksums = []
         values = list(values)
         deadline = _patience(sum(len(source) for _, source in values), deadline)
-        connection = self._borrow(place.data_address, deadline)
+        connection = self._borrow(place.data_address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        connection.silence_seconds = math.inf
         try:
             for offset, source in values:
                 digest = xxhash.xxh3_64() if checksum else None
@@ -238,11 +288,14 @@ class NodeBytes:
         self,
         place: SegmentPlace,
         deadline: float,
+        hurried: bool,
         use: Callable[[DataConnection], T],
         digest: xxhash.xxh3_64 | None = None,
     ) -> T:
         for fresh in (False, True):
-            connection = self._borrow(place.data_address, deadline, fresh)
+            dialled_by = now_seconds() + (HEDGE_SECONDS if hurried else CONNECT_SECONDS)
+            connection = self._borrow(place.data_address, min(deadline, dialled_by), fresh)
+            connection.silence_seconds = HEDGE_SECONDS if hurried else math.inf
             try:
                 return use(connection)
             except Unreachable:
@@ -260,7 +313,7 @@ class NodeBytes:
             idle = self._idle.get(address)
             if idle and not fresh:
                 return idle.pop()
-        return self._dial(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        return self._dial(address, deadline)
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
         return DataConnection.open(address, deadline, self._tls)
@@ -284,6 +337,8 @@ class NodeBytes:
             self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
             self.maps.clear()
             self.settled.clear()
+        if self._hearing is not None:
+            self._hearing.close()
         for mapping in readers:
             mapping.close()
         for link in links:
@@ -296,3 +351,5 @@ class NodeBytes:
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
+        if self._hearing is not None:
+            self._hearing.leave_to_parent()

@@ -17,9 +17,19 @@ from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_time
 from holdfast.client.leases import Lease, LeaseRow, lease_until
 from holdfast.client.places import ready_to_read, refresh
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
-from holdfast.errors import BadRequest, ChecksumMismatch, HoldfastError, NodeLost, TryAgain, Uncertain, UnknownSegment
+from holdfast.errors import (
+    BadRequest,
+    ChecksumMismatch,
+    DeadlineExceeded,
+    HoldfastError,
+    NodeLost,
+    TryAgain,
+    Uncertain,
+    UnknownSegment,
+)
 from holdfast.ids import LARGE_FROM, SegmentHandle
 from holdfast.messages.requests import Locate, Located, Presence, RenewLeases
+from holdfast.messages.shapes import SegmentPlace
 
 Target: TypeAlias = Callable[[int], memoryview]
 """Where an object of this size is to be read to. It may be called again if the object is replaced meanwhile."""
@@ -138,7 +148,7 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
         try:
-            yield from read_replicas(core, key, lease, room, deadline, into_caller)
+            lease = yield from read_replicas(core, key, lease, room, deadline, into_caller)
             if core.clock() < lease.until and core.limits.log_id == history:
                 return lease
             if (yield from still_there(core, [lease], history, deadline))[0]:
@@ -159,43 +169,51 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
 
 def read_replicas(
     core: Core, key: str, lease: Lease, room: memoryview, deadline: float, into_caller: bool
-) -> Operation[None]:
-    """Try each replica once, the ones that have just failed last."""
+) -> Operation[Lease]:
+    """Fill the room from one of the replicas; the lease with the place where that one lies.
+
+    Those that have just failed come last. While there are others, a node that is silent is left at once, and asked
+    again with patience only when all the others have failed: it may be slow, and the only one that is left."""
     tried: list[str] = []
     mismatch = False
     candidates = [((lease.segment, lease.start)), *lease.others]
     places = core.segments.places
     candidates.sort(key=lambda each: each[0] not in places or core.bytes.is_bad(places[each[0]]))
     wants_checksum = core.verify and lease.checksum != 0
-    for segment, offset in candidates:
+    attempts = [(segment, offset, len(candidates) > 1) for segment, offset in candidates]
+    # Grows while it is gone through: by the silent ones.
+    for segment, offset, hurried in attempts:
         place = core.segments.places.get(segment)
         if place is None:
             tried.append(f"segment {segment} is mounted no more")
             continue
         local = segment in core.bytes.maps
-        run = _reader(core, segment, offset, room, wants_checksum, deadline)
+        run = _reader(core, place, offset, room, wants_checksum, deadline, hurried)
         try:
             checksum = yield Work(run, bulk=not local or room.nbytes >= BULK_FROM, into_caller=into_caller)
         except (TryAgain, Uncertain, UnknownSegment) as error:
-            tried.append(str(error))
+            if hurried and isinstance(error, DeadlineExceeded):
+                attempts.append((segment, offset, False))
+            else:
+                tried.append(str(error))
             continue
         if not wants_checksum or checksum == lease.checksum:
-            return
+            return lease._replace(segment=segment, start=offset, stop=offset + lease.size_bytes)
         mismatch = True
         tried.append(f"the bytes on {place.name} do not match their checksum")
     why = "; ".join(tried)
     if mismatch:
         raise ChecksumMismatch(f"the bytes of {key!r} are not the bytes that were put ({why})")
-    # Perhaps the nodes have moved.
-    yield from refresh(core, deadline)
+    if core.clock() < deadline:
+        # Perhaps the nodes have moved.
+        yield from refresh(core, deadline)
     raise NodeLost(f"no node that holds {key!r} gives its bytes ({why}); it may come back, try again")
 
 
 def _reader(
-    core: Core, segment: int, offset: int, room: memoryview, checksum: bool, deadline: float
+    core: Core, place: SegmentPlace, offset: int, room: memoryview, checksum: bool, deadline: float, hurried: bool
 ) -> Callable[[], int]:
-    place = core.segments.places[segment]
-    return lambda: core.bytes.read(place, offset, room, checksum, deadline)
+    return lambda: core.bytes.read(place, offset, room, checksum, deadline, hurried)
 
 
 def still_there(core: Core, leases: Sequence[Lease], history: int, deadline: float) -> Operation[list[bool]]:

@@ -26,7 +26,7 @@ MAX_FORGOTTEN = 65_536
 """Files to be deleted that a disk is not told of yet; beyond that it is told to look for itself."""
 MAX_RETRIES = 65_536
 MAX_HINTS = 8_192
-"""Objects that one hint names; it is no more than a hint."""
+"""Objects that one hint names; of more it is only said that there were."""
 SLOWEST_BYTES_PER_SECOND = 10 << 20
 
 
@@ -176,7 +176,7 @@ class CopyBook:
 
     def hint_readers(self, state: State, record: Record) -> None:
         """Before the record is applied: nodes hear which of their objects go while somebody may be reading them."""
-        if not isinstance(record, ObjectsRemoved | ReplicaDropped) or not record.held:
+        if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
             return
         if isinstance(record, ReplicaDropped):
             held = [(oid, handle) for oid, handle, _ in unpack_places(record.held)]
@@ -189,7 +189,8 @@ class CopyBook:
         for oid, handle in held:
             by_node.setdefault(state.segments[handle].name.node, []).append(oid)
         for node, ids in by_node.items():
-            body = RevokeLeases(struct.pack(f"<{len(ids[:MAX_HINTS])}Q", *ids[:MAX_HINTS]))
+            named = ids[:MAX_HINTS]
+            body = RevokeLeases(struct.pack(f"<{len(named)}Q", *named), more=len(ids) > MAX_HINTS)
             self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))
 
     def _forget_file(self, handle: SegmentHandle, oid: ObjectId, offset: int) -> None:

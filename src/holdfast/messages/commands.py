@@ -62,10 +62,12 @@ class CollectGarbage(Body):
 
 
 class RevokeLeases(Body):
-    """A hint: these objects were removed or moved. No reader loses its lease by it; a node lets go of what it keeps
-    open for them, and tells clients where it has a way to."""
+    """A hint: these objects were removed or moved. No reader loses its lease by it; the node tells the clients of its
+    machine, who ask the primary next time instead of reading where the objects were."""
 
     ids: bytes
+    more: bool = False
+    """There were others, too many to name."""
 
 
 class RevokeClient(Body):

@@ -111,6 +111,20 @@ class Written(Message, tag=85):
     length: int
 
 
+class HearRevocations(Message, tag=86):
+    """Over the Unix socket, on a connection of its own: tell me which objects go while they may be leased.
+
+    Answered at once by an empty `LeasesRevoked`, and by another one whenever there is something to tell. A node that
+    could not tell everything ends the connection: whoever listens then takes nothing that it remembers for granted.
+    """
+
+
+class LeasesRevoked(Message, tag=87):
+    """These objects (packed ids) were removed or moved. A hint: a lease that is held stays good until it ends."""
+
+    ids: bytes
+
+
 class AddReplicas(Message, tag=88):
     """The node has copied these objects into the grant, and their bytes are what their checksums say.
 

@@ -3,7 +3,8 @@
 One thread looks after all of them: a connection has little to say, and its end is what matters. It means that
 the client, and every thread in it, can write no more, so the writer is reported gone and its memory can go to others
 (I11). For that reason the node never closes a writer's connection by itself, whatever it sends: an end of
-our own making would say nothing about the writer.
+our own making would say nothing about the writer. Clients that only read may also listen here for objects that go
+while they are leased.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import os
 import selectors
 import socket
 import threading
+from collections import deque
 
 import structlog
 
 from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain
-from holdfast.messages.of_nodes import Attached, AttachSegment
+from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
 from holdfast.node.lent_memory import Lending
 from holdfast.node.report import Report
@@ -26,6 +28,9 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
 MAX_REQUEST_BYTES = 16 << 10
 LOOK_SECONDS = 1.0
+MOST_UNTOLD = 64
+"""Hints that wait for the thread; beyond that it is only said that there were more."""
+MOST_TOLD_BYTES = 32 << 10
 
 log = structlog.get_logger("holdfast.node")
 
@@ -33,7 +38,7 @@ log = structlog.get_logger("holdfast.node")
 class _Attachment:
     """One client's connection."""
 
-    __slots__ = ("greeted", "muted", "received", "socket", "writer")
+    __slots__ = ("greeted", "hears", "muted", "received", "socket", "writer")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -41,6 +46,7 @@ class _Attachment:
         self.greeted = False
         self.writer = 0
         self.muted = False
+        self.hears = False
 
 
 class AttachServer:
@@ -55,6 +61,8 @@ class AttachServer:
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._revoked: deque[bytes | None] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="attach-server", daemon=True)
 
@@ -73,7 +81,7 @@ class AttachServer:
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake_write.send(b".")
+        self._wake()
         if self._thread.ident is not None:
             self._thread.join(10 * LOOK_SECONDS)
         for attachment in list(self._attachments):
@@ -98,6 +106,34 @@ class AttachServer:
         for attachment in list(self._attachments):
             attachment.writer = 0
 
+    def revoke(self, ids: bytes | None) -> None:
+        """Tell the clients that listen which objects went; None: more than can be named. From any thread."""
+        if len(self._revoked) < MOST_UNTOLD:
+            self._revoked.append(ids)
+        else:
+            self._revoked[-1] = None
+        self._wake()
+
+    def _wake(self) -> None:
+        # Full means that it is about to wake anyway.
+        with contextlib.suppress(BlockingIOError):
+            self._wake_write.send(b".")
+
+    def _tell_readers(self) -> None:
+        untold = [self._revoked.popleft() for _ in range(len(self._revoked))]
+        named = b"".join(ids for ids in untold if ids is not None)
+        frames = [
+            frame(0, 0, encode(LeasesRevoked(named[start : start + MOST_TOLD_BYTES])))
+            for start in range(0, len(named), MOST_TOLD_BYTES)
+        ]
+        for attachment in [one for one in self._attachments if one.hears]:
+            try:
+                if None in untold or any(attachment.socket.send(each) != len(each) for each in frames):
+                    self._ended(attachment)
+            except OSError:
+                # It is gone, or too far behind: it is told that something was missed by the end of its connection.
+                self._ended(attachment)
+
     def _run(self) -> None:
         while not self._stopping:
             for key, _ in self._selector.select(LOOK_SECONDS):
@@ -105,6 +141,9 @@ class AttachServer:
                     self._accept()
                 elif isinstance(key.data, _Attachment):
                     self._receive(key.data)
+                else:
+                    self._wake_read.recv(1024)
+                    self._tell_readers()
 
     def _accept(self) -> None:
         try:
@@ -155,8 +194,13 @@ class AttachServer:
             attachment.greeted = True
         while (whole := attachment.received.next_frame()) is not None:
             request = decode_data_request(whole[2])
-            if not isinstance(request, AttachSegment):
-                raise BadRequest(f"{type(request).__name__} is not served here; the Unix socket only passes memory")
+            if isinstance(request, HearRevocations) and not attachment.writer:
+                attachment.hears = True
+                _send(attachment, whole[0], LeasesRevoked(b""))
+                continue
+            if attachment.hears or not isinstance(request, AttachSegment):
+                raise BadRequest(f"{type(request).__name__} is not served on this connection, which only passes memory "
+                                 "or only tells of revoked leases")  # fmt: skip
             try:
                 self._attach(attachment, request, whole[0])
             except HoldfastError as error:
@@ -184,6 +228,8 @@ class AttachServer:
             self._ended(attachment)
 
     def _ended(self, attachment: _Attachment) -> None:
+        if attachment not in self._attachments:
+            return  # It was, a moment ago, and there was something to receive as well.
         self._selector.unregister(attachment.socket)
         attachment.socket.close()
         self._attachments.discard(attachment)

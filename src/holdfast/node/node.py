@@ -80,7 +80,9 @@ class Node:
             self._remove_made_dir()
             raise
         self.commands = Commands()
-        self._orders = Orders(plan.name, plan.address, plan.token, self._lending, self._data, self.commands)
+        self._orders = Orders(
+            plan.name, plan.address, plan.token, self._lending, self._data, self._attach, self.commands
+        )
         life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
         self._belonging = Belonging(life, masters, plan.token)
         self._report.rouse = self._belonging.rouse

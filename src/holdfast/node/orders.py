@@ -7,6 +7,8 @@ refused, and costs nothing else.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import structlog
 
 from holdfast.effects import Operation, Work
@@ -26,11 +28,31 @@ from holdfast.node.performing import Commands
 log = structlog.get_logger("holdfast.node")
 
 
+def _revoke_leases(readers: Readers, body: c.RevokeLeases) -> None:
+    # Readers keep the leases that they hold (I2); they are told so that they need not make use of them.
+    log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8, more=body.more)
+    readers.revoke(None if body.more else body.ids)
+
+
+class Readers(Protocol):
+    """Who is told about leases."""
+
+    def revoke(self, ids: bytes | None) -> None:
+        """These objects (packed ids) went; None: more than can be named."""
+
+
 class Orders:
     """From `start` until `stop`. Only `clean` is somebody else's: the thread that reports does it."""
 
     def __init__(
-        self, node: str, address: str, token: str, lending: Lending, data: DataServer, commands: Commands
+        self,
+        node: str,
+        address: str,
+        token: str,
+        lending: Lending,
+        data: DataServer,
+        readers: Readers,
+        commands: Commands,
     ) -> None:
         self.mode = "open"
         self._node = node
@@ -44,7 +66,7 @@ class Orders:
         for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
             commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
         commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
-        commands.on("revoke_lease", lambda body: self._revoke_leases(c.decode_body(c.RevokeLeases, body)))
+        commands.on("revoke_lease", lambda body: _revoke_leases(readers, c.decode_body(c.RevokeLeases, body)))
         commands.on("revoke_client", lambda body: data.refuse_client(c.decode_body(c.RevokeClient, body).client))
         commands.on("maintenance", lambda body: self._maintain(c.decode_body(c.Maintain, body)))
         commands.on("volume_update", lambda body: self._update_volume(c.decode_body(c.UpdateVolume, body)))
@@ -84,10 +106,6 @@ class Orders:
     def _collect(self, body: c.CollectGarbage) -> None:
         if self._disk is not None:
             self._disk_errands.add("gc", disk_files.collect(self._disk, body))
-
-    def _revoke_leases(self, body: c.RevokeLeases) -> None:
-        # Readers keep the leases that they hold: there is no way to them from here, and none is needed (I2).
-        log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8)
 
     def _maintain(self, body: c.Maintain) -> None:
         self.mode = body.mode

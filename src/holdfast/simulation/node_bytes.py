@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from typing import cast
 import xxhash
 
 from holdfast.client.node_bytes import NodeBytes
-from holdfast.errors import HoldfastError, Unreachable
+from holdfast.errors import DeadlineExceeded, HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
+from holdfast.messages.shapes import SegmentPlace
 from holdfast.simulation.nodes import NodeMachine, ServedNode
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import SECOND
@@ -81,20 +83,25 @@ class SimulatedConnection:
 
     def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
         self.closed = False
+        self.silence_seconds = math.inf
         self._client = client
         self._node = node
 
     def _reach(self) -> ServedNode:
         network, name = self._client.network, self._node.name
         if network.is_cut(self._client.name, name) or network.is_cut(name, self._client.name):
-            network.stall(STALL_NS)
-            raise Unreachable(f"{name} does not answer")
+            network.stall(self._stall_ns())
+            raise DeadlineExceeded(f"{name} does not answer")
         try:
             return _awake(self._node)
         except Unreachable:
             if self._node.process is not None and self._node.process.paused:
-                network.stall(STALL_NS)
+                network.stall(self._stall_ns())
+                raise DeadlineExceeded(f"{name} does not answer") from None
             raise
+
+    def _stall_ns(self) -> int:
+        return min(STALL_NS, int(min(self.silence_seconds, 1e3) * SECOND))
 
     def read_into(
         self,
@@ -168,6 +175,9 @@ class SimulatedBytes(NodeBytes):
     def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
         link = SimulatedLink(self._client, self._nodes[socket_path.removeprefix("/")])
         return cast("NodeLink", link)
+
+    def _listen(self, place: SegmentPlace) -> None:
+        """Nobody tells of revoked leases here: it is a hint, and a thread would be needed to hear it."""
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
         node = self._nodes[address.partition(":")[0]]

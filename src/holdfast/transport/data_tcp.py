@@ -7,6 +7,7 @@ they are, so that a call costs no extra poll.
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
@@ -39,7 +40,7 @@ LAST_WORD_SECONDS = 0.5
 class DataConnection:
     """One connection, for one caller at a time. `closed` after any error but a read that the node refused."""
 
-    __slots__ = ("_address", "_armed", "_buffer", "_end", "_socket", "_start", "closed")
+    __slots__ = ("_address", "_armed", "_buffer", "_end", "_socket", "_start", "closed", "silence_seconds")
 
     def __init__(self, connected: Stream, address: str) -> None:
         self._socket = connected
@@ -49,6 +50,8 @@ class DataConnection:
         self._start = 0
         self._end = 0
         self.closed = False
+        self.silence_seconds = math.inf
+        """A node that sends nothing for so long while bytes are awaited is given up before the deadline."""
 
     @classmethod
     def open(cls, address: str, deadline: float, tls: ssl.SSLContext | None = None) -> DataConnection:
@@ -206,6 +209,8 @@ class DataConnection:
 
     def _receive_some(self, target: memoryview, deadline: float, flags: int) -> int:
         timed_out = False
+        if self.silence_seconds != math.inf:
+            deadline = min(deadline, now_seconds() + self.silence_seconds)
         while True:
             self._arm(deadline, timed_out)
             try:

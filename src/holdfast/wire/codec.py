@@ -79,11 +79,17 @@ REPLIES: tuple[type[Message], ...] = (
     of_nodes.DiskMounted,
     of_nodes.FilesForgotten,
 )
-DATA_REQUESTS: tuple[type[Message], ...] = (of_nodes.AttachSegment, of_nodes.ReadRange, of_nodes.WriteRange)
+DATA_REQUESTS: tuple[type[Message], ...] = (
+    of_nodes.AttachSegment,
+    of_nodes.ReadRange,
+    of_nodes.WriteRange,
+    of_nodes.HearRevocations,
+)
 DATA_REPLIES: tuple[type[Message], ...] = (
     of_nodes.Attached,
     of_nodes.Sending,
     of_nodes.Written,
+    of_nodes.LeasesRevoked,
     requests.Failed,
 )
 

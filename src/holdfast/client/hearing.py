@@ -1,0 +1,139 @@
+"""Hears from the nodes of this machine which objects go while this client may hold leases on them.
+
+A hint, which saves a hot key's readers the rest of a lease on an object that was removed or moved: the bytes would be
+right, but old (I2). One daemon thread waits at all the connections. It knows the client only by a weak reference, so
+that a client which is dropped without being closed can end. A connection that ends may have had more to tell: then
+everything is taken to be revoked, which costs asking once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import BadRequest
+from holdfast.messages.of_nodes import HearRevocations, LeasesRevoked
+from holdfast.wire.codec import decode_data_reply, encode
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+
+MAX_FRAME_BYTES = 64 << 10
+
+Heed = Callable[[list[int] | None], None]
+"""Called with the ids of objects, or with None for all of them."""
+
+
+class _Ear:
+    """One connection."""
+
+    __slots__ = ("ended", "received", "socket")
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.received = FrameBuffer(limit=MAX_FRAME_BYTES)
+        self.ended = False
+        try:
+            self.socket.settimeout(seconds)
+            self.socket.connect(path)
+            self.socket.sendall(PREAMBLE + frame(0, 0, encode(HearRevocations())))
+            self.socket.setblocking(False)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def hear(self) -> list[int] | None:
+        """What has arrived; None at the end."""
+        ids: list[int] = []
+        try:
+            count = self.socket.recv_into(self.received.space())
+            self.received.filled(count)
+            self.ended = count == 0
+            while (whole := self.received.next_frame()) is not None:
+                told = decode_data_reply(whole[2])
+                if not isinstance(told, LeasesRevoked) or len(told.ids) % 8:
+                    raise BadRequest("the node tells something else")
+                ids += struct.unpack(f"<{len(told.ids) // 8}Q", told.ids)
+        except BlockingIOError:
+            return ids
+        except (OSError, BadRequest):
+            self.ended = True
+        return None if self.ended else ids
+
+
+class Hearing:
+    """From the first `listen` until `close`."""
+
+    def __init__(self, heed: weakref.ReferenceType[Heed]) -> None:
+        self._heed = heed
+        self._ears: dict[Any, _Ear] = {}
+        self._lock = threading.Lock()
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def listen(self, key: Any, path: str, seconds: float) -> None:
+        """Hear what the node at this socket tells, unless that is done already. What fails is not heard: a hint."""
+        with self._lock:
+            if self._closed or key in self._ears or self._pid != os.getpid():
+                return
+            try:
+                self._ears[key] = _Ear(path, seconds)
+            except OSError:
+                # It is away or refuses; leases end by themselves.
+                return
+            if self._wake is None:
+                self._wake = socket.socketpair()
+                threading.Thread(target=self._run, args=(self._wake[0],), name="holdfast-hearing", daemon=True).start()
+            else:
+                self._wake[1].send(b".")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+            if self._wake is not None:
+                self._wake[1].send(b".")
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, where the thread is not: without the lock, whose holder may not exist here."""
+        for ear in list(self._ears.values()):
+            ear.socket.close()
+
+    def _run(self, woken: socket.socket) -> None:
+        while True:
+            with self._lock:
+                if self._closed:
+                    break
+                ears = {ear.socket.fileno(): (key, ear) for key, ear in self._ears.items()}
+            poll = select.poll()
+            for descriptor in (woken.fileno(), *ears):
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor == woken.fileno():
+                    woken.recv(1024)
+                else:
+                    self._hear(*ears[descriptor])
+        for ear in self._ears.values():
+            ear.socket.close()
+        self._ears.clear()
+        if self._wake is not None:
+            for end in self._wake:
+                end.close()
+
+    def _hear(self, key: Any, ear: _Ear) -> None:
+        ids = ear.hear()
+        if ear.ended:
+            with self._lock:
+                self._ears.pop(key, None)
+            with contextlib.suppress(OSError):
+                ear.socket.close()
+        heed = self._heed()
+        if heed is not None and (ids is None or ids):
+            heed(ids)
