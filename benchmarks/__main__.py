@@ -14,6 +14,7 @@ from benchmarks import (
     bandwidth,
     batches,
     catalogue,
+    eviction_stream,
     evictions,
     failover,
     outages,
@@ -40,6 +41,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "replicas": replicas.run,
     "failover-million": failover.run_million,
     "renewals": renewals.run,
+    "eviction-stream": eviction_stream.run,
 }
 
 

@@ -34,12 +34,12 @@ def run(scale: Scale) -> list[Row]:
     rows: list[Row] = []
     for name, durability in (("sqlite", SQLITE), ("etcd", ETCD)):
         with (
-            _coordination(name) as url,
+            coordination_on(name) as url,
             Cluster("1GiB", masters=2, coordination=url) as cluster,
             cluster.connect() as cache,
         ):
             rows += _puts(scale, name, durability, cluster, cache)
-            _fill(cache, 10_000)
+            fill(cache, 10_000)
             rows += _kills(name, cluster, cache, scale.of(10, 2), "10,000", 1.0)
     return rows
 
@@ -48,9 +48,9 @@ def run_million(scale: Scale) -> list[Row]:
     """Of a million objects: promotion, outage, a fresh standby, bytes of the log."""
     objects = scale.of(1_000_000, 50_000)
     with Cluster("1GiB", masters=2, coordination="sqlite") as cluster, cluster.connect() as cache:
-        _fill(cache, objects)
+        fill(cache, objects)
         rows = [_log_row(cluster, objects)]
-        _wait_for_snapshot(cluster, cache)
+        wait_for_snapshot(cluster, cache)
         rows += _kills("sqlite", cluster, cache, scale.of(3, 1), f"{objects:,}", 1.5)
         promotions = [_status(cluster, name)["promotion_ms"] for name in cluster.masters]
         slowest = max(value for value in promotions if value is not None)
@@ -60,7 +60,7 @@ def run_million(scale: Scale) -> list[Row]:
 
 
 @contextmanager
-def _coordination(name: str) -> Iterator[str]:
+def coordination_on(name: str) -> Iterator[str]:
     if name == "sqlite":
         yield "sqlite"
         return
@@ -79,7 +79,7 @@ def _status(cluster: Cluster, name: str) -> dict[str, object]:
         return found
 
 
-def _fill(cache: Cache, objects: int) -> None:
+def fill(cache: Cache, objects: int) -> None:
     for start in range(0, objects, 4096):
         cache.put_many({f"{number:048d}": bytes(64) for number in range(start, min(objects, start + 4096))})
 
@@ -163,7 +163,7 @@ def _log_row(cluster: Cluster, objects: int) -> Row:
     return most_row("log bytes an object, 48-byte keys", written / objects, "bytes", 148)
 
 
-def _wait_for_snapshot(cluster: Cluster, cache: Cache) -> None:
+def wait_for_snapshot(cluster: Cluster, cache: Cache) -> None:
     """So that what follows starts from one, as it would in a cluster that has run for a while."""
     folders = [Path(cluster.folder) / name / "snapshots" for name in cluster.masters]
     wait_until(lambda: all(list(folder.glob("*.hfs")) for folder in folders), 60, "every master keeps a snapshot")
