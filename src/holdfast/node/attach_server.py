@@ -62,7 +62,8 @@ class AttachServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
-        self._revoked: deque[bytes | None] = deque()
+        self._revoked: deque[bytes] = deque()
+        self._more_revoked = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="attach-server", daemon=True)
 
@@ -108,10 +109,10 @@ class AttachServer:
 
     def revoke(self, ids: bytes | None) -> None:
         """Tell the clients that listen which objects went; None: more than can be named. From any thread."""
-        if len(self._revoked) < MOST_UNTOLD:
-            self._revoked.append(ids)
+        if ids is None or len(self._revoked) >= MOST_UNTOLD:
+            self._more_revoked = True
         else:
-            self._revoked[-1] = None
+            self._revoked.append(ids)
         self._wake()
 
     def _wake(self) -> None:
@@ -120,15 +121,15 @@ class AttachServer:
             self._wake_write.send(b".")
 
     def _tell_readers(self) -> None:
-        untold = [self._revoked.popleft() for _ in range(len(self._revoked))]
-        named = b"".join(ids for ids in untold if ids is not None)
+        more, self._more_revoked = self._more_revoked, False
+        named = b"".join(self._revoked.popleft() for _ in range(len(self._revoked)))
         frames = [
             frame(0, 0, encode(LeasesRevoked(named[start : start + MOST_TOLD_BYTES])))
             for start in range(0, len(named), MOST_TOLD_BYTES)
         ]
         for attachment in [one for one in self._attachments if one.hears]:
             try:
-                if None in untold or any(attachment.socket.send(each) != len(each) for each in frames):
+                if more or any(attachment.socket.send(each) != len(each) for each in frames):
                     self._ended(attachment)
             except OSError:
                 # It is gone, or too far behind: it is told that something was missed by the end of its connection.
