@@ -17,7 +17,7 @@ from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
 from holdfast.simulation.history import Call, number_of
-from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_of, where_objects_hide
+from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
@@ -245,18 +245,7 @@ class Checkers:
         in_log = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
         calls = self.world.history.calls
         for key in sorted({key for call in calls for key in call.operation.keys}):
-            steps: list[Step] = []
-            for call in calls:
-                operation = call.operation
-                known = (key, operation.size_bytes)
-                puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many")
-                if puts and operation.durability == "memory" and known not in in_log and call.result:
-                    # Lost, as it may be, with all that was not durable below it; so nobody was shown it.
-                    continue
-                if key in operation.keys or operation.verb == "remove_all":
-                    steps += steps_of(call, key)
-                if puts and known in left:
-                    steps.append(Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True))
+            steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]
             steps = [step for step in steps if not self._is_a_miss_after_a_guess(step)]
             if not self.world.rules.logs_evictions:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]

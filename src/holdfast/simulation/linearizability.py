@@ -97,6 +97,20 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
                 yield Step("may_take", 0, start, NEVER_NS if unknown else end, optional=True)
 
 
+def steps_in_log(call: Call, key: str, in_log: set[tuple[str, int]], left: set[tuple[str, int]]) -> Iterator[Step]:
+    """The same with what the log tells of its object, known by key and size: which ones it holds, and which of these
+    were evicted or lost with their node."""
+    operation = call.operation
+    known = (key, operation.size_bytes)
+    puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many")
+    if puts and operation.durability == "memory" and known not in in_log and call.result:
+        return  # Lost, as it may be, with all that was not durable below it; so nobody was shown it.
+    if key in operation.keys or operation.verb == "remove_all":
+        yield from steps_of(call, key)
+    if puts and known in left:
+        yield Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True)
+
+
 def where_objects_hide(step: Step) -> Iterator[Step]:
     """The same step where evictions are in no log: an object may not be seen for a while, and be back after a failover.
     So nothing follows from not seeing it, and a put may do away with one that it did not see. What was removed, or
