@@ -30,7 +30,8 @@ def test_reads_go_on_when_a_node_with_one_of_two_replicas_is_killed() -> None:
             reader.stdin.flush()
             assert int(said(reader).removeprefix("rounds ")) > 0
             assert reader.wait(30) == 0
-        with pytest.raises(errors.TryAgain), rig.connect(timeout=1) as hurried:
+        with rig.connect() as hurried, pytest.raises(errors.TryAgain):
+            hurried.timeout = 1.0
             hurried.put("new", b"x" * 100, replicas=2)
         assert cache.put("alone", b"x" * 100)
 
@@ -120,11 +121,13 @@ def test_puts_beyond_the_memory_evict_and_are_never_refused() -> None:
 
 
 def test_a_put_without_room_waits_and_says_so_at_its_deadline() -> None:
-    with Rig("32MiB") as rig, rig.connect(timeout=2) as cache:
+    with Rig("32MiB") as rig, rig.connect() as cache:
         for i in range(28):
             assert cache.put(f"pinned/{i}", bytes(MIB), hard_pin=True)
+        cache.timeout = 2.0
         with pytest.raises(errors.NoRoom, match="pins"):
             cache.put("one more", bytes(8 * MIB))
+        cache.timeout = 30.0
         assert cache.remove("pinned/0", force=True) == 1
         assert len(list(cache.keys())) == 27
 

@@ -144,8 +144,9 @@ def test_a_drain_with_nowhere_to_go_says_so() -> None:
         cache.operate(ChangeMode("bench-0", "draining"))
         wait_until(lambda: "nowhere to go" in node_of(cache, "bench-0").waits_for, what="the reason is said")
         assert cache.get("k") == b"x" * KIB
-        with pytest.raises(NoRoom), rig.connect(timeout=1) as hurried:
-            hurried.put("l", b"x")
+        cache.timeout = 1.0
+        with pytest.raises(NoRoom):
+            cache.put("l", b"x")
 
 
 def test_a_node_grows_and_shrinks_while_it_serves() -> None:
@@ -167,8 +168,9 @@ def test_a_node_grows_and_shrinks_while_it_serves() -> None:
 
 
 def test_a_client_whose_writes_are_revoked_is_refused_over_tcp() -> None:
-    with Rig("32MiB", **SHORT) as rig, rig.connect() as cache, rig.connect(shared_memory=False, timeout=2) as other:
+    with Rig("32MiB", **SHORT) as rig, rig.connect() as cache, rig.connect(shared_memory=False) as other:
         assert other.put("k", b"x" * KIB)
+        other.timeout = 2.0
         cache.operate(RevokeWrites(other._core.client))
 
         def refused() -> bool:
