@@ -9,6 +9,9 @@ STAMP  := $(VENV)/.installed
 SEEDS ?= 20000
 START ?= 1000
 
+# How many processes test at once. Most tests wait more than they compute.
+WORKERS ?= 2
+
 # Debian packages that tests need, each installed only if it is missing.
 APT_PACKAGES := etcd-server zookeeper openssl
 
@@ -47,7 +50,7 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START)

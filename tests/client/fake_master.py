@@ -24,14 +24,14 @@ from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 from node.rig import SIZE, Served
+from tests.ports import free_ports
 
 T = TypeVar("T", bound=Message)
 
 
 def closed_port() -> str:
     """An address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 class Act(enum.Enum):

@@ -15,9 +15,10 @@ from holdfast.coordination.finding import find_leader
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.opening import open_coordination
 from holdfast.instant import now_seconds
-from tests.contract.servers import Server, etcd_of_three, free_ports, start_etcd
+from tests.contract.servers import Server, etcd_of_three, start_etcd
 from tests.contract.stories import append_all, has_passed, read_log, soon, until
 from tests.contract.test_outages import append_at_last
+from tests.ports import free_ports
 
 
 async def raft_leader(members: dict[str, Server]) -> Server:

@@ -17,8 +17,9 @@ from holdfast.coordination.finding import find_leader
 from holdfast.coordination.interface import CoordinationLost, Leader
 from holdfast.coordination.opening import open_coordination
 from holdfast.errors import BadValue, NotAuthorized
-from tests.contract.servers import Server, free_ports, start_etcd
+from tests.contract.servers import Server, start_etcd
 from tests.contract.stories import append_all, read_log, soon
+from tests.ports import free_ports
 
 
 @pytest_asyncio.fixture

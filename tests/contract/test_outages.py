@@ -13,8 +13,9 @@ from holdfast.coordination.interface import CoordinationLost, Deposed, Term
 from holdfast.coordination.opening import open_coordination
 from holdfast.errors import ReplyLost
 from tests.contract.places import Place
-from tests.contract.servers import free_ports, leader_process
+from tests.contract.servers import leader_process
 from tests.contract.stories import append_all, has_passed, is_valid, read_log, soon, until
+from tests.ports import free_ports
 
 
 async def append_at_last(term: Term, index: int, batch: bytes) -> bool:

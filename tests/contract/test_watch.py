@@ -68,7 +68,8 @@ async def test_a_watch_of_nothing_says_so_at_once(place: Place) -> None:
 
 
 async def test_a_watcher_outlasts_an_outage_and_hears_what_came_meanwhile(place: Place) -> None:
-    one, two = await place.open(leader_ttl_ms=1_500), await place.open(leader_ttl_ms=1_500)
+    # A third of it is how long a request may take: long enough for a busy machine before the outage.
+    one, two = await place.open(leader_ttl_ms=4_500), await place.open(leader_ttl_ms=4_500)
     watcher = Watcher(two, "renewals/")
     try:
         await one.publish("renewals/1", b"before", None)

@@ -26,6 +26,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -43,8 +44,8 @@ class Process:
         self.kind = kind
         self.folder = folder
         self.flags = flags
-        self.address = "127.0.0.1:0"
-        self.http = "127.0.0.1:0"
+        # Not any free port: while it is dead, the kernel would give that one to somebody else's connection.
+        self.address, self.http = [f"127.0.0.1:{port}" for port in free_ports(2)]
         self.ready_file = folder / "ready.json"
         self.log_file = folder / "log"
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,10 @@ from holdfast.coordination.etcd_channel import stubs_on
 from holdfast.coordination.etcd_keys import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
-from tests.contract.servers import Server, free_ports, start_member
+from tests.contract.servers import Server, start_member
 from tests.failover.cluster import Cluster, Process, call
 from tests.failover.load import Load
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 

@@ -10,9 +10,9 @@ import pytest
 from holdfast.errors import TryAgain
 from holdfast.messages.of_masters import HandOver
 from holdfast.messages.requests import Done, Failed
-from tests.contract.servers import free_ports
 from tests.failover.cluster import Cluster, Process, call
 from tests.failover.load import Load
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 
