@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,10 +22,17 @@ SHORT = ["demo", "--objects", "300", "--value-size", "256KiB", "--seconds", "1.5
 """Large enough that the new primary must grant memory right after it took over."""
 
 
-def test_the_demo_kills_the_primary_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, because that of a Unix socket must be."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as short:
+        yield Path(short)
+
+
+def test_the_demo_kills_the_primary_and_loses_nothing(folder: Path) -> None:
     """I1."""
     # Settings of a cluster of the user's own must not reach that of the demo.
-    variables = environment(TMPDIR=str(tmp_path), HOLDFAST_TOKEN="hush", HOLDFAST_DURABILITY="memory")
+    variables = environment(TMPDIR=str(folder), HOLDFAST_TOKEN="hush", HOLDFAST_DURABILITY="memory")
     result = subprocess.run([*PYTHON, *SHORT, "--json"], capture_output=True, text=True, timeout=110, env=variables)
     assert result.returncode == 0, result.stdout + result.stderr
     facts = json.loads(result.stdout)
@@ -33,13 +42,13 @@ def test_the_demo_kills_the_primary_and_loses_nothing(tmp_path: Path) -> None:
     assert {facts["killed"], facts["new_primary"]} == {"master-1", "master-2"}
     assert facts["digests_equal"] is not False
     assert "was killed with SIGKILL" in result.stderr
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
-def test_a_demo_that_is_interrupted_ends_all_that_it_started(tmp_path: Path) -> None:
+def test_a_demo_that_is_interrupted_ends_all_that_it_started(folder: Path) -> None:
     arguments = [*PYTHON, "demo", "--objects", "1000", "--value-size", "1KiB", "--seconds", "300"]
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(tmp_path))
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(folder))
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -51,7 +60,7 @@ def test_a_demo_that_is_interrupted_ends_all_that_it_started(tmp_path: Path) -> 
     assert process.returncode == 130
     assert len(children) >= 3
     wait_until(lambda: not any(child.is_running() for child in children), 30, "the end of what it started")
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("url", ["etcd://h:2379/production", "sqlite:///tmp/x.db?cluster=mine"])

@@ -163,6 +163,7 @@ def test_a_node_grows_and_shrinks_while_it_serves() -> None:
             wait_until(lambda: memory_of(rig.nodes[0].pid, "RssShmem") < before - 16 * MIB, what="memory is given back")
         assert node_of(cache, "bench-0").capacity_bytes == 64 * MIB
         assert cache.get_many(items) == items
+        cache.timeout = 1.0
         with pytest.raises(NoRoom):
             cache.operate(ResizeNode("bench-0", 4 * MIB))
 

@@ -15,6 +15,7 @@ from holdfast.errors import TryAgain
 from holdfast.replication.batches import VERSION, Position, decode_batch, encode_batch
 from tests.contract.stories import soon
 from tests.failover.cluster import Cluster
+from tests.failover.conftest import BACKENDS
 from tests.waiting import wait_until
 
 UNKNOWN_RECORD = b"\x92\xcc\xfa\x01"
@@ -45,7 +46,11 @@ def says_why(status: dict[str, Any]) -> bool:
     return status.get("promotable") is False and ("upgrade" in reason or "does not know" in reason)
 
 
-@pytest.mark.parametrize("kind", ["unknown record", "newer version"])
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [*((backend, "unknown record") for backend in BACKENDS), ("sqlite", "newer version")],
+    indirect=["backend"],
+)
 async def test_a_log_of_a_newer_version_stops_the_standby_which_says_so_and_never_serves(
     url: str, tmp_path: Path, kind: str
 ) -> None:
@@ -74,5 +79,5 @@ async def test_a_log_of_a_newer_version_stops_the_standby_which_says_so_and_neve
             wait_until(lambda asked=master: says_why(asked.status()), what="it says that it is stuck, and why")
             assert master.status()["role"] == "standby"
         with pytest.raises(TryAgain):
-            cluster.connect(timeout=3)
+            cluster.connect(timeout=1)
         assert not cluster.primaries()

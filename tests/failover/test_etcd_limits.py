@@ -91,7 +91,8 @@ def test_a_slow_way_to_etcd_costs_time_and_nothing_else(tmp_path: Path) -> None:
             with Cluster(tmp_path / "cluster", url, leader_ttl_ms=5_000) as cluster:
                 old = cluster.primary()
                 cluster.standby()
-                with Load(cluster, "slow") as load:
+                # Many at once: each of them waits for the way most of the time.
+                with Load(cluster, "slow", threads=12) as load:
                     load.go_on_for(60)
                     assert cluster.primary() is old
                     old.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,9 @@ from simulation.planted import PLANTED
 BUG = PLANTED["free a replaced object under its lease"]
 
 
+@functools.cache
 def broken_by_the_bug() -> Script:
-    """A seed that the planted bug breaks a promise in."""
+    """A seed that the planted bug, which whoever asks has planted, breaks a promise in."""
     for seed in range(BUG.seeds):
         script = draw(seed)
         found = run(script)
