@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 from holdfast.effects import Operation, Sleep, Work
-from holdfast.errors import BadRequest, HoldfastError, MemoryVoid
+from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, MemoryVoid
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages import commands as c
@@ -276,6 +276,23 @@ def test_files_that_the_master_did_not_take_are_deleted(nodes: tuple[Served, Ser
     assert master.run(here.copier.carry_out(told)) == 0
     assert isinstance(master.said[1], ReportFiles)
     assert here.disk.files() == []
+
+
+def test_files_about_which_no_master_answered_are_audited_later(nodes: tuple[Served, Served]) -> None:
+    """I7, I17: if the log does not hold them, nobody else would ever delete them."""
+    here, _ = nodes
+    here.fill(0, b"a" * 100)
+    told = order(SegmentName("here", here.disk.store.disk, 0), 0, here, [(5, 0, b"a" * 100)], to_disk=True)
+
+    def silent(message: Message) -> Message:
+        raise DeadlineExceeded("no master answered")
+
+    with pytest.raises(DeadlineExceeded):
+        Master(answer=silent).run(here.copier.carry_out(told))
+    assert here.disk.files() == [(5, 0)]
+    master = Master(answer=lambda m: FilesForgotten(getattr(m, "rows", b"")))
+    master.run(disk_files.collect(here.disk, c.CollectGarbage(here.disk.store.disk, b"", audit=True)))
+    assert here.disk.store.stored() == []
 
 
 @pytest.mark.parametrize(("number", "readable"), [(errno.ENOSPC, True), (errno.EIO, False)])

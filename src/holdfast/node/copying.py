@@ -102,14 +102,17 @@ class Copier:
             struct.pack("<5Q", item.oid, item.offset, item.source.handle, item.source_offset, checksum)
             for item, checksum in done
         )
-        reply = yield AddReplicas(self.node, order.grant, rows, struct.pack(f"<{len(failed)}Q", *failed))
+        try:
+            reply = yield AddReplicas(self.node, order.grant, rows, struct.pack(f"<{len(failed)}Q", *failed))
+        finally:
+            # Without an answer too, or no audit would ever ask about these files.
+            if order.to_disk and self.disk is not None:
+                self.disk.settled([order.offset + item.offset for item in items])
         added = reply.count if isinstance(reply, Done) else 0
-        if order.to_disk and self.disk is not None:
-            self.disk.settled([order.offset + item.offset for item in items])
-            if added != len(done):
-                # Some of these files may be nobody's.
-                files = [(item.oid, order.offset + item.offset) for item, _ in done]
-                yield from forget_unknown(self.disk, files)
+        if order.to_disk and self.disk is not None and added != len(done):
+            # Some of these files may be nobody's.
+            files = [(item.oid, order.offset + item.offset) for item, _ in done]
+            yield from forget_unknown(self.disk, files)
         return added
 
     def copy(self, order: CopyObjects, items: list[Item]) -> list[tuple[Item, int]]:
