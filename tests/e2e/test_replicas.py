@@ -144,9 +144,9 @@ def test_a_drain_with_nowhere_to_go_says_so() -> None:
         cache.operate(ChangeMode("bench-0", "draining"))
         wait_until(lambda: "nowhere to go" in node_of(cache, "bench-0").waits_for, what="the reason is said")
         assert cache.get("k") == b"x" * KIB
-        cache.timeout = 1.0
-        with pytest.raises(NoRoom):
-            cache.put("l", b"x")
+        with rig.connect() as hurried, pytest.raises(NoRoom):
+            hurried.timeout = 1.0
+            hurried.put("l", b"x")
 
 
 def test_a_node_grows_and_shrinks_while_it_serves() -> None:

@@ -42,8 +42,8 @@ def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str
 
 
 def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    leases, asked = yield from _leases_on(core, keys, deadline)
     history = core.limits.log_id
+    leases, asked = yield from _leases_on(core, keys, deadline)
     maps = core.bytes.maps
     remote = not maps.keys() >= {*map(_segment, leases.values())}
     local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases

@@ -7,14 +7,14 @@ and removals carry a number of the client's own, commits are known by (grant, of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import xxhash
 
 from holdfast.client.grants import Grants
-from holdfast.client.leases import Leases
+from holdfast.client.leases import Lease, LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.segments import Segments
 from holdfast.effects import LeaveMaster, Operation, Sleep
@@ -97,9 +97,14 @@ class Core:
 
     def welcomed(self, welcome: Welcome) -> None:
         """A master took us in. If its history is another one, nothing that we remember is true."""
-        before, self.welcome = self.welcome, welcome
+        before = self.welcome
         if before is not None and before.log_id != welcome.log_id:
             self.forget_all()
+            with self._lock:
+                self.welcome = welcome
+                # What another thread kept since then it was told under the old history.
+                self.leases.clear()
+        self.welcome = welcome
         self.segments.seen = welcome.topology
 
     def nearer(self, welcome: Welcome) -> str:
@@ -129,6 +134,17 @@ class Core:
         if self.welcome is None:
             raise ClientClosed("the client is not connected; connect first")
         return self.welcome
+
+    def keep_leases(self, found: Mapping[str, LeaseRow], history: int) -> None:
+        """For later reads, if the history is still the one that they were asked for under."""
+        with self._lock:
+            if self.limits.log_id == history:
+                self.leases.keep(found)
+
+    def keep_lease(self, key: str, lease: Lease, history: int) -> None:
+        with self._lock:
+            if self.limits.log_id == history:
+                self.leases.keep_one(key, lease)
 
     def next_serial(self) -> int:
         with self._lock:
@@ -165,7 +181,8 @@ class Core:
             return None
         if checksum and self.verify and (_digest(data) or 1) != checksum:
             return None
-        return data
+        # Another thread may have met a master with another history, whose segments have the same numbers.
+        return data if self.leases.by_key.get(key) is lease else None
 
 
 def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[T]:

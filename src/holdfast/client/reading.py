@@ -70,6 +70,7 @@ class FreshBytes:
 
 def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]:
     """A lease on one object. What needs more than one answer is left to `locate`."""
+    history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
     core.segments.seen = located.topology
     if len(located.rows) != _LOCATED.size:
@@ -79,25 +80,26 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
         core.leases.drop(key)
         return None
     if located.others or segment not in core.bytes.settled:
-        row = (yield from _take_over(core, [key], located, sent_at, deadline)).get(key)
+        row = (yield from _take_over(core, [key], located, sent_at, history, deadline)).get(key)
         return None if row is None else Lease._make(row)
     until = lease_until(sent_at, located.lease_ttl_ms)
     lease = Lease(until, segment, offset, offset + size, checksum, id_, ())
-    core.leases.keep_one(key, lease)
+    core.keep_lease(key, lease, history)
     return lease
 
 
 def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
     """Leases on those of the keys that are stored; they are kept for later reads."""
+    history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
     core.segments.seen = located.topology
     if len(located.rows) != _LOCATED.size * len(keys):
         raise BadRequest(f"the master located {len(located.rows) // _LOCATED.size} keys where {len(keys)} were asked")
-    return (yield from _take_over(core, keys, located, sent_at, deadline))
+    return (yield from _take_over(core, keys, located, sent_at, history, deadline))
 
 
 def _take_over(
-    core: Core, keys: Sequence[str], located: Located, sent_at: float, deadline: float
+    core: Core, keys: Sequence[str], located: Located, sent_at: float, history: int, deadline: float
 ) -> Operation[dict[str, LeaseRow]]:
     words = struct.unpack(f"<{len(located.rows) // 8}Q", located.rows)
     ids, segments = words[0::5], words[1::5]
@@ -117,7 +119,7 @@ def _take_over(
         found[keys[index]] = (until, segment, start, start + size, checksum, id_, tuple(further))
     if 0 in ids:
         found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
-    core.leases.keep(found)
+    core.keep_leases(found, history)
     return found
 
 
@@ -139,12 +141,13 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
     mismatched = False
     while True:
         core.check_open()
+        # Before the lease is looked up: another history would give its numbers to other places.
+        history = core.limits.log_id
         lease = core.leases.live(key, core.clock())
         if lease is None:
             lease = yield from locate_one(core, key, deadline)
             if lease is None:
                 return None
-        history = core.limits.log_id
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
         try:

@@ -26,12 +26,19 @@ class Viewed:
 
 def open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     core.check_open()
+    history = core.limits.log_id
     lease = core.leases.live(key, core.clock())
     if lease is None:
         lease = yield from locate_one(core, key, deadline)
+        if core.limits.log_id != history:
+            # A master with another history was met on the way, and what is known now may be of either.
+            return (yield from open_view(core, key, deadline))
     memory = core.bytes.maps.get(lease.segment) if lease is not None else None
     if lease is not None and memory is not None:
-        return _in_place(core, key, lease, memory)
+        viewed = _in_place(core, key, lease, memory)
+        if viewed.open is not None and core.limits.log_id != history:
+            viewed.open.lost = True
+        return viewed
     fresh = FreshBytes()
     if lease is None or (yield from fetch(core, key, fresh, deadline)) is None:
         raise ObjectNotFound(f"no object is stored under {key!r}")

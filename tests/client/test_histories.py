@@ -1,0 +1,61 @@
+"""A master with another history is met in the middle of a read: nothing of the old one is shown or kept (I2, I7).
+
+Its segments have the same numbers, and its objects may lie at the same places: only the history tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client.fake_master import Act, FakeMaster
+from holdfast.errors import ObjectNotFound
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message
+
+Connect = Callable[..., Any]
+
+
+def starts_anew_at(kind: type[Message], master: FakeMaster) -> None:
+    """When it is first asked this, the master dies; the next one at its address knows nothing."""
+
+    def judge(request: Message) -> Act:
+        if isinstance(request, kind) and master.log_id == 7:
+            master.log_id = 8
+            master.objects = {}
+            return Act.DROP
+        return Act.USUAL
+
+    master.judge = judge
+
+
+def connected_early(master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Any:
+    """A client that was told of no segments yet: it asks where they are when it has located an object."""
+    with monkeypatch.context() as patch:
+        patch.setattr(master, "segments", list)
+        return connect(master.address, **named)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_lease_of_the_old_history_is_not_used_after_the_new_one_was_met(
+    master: FakeMaster, connect: Connect, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(master.address).put("key", b"of the old history")
+    # It is located, and before its segment is known the master is another.
+    cache = connected_early(master, connect, monkeypatch, verify=verify)
+    starts_anew_at(m.ListSegments, master)
+    assert cache.get("key", default=None) is None
+    assert cache.get_many(["key"]) == {}
+    assert cache._core.leases.by_key == {}
+
+
+def test_a_view_of_the_old_history_is_not_opened_after_the_new_one_was_met(
+    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(master.address).put("key", b"of the old history")
+    cache = connected_early(master, connect, monkeypatch)
+    starts_anew_at(m.ListSegments, master)
+    with pytest.raises(ObjectNotFound), cache.view("key"):
+        pass
