@@ -76,8 +76,9 @@ def slow_at_first(target: str, mute: int) -> Iterator[str]:
 
 @pytest.fixture
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for the silent node waits until the deadline, and fails."""
+    """Whoever waits for the silent node waits until the deadline, and fails; one that answers has time to."""
     monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 1_000.0)
+    monkeypatch.setattr(node_bytes, "HEDGE_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("endless_patience")
