@@ -45,8 +45,7 @@ def plan(primary: Primary, now: Instant) -> list[Record]:
 
 def rate(primary: Primary) -> int:
     """Bytes a second that one node may copy; 0: as fast as it goes."""
-    logged = primary.state.copy_bytes_per_second
-    return max(0, logged) if logged else primary.rules.copy_bytes_per_second
+    return primary.rules.copy_bytes_per_second
 
 
 def begin(primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant) -> tuple[list[Record], int]:

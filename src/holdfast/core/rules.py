@@ -51,6 +51,9 @@ CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
     "high_watermark": (float, 0.01, 1.0),
     "eviction_margin": (float, 0.0, 0.99),
     "evict_soft_pinned": (bool, 0, 1),
+    "copy_bytes_per_second": (int, 0, 1 << 50),
+    "copy_window_bytes": (int, 1 << 20, 1 << 50),
+    "report_interval_ms": (int, 50, DAY_MS),
 }
 """Name -> kind, least, most."""
 
