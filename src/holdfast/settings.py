@@ -157,6 +157,9 @@ class MasterSettings(Settings):
     write_window_bytes: Size = Field(256 * MIB, description="The most memory that one client may hold unwritten.")
     high_watermark: float = Field(0.90, gt=0, le=1, description="Share of memory in use at which eviction starts.")
     eviction_margin: float = Field(0.05, ge=0, lt=1, description="How far below the watermark eviction frees.")
+    offload_ahead: float = Field(
+        0.10, ge=0, le=1, description="Share of memory, the longest unused, that is kept on disks before it must leave."
+    )
     evict_soft_pinned: bool = Field(True, description="Evict soft-pinned objects when nothing else is left.")
     session_lease_ms: Annotated[int, Field(ge=200)] = Field(
         12_000, description="How long a node's session is safe without an answer from the master."

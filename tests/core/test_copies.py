@@ -346,8 +346,8 @@ def test_a_client_whose_writes_are_revoked_loses_its_grants_into_quarantine() ->
 def test_the_speed_of_copies_reaches_nodes_and_later_primaries() -> None:
     world, nodes = three_nodes()
     world.ask(q.Done, q.ChangeCopying(1_000_000))
-    assert [told.body for told in nodes.take("config_update")] == [c.UpdateConfig(1_000_000)] * 3
-    assert world.primary.twin.copy_bytes_per_second == 1_000_000
+    assert [told.body for told in nodes.take("config_update")] == [c.UpdateConfig(1_000_000, 10_000)] * 3
+    assert world.primary.twin.changed == {"copy_bytes_per_second": 1_000_000}
     world.put("k", replicas=2)
     lose(world, kinds(world, "k")[0][1])
     world.pass_time(1_000)

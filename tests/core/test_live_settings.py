@@ -3,17 +3,21 @@ under a longer time is reckoned with until it has ended (I2, I8)."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from holdfast.core.apply import apply
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.rules import CHANGEABLE, Rules
 from holdfast.core.state import State
 from holdfast.errors import BadValue
 from holdfast.master.engine import Engine
 from holdfast.messages import requests as q
-from holdfast.messages.records import SettingsChanged
+from holdfast.messages.commands import UpdateConfig
+from holdfast.messages.records import CopyingChanged, SettingsChanged
 from holdfast.replication.batches import Position
-from holdfast.replication.snapshots import dump, load
+from holdfast.replication.snapshots import _changed, _head_of, dump, load
+from tests.core.test_copies import three_nodes
 from tests.core.world import World
 from tests.master.test_engine_durability import Writer
 
@@ -118,6 +122,34 @@ def test_a_setting_of_a_newer_version_is_left_alone() -> None:
     state = State()
     state.changed = {"of_the_future": 3, "lease_ttl_ms": 5}
     assert promote(state, Rules(), 5_000, True, 0).rules.lease_ttl_ms == 5
+
+
+def test_what_nodes_go_by_is_told_to_them_at_once() -> None:
+    world, nodes = three_nodes()
+    change(world, high_watermark=0.8)
+    assert nodes.take("config_update") == [], "that is no concern of theirs"
+    change(world, report_interval_ms=500)
+    assert [told.body for told in nodes.take("config_update")] == [UpdateConfig(512 << 20, 500)] * 3
+    change(world, copy_bytes_per_second=1_000_000, copy_window_bytes=8 << 20)
+    told = nodes.take("config_update")
+    assert {one.node for one in told} == {"a", "b", "c"}
+    assert all((one.body, one.confirm) == (UpdateConfig(1_000_000, 500), True) for one in told)
+    assert world.primary.rules.copy_window_bytes == 8 << 20
+    change(world, copy_bytes_per_second=None)
+    assert [told.body for told in nodes.take("config_update")] == [UpdateConfig(512 << 20, 500)] * 3
+    world.open("d", 9, 109)
+    assert world.offer(9, 9, [1 << 20]).report_interval_ms == 500, "who comes later is told then"
+
+
+def test_the_speed_of_copies_that_an_earlier_version_logged_is_a_changed_setting() -> None:
+    for logged, means in ((7_000, 7_000), (-1, 0)):
+        state = State()
+        apply(state, CopyingChanged(logged), 0)
+        for found in (state, restored(state)):
+            assert promote(found, Rules(), 5_000, True, 0).rules.copy_bytes_per_second == means
+    now = _head_of(State(), Position(0, 0, b""), 0)
+    old = msgspec.structs.replace(now, copy_bytes_per_second=-1, changed={"lease_ttl_ms": 5})
+    assert _changed(old) == {"copy_bytes_per_second": 0, "lease_ttl_ms": 5}
 
 
 def restored(state: State) -> State:

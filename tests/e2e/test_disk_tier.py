@@ -46,6 +46,10 @@ def on_disk(cache: holdfast.Cache, items: dict[str, bytes]) -> list[str]:
     return [key for key in items if cache.exists(key) and replicas_of(cache, key) == [("DISK", "a")]]
 
 
+def in_both(cache: holdfast.Cache, items: dict[str, bytes]) -> list[str]:
+    return [key for key in items if {kind for kind, _ in replicas_of(cache, key)} == {"MEMORY", "DISK"}]
+
+
 def test_what_leaves_memory_is_read_from_disk_and_comes_back_when_read_twice(tmp_path: Path) -> None:
     with rig_with_disk(tmp_path) as rig, rig.connect() as cache:
         items = put_slowly(cache, 240)
@@ -62,6 +66,26 @@ def test_what_leaves_memory_is_read_from_disk_and_comes_back_when_read_twice(tmp
             assert remote.get(second) == items[second]
             with remote.view(second) as view:
                 assert bytes(view) == items[second]
+
+
+def test_under_a_storm_of_puts_that_need_room_at_once_nothing_is_lost(tmp_path: Path) -> None:
+    """Grants of 2 MiB and a watermark that eviction in the background never reaches: every put makes its own room. The
+    disk has the time that it needs, and no more."""
+    more = {"shared_grant_bytes": 2 * MIB, "high_watermark": 0.99, "eviction_margin": 0.02, "offload_ahead": 0.25}
+    with rig_with_disk(tmp_path, **more) as rig, rig.connect() as cache:
+        items: dict[str, bytes] = {}
+        ahead = 0
+        for batch in range(40):
+            some = {f"k{batch:02}/{i}": os.urandom(256 * KIB) for i in range(8)}
+            assert cache.put_many(some) == len(some)
+            items.update(some)
+            if len(items) * 256 * KIB > 20 * MIB:
+                # The oldest that are still in memory are on disk as well: as many as the next batch drives out.
+                wait_until(lambda: len(in_both(cache, items)) >= 12, what="the disk has caught up")
+                ahead += 1
+        assert ahead > 20
+        assert cache.get_many(items) == items
+        assert len(on_disk(cache, items)) > 150, "memory holds 128 at most"
 
 
 def test_a_disk_outlives_its_nodes_restart_and_a_removed_object_does_not_return(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.processes import SOURCE
 from tests.e2e.rig import Rig
+from tests.waiting import wait_until
 
 
 def holdfast(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,6 +50,24 @@ def test_nodes_are_cordoned_resized_and_slowed_down() -> None:
         assert facts(holdfast(rig, "nodes", "resize", "bench-0", "16MiB", "--json"))["capacity_bytes"] == 16 << 20
         assert "at most" in facts(holdfast(rig, "nodes", "copy-rate", "10MiB", "--json"))["done"]
         assert "0 unfinished" in facts(holdfast(rig, "nodes", "revoke-client", "77", "--json"))["done"]
+
+
+def test_a_changed_setting_reaches_the_nodes_of_a_running_cluster() -> None:
+    """They were told to report every ten minutes; the figures come at once, then as often as is said now."""
+    with Rig("32MiB", nodes=2, report_interval_ms=600_000) as rig, rig.connect(shared_memory=False) as cache:
+
+        def reported() -> list[int]:
+            return [node.figures.get("tcp_written_bytes", 0) for node in cache.nodes().nodes]
+
+        wait_until(lambda: all(node.figures for node in cache.nodes().nodes), what="each has reported once")
+        for node in ("bench-0", "bench-1"):
+            assert cache.put(node, b"x" * 100_000, prefer=[node])
+        told = facts(holdfast(rig, "settings", "report_interval_ms=100", "copy_bytes_per_second=10MiB", "--json"))
+        assert told["changed"] == ["copy_bytes_per_second", "report_interval_ms"]
+        assert told["settings"]["copy_bytes_per_second"] == 10 << 20
+        wait_until(lambda: reported() == [100_000, 100_000], what="the reports come in")
+        assert "at most" in facts(holdfast(rig, "nodes", "copy-rate", "20MiB", "--json"))["done"]
+        assert facts(holdfast(rig, "settings", "--json"))["settings"]["copy_bytes_per_second"] == 20 << 20
 
 
 def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownSegment
 from holdfast.ids import GrantId, SegmentName
-from holdfast.messages.commands import CLEAN, Clean, encode_body
-from holdfast.messages.of_nodes import RegisterNode, ReportWriters
+from holdfast.messages.commands import CLEAN, Clean, UpdateConfig, encode_body
+from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession, SessionCommand
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
@@ -54,6 +54,17 @@ def can_read(node: Node, boot: int) -> bool:
     finally:
         connection.close()
     return True
+
+
+def test_how_often_it_reports_is_changed_while_it_waits(master: FakeMaster, tmp_path: Path) -> None:
+    """The rig's master asks for a report a minute."""
+    with running(master.address, tmp_path):
+        wait_until(lambda: len(master.of_kind(ReportUsage)) == 1, what="the first report")
+        master.command("config_update", encode_body(UpdateConfig(1_000, 50)))
+        wait_until(lambda: len(master.of_kind(ReportUsage)) > 3, what="reports come often")
+        before = len(master.of_kind(ReportUsage))
+        master.command("config_update", encode_body(UpdateConfig(1_000)))
+        wait_until(lambda: len(master.of_kind(ReportUsage)) > before + 2, what="0 leaves it as it is")
 
 
 def test_a_node_registers_its_memory_keeps_its_session_and_says_goodbye(master: FakeMaster, tmp_path: Path) -> None:

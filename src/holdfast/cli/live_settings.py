@@ -54,7 +54,7 @@ def parse_change(text: str) -> tuple[str, SettingValue | None]:
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     try:
-        return name, parse_size(value) if name.endswith("_bytes") else int(value)
+        return name, parse_size(value) if "_bytes" in name else int(value)
     except ValueError:
         pass
     try:

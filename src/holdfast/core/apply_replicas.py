@@ -105,7 +105,7 @@ def _disk_closed(state: State, record: r.DiskClosed, now: Instant) -> Freed:
 
 
 def _copying_changed(state: State, record: r.CopyingChanged, now: Instant) -> Freed:
-    state.copy_bytes_per_second = record.bytes_per_second
+    state.changed = {**state.changed, "copy_bytes_per_second": max(0, record.bytes_per_second)}
     return []
 
 

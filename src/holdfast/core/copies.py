@@ -45,11 +45,12 @@ def plan(primary: Primary, now: Instant) -> list[Record]:
 
 def rate(primary: Primary) -> int:
     """Bytes a second that one node may copy; 0: as fast as it goes."""
-    logged = primary.state.copy_bytes_per_second
-    return max(0, logged) if logged else primary.rules.copy_bytes_per_second
+    return primary.rules.copy_bytes_per_second
 
 
-def begin(primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant) -> tuple[list[Record], int]:
+def begin(
+    primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant, ahead: bool = False
+) -> tuple[list[Record], int]:
     """Have the target's node copy these objects there: the records, and how many of them there is room for."""
     catalogue = primary.state.catalogue
     # Large ones first, so that each is aligned.
@@ -59,12 +60,14 @@ def begin(primary: Primary, name: str, wanted: Wanted, target: Segment, now: Ins
         align = LARGE_ALIGN if catalogue.size_at[wanted[0][0]] >= LARGE_FROM else SMALL_ALIGN
         offset = primary.allocators[target.handle].alloc(sum(lengths), align)
         if offset is not None:
-            return [_begun(primary, name, wanted, lengths, target, offset)], len(wanted)
+            return [_begun(primary, name, wanted, lengths, target, offset, ahead)], len(wanted)
         wanted = wanted[: len(wanted) // 2]
     return [], 0
 
 
-def _begun(primary: Primary, name: str, wanted: Wanted, lengths: list[int], target: Segment, offset: int) -> Record:
+def _begun(
+    primary: Primary, name: str, wanted: Wanted, lengths: list[int], target: Segment, offset: int, ahead: bool
+) -> Record:
     state, book = primary.state, primary.copies
     catalogue = state.catalogue
     grant = GrantId(COPIES, object_id(state.epoch, book.next_serial))
@@ -89,7 +92,7 @@ def _begun(primary: Primary, name: str, wanted: Wanted, lengths: list[int], targ
     )
     book.outbox.append(Command(target.name.node, name, c.encode_body(body)))
     ids = [catalogue.id_at[slot] for slot, _ in wanted]
-    book.began(state, Copy(grant, target.name.node, target.handle, ids, at, target.kind == DISK))
+    book.began(state, Copy(grant, target.name.node, target.handle, ids, at, target.kind == DISK, ahead))
     ranges = [Range(target.handle, offset)]
     return RangesGranted(grant, at, ranges, *evicted_there(primary, ranges, at))
 

@@ -40,6 +40,8 @@ class Copy:
     ids: list[ObjectId]
     size_bytes: int
     to_disk: bool
+    ahead: bool = False
+    """Its objects stay in memory for the time being."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class CopyBook:
     """Disks to be told to compare all their files with the log."""
     leaving: dict[SegmentHandle, tuple[Instant, list[ObjectId]]] = field(default_factory=dict)
     """Of segments to be emptied: when they are looked at again, and the objects found the last time."""
+    to_save: list[ObjectId] = field(default_factory=list)
+    """Longest unused objects that are on no disk yet, as they were found at the last look; the next one last."""
+    saved_at: tuple[Instant, int] = (0, -1)
+    """When that was, and how many records there were then."""
     released: dict[tuple[SegmentHandle, int], None] = field(default_factory=dict)
     """Tails of segments that nodes were told to give back to their machine: (segment, from there on)."""
     _hits: dict[ObjectId, int] = field(default_factory=dict)
@@ -110,7 +116,12 @@ class CopyBook:
     @property
     def leaving_bytes(self) -> int:
         """On their way from memory to disks: memory that is about to come free."""
-        return sum(copy.size_bytes for copy in self.under_way.values() if copy.to_disk)
+        return sum(copy.size_bytes for copy in self.under_way.values() if copy.to_disk and not copy.ahead)
+
+    @property
+    def saving_bytes(self) -> int:
+        """On their way to disks, and staying in memory."""
+        return sum(copy.size_bytes for copy in self.under_way.values() if copy.ahead)
 
     def failed(self, ids: list[ObjectId], again_at: Instant) -> None:
         for oid in ids:

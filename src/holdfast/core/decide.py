@@ -43,7 +43,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.ChangeMode: setting_aside.change_mode,
     requests.ResizeNode: setting_aside.resize_node,
     requests.RevokeWrites: setting_aside.revoke_writes,
-    requests.ChangeCopying: setting_aside.change_copying,
+    requests.ChangeCopying: live_settings.change_copying,
     requests.ChangeSettings: live_settings.change_settings,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,

@@ -2,12 +2,13 @@
 
 A disk is a segment that outlives its node's boots: it has an id of its own. While its node is away its replicas
 stay in the catalogue, unreadable and removable, for an hour. A file is kept only if the log holds that very object
-on that disk (I7). Eviction never waits for a disk: what its queue has no room for is evicted as if there was none.
+on that disk (I7). A put never waits for a disk.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -140,42 +141,66 @@ def tell_disks(primary: Primary, now: Instant) -> None:
         book.outbox.append(Command(disk.name.node, "gc", c.encode_body(body)))
 
 
-def offload(primary: Primary, slots: Slots, now: Instant) -> tuple[list[Record], Slots]:
-    """Have these copied to disks first, as far as the queues there have room; the records, and the other slots."""
+class Offloaded(NamedTuple):
+    records: list[Record]
+    staying: Slots
+    """On a disk already, or there is no way to one."""
+    waiting: Slots
+    """They could go to a disk if its queue had room."""
+
+
+def offload(primary: Primary, slots: Slots, now: Instant, ahead: bool = False) -> Offloaded:
+    """Have these copied to disks, as far as the queues there have room. `ahead`: they are not about to leave memory."""
     disks = {d.name.node: d for d in primary.state.disks() if takes_files(primary, d, now)}
     if not disks or not len(slots):
-        return [], slots
-    left = {node: _queue_left(primary, node) for node in disks}
+        return Offloaded([], slots, slots[:0])
+    queues = {node: Queue(primary, node) for node in disks}
     gathered: dict[str, list[tuple[int, ReplicaAt]]] = {}
-    for slot in slots.tolist():
-        at = _place_with_disk(primary, slot, disks, left, now)
-        if at is not None:
-            node, place = at
-            left[node] -= extent_of(primary.state.catalogue.size_at[slot])
-            gathered.setdefault(node, []).append((slot, place))
+    waits = np.zeros(len(slots), bool)
+    for index, slot in enumerate(slots.tolist()):
+        size = extent_of(primary.state.catalogue.size_at[slot])
+        ways = _ways_to_disks(primary, slot, disks, now)
+        way = next((way for way in ways if queues[way[0]].takes(size)), None)
+        if way is not None:
+            queues[way[0]].add(size)
+            gathered.setdefault(way[0], []).append((slot, way[1]))
+        waits[index] = bool(ways) and way is None
     records: list[Record] = []
     for node, wanted in gathered.items():
-        records += _offload_to(primary, disks[node], wanted, now)
+        records += _offload_to(primary, disks[node], wanted, now, ahead)
     started = primary.state.catalogue.flags[slots] & COPYING != 0
-    return records, slots[~started]
+    return Offloaded(records, slots[~started & ~waits], slots[waits])
 
 
-def _place_with_disk(
-    primary: Primary, slot: int, disks: dict[str, Segment], left: dict[str, int], now: Instant
-) -> tuple[str, ReplicaAt] | None:
-    """A replica in memory of a node that has a disk with room in its queue; None too if it is on a disk already."""
+class Queue:
+    """What is on its way to the disk of one node: a bounded number of bytes, or one object of any size (I17)."""
+
+    __slots__ = ("_bytes", "_most")
+
+    def __init__(self, primary: Primary, node: str) -> None:
+        memory = sum(s.usable_bytes for s in primary.state.memory_segments() if s.name.node == node)
+        self._most = min(primary.rules.copy_window_bytes, max(memory // OFFLOAD_SHARE, LARGE_ALIGN))
+        self._bytes = primary.copies.bytes_towards(node, to_disk=True)
+
+    def takes(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._most
+
+    def add(self, size: int) -> None:
+        self._bytes += size
+
+
+def _ways_to_disks(primary: Primary, slot: int, disks: dict[str, Segment], now: Instant) -> list[tuple[str, ReplicaAt]]:
+    """Replicas in memory of nodes that have a disk; none if the object is on a disk already, or just failed to go."""
     state = primary.state
-    size = extent_of(state.catalogue.size_at[slot])
     if on_disk_too(state, slot) or not primary.copies.may_try(state.catalogue.id_at[slot], now):
-        return None
-    for place in state.catalogue.replicas(slot):
-        node = state.segments[place.segment].name.node
-        if place.kind == MEMORY and node in disks and left[node] >= size:
-            return node, place
-    return None
+        return []
+    places = [(state.segments[at.segment].name.node, at) for at in state.catalogue.replicas(slot) if at.kind == MEMORY]
+    return [(node, at) for node, at in places if node in disks]
 
 
-def _offload_to(primary: Primary, disk: Segment, wanted: list[tuple[int, ReplicaAt]], now: Instant) -> list[Record]:
+def _offload_to(
+    primary: Primary, disk: Segment, wanted: list[tuple[int, ReplicaAt]], now: Instant, ahead: bool
+) -> list[Record]:
     records: list[Record] = []
     while wanted:
         size = count = 0
@@ -184,18 +209,12 @@ def _offload_to(primary: Primary, disk: Segment, wanted: list[tuple[int, Replica
             if count and size > COPY_BYTES:
                 break
             count += 1
-        begun, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now)
+        begun, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now, ahead)
         records += begun
         if started < count:  # The disk is full; room is made there by the next step.
             break
         wanted = wanted[count:]
     return records
-
-
-def _queue_left(primary: Primary, node: str) -> int:
-    memory = sum(s.usable_bytes for s in primary.state.memory_segments() if s.name.node == node)
-    most = min(primary.rules.copy_window_bytes, max(memory // OFFLOAD_SHARE, LARGE_ALIGN))
-    return most - primary.copies.bytes_towards(node, to_disk=True)
 
 
 def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:

@@ -27,7 +27,7 @@ from holdfast.core.catalogue import (
 )
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Primary
-from holdfast.core.rules import EVICT_STEP, Rules
+from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
 from holdfast.core.state import State
 from holdfast.instant import Instant
 from holdfast.messages.records import ObjectsEvicted, ReplicaDropped
@@ -65,8 +65,7 @@ def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
         kept = np.argpartition(used, most - 1)[:most]
         slots, used = slots[kept], used[kept]
     slots = slots[np.lexsort((state.catalogue.ids[slots], used))]
-    freed = np.cumsum(_sizes_of(state, slots))
-    return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
+    return within(state, slots, need_bytes)
 
 
 def _sizes_of(state: State, slots: Slots) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -135,6 +134,14 @@ def over_watermark(primary: Primary) -> int:
     return excess_bytes(primary.rules, capacity, used)
 
 
+def over_brim(primary: Primary) -> int:
+    """How many bytes cannot wait for a disk to take them: the rest of the memory is for the puts of the moment."""
+    in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
+    capacity = sum(segment.usable_bytes for segment in in_use)
+    brim = 1 - (1 - primary.rules.high_watermark) * BRIM_SHARE
+    return sum(map(primary.used_on, in_use)) - primary.unlent_bytes - int(brim * capacity)
+
+
 def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
     if used <= rules.high_watermark * capacity:
         return 0
@@ -149,8 +156,30 @@ def make_room(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, lis
     if primary.unlent_bytes >= need_bytes:
         return 0, []  # Enough is about to come free; if it lies badly, there is more to evict then.
     margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
-    slots = victims(primary.state, max(need_bytes, margin), now, primary.rules.evict_soft_pinned)
+    slots = spared(primary, max(need_bytes, margin), now)
     return len(slots), let_go(primary, slots, now)
+
+
+def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:
+    """As `victims`, but among the longest unused, as far as they are kept on disks, those come first that are on one:
+    nothing is lost by their leaving memory."""
+    state, rules = primary.state, primary.rules
+    if not state.disks():
+        return victims(state, need_bytes, now, rules.evict_soft_pinned)
+    ahead = int(rules.offload_ahead * primary.capacity_bytes)
+    slots = victims(state, need_bytes + ahead, now, rules.evict_soft_pinned)
+    several = np.flatnonzero(state.catalogue.flags[slots] & SEVERAL)
+    lost = np.ones(len(slots), bool)
+    lost[[i for i in several.tolist() if on_disk_too(state, int(slots[i]))]] = False
+    soft = state.catalogue.flags[slots] & SOFT_PIN != 0
+    slots = slots[np.lexsort((np.arange(len(slots)), lost, soft))]
+    return within(state, slots, need_bytes)
+
+
+def within(state: State, slots: Slots, need_bytes: int) -> Slots:
+    """The first of them that free so much together."""
+    freed = np.cumsum(_sizes_of(state, slots))
+    return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
 
 
 def on_disk_too(state: State, slot: int) -> bool:

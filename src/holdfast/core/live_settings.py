@@ -2,17 +2,20 @@
 
 A change counts from when its record is durable, so that no lease is given for longer than the log knows. After a
 shorter lease time leases of the longer one still live: `longest_lease_ms` in the state is what a promotion must reckon
-with (I2, I8), and becomes shorter by a record once this primary's own clock says that they have ended.
+with (I2, I8), and becomes shorter by a record once this primary's own clock says that they have ended. What nodes go
+by is told to them as a command.
 """
 
 from __future__ import annotations
 
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import CHANGEABLE, Rules, in_force
+from holdfast.core.setting_aside import tell
 from holdfast.errors import BadValue
 from holdfast.instant import Instant
+from holdfast.messages.commands import UpdateConfig
 from holdfast.messages.records import SettingsChanged
-from holdfast.messages.requests import ChangeSettings, SettingsInForce
+from holdfast.messages.requests import ChangeCopying, ChangeSettings, Done, SettingsInForce
 from holdfast.messages.shapes import Record, SettingValue
 
 
@@ -34,7 +37,25 @@ def change_settings(primary: Primary, request: ChangeSettings, client: int, now:
     if changed == primary.state.changed:
         return reply, []
     longest = max(primary.state.longest_lease_ms, rules.lease_ttl_ms)
+    _tell_nodes(primary, rules)
     return reply, [settings_changed(rules, changed, longest)]
+
+
+def change_copying(primary: Primary, request: ChangeCopying, client: int, now: Instant) -> Decision:
+    """One of the settings, by a verb of its own."""
+    change = ChangeSettings({"copy_bytes_per_second": request.bytes_per_second})
+    _, records = change_settings(primary, change, client, now)
+    return Done(1), records
+
+
+def _tell_nodes(primary: Primary, rules: Rules) -> None:
+    """What nodes go by, if it is about to change; they are told once that is durable. Whoever registers later is told
+    then, and how fast to copy with every copy."""
+    before = in_force(primary.own_rules, primary.state.changed)
+    update = UpdateConfig(rules.copy_bytes_per_second, rules.report_interval_ms)
+    if update != UpdateConfig(before.copy_bytes_per_second, before.report_interval_ms):
+        for node in primary.members:
+            tell(primary, node, "config_update", update)
 
 
 def _checked(name: str, value: SettingValue) -> SettingValue:

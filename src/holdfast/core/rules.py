@@ -33,6 +33,8 @@ class Rules:
     copy_bytes_per_second: int = 512 << 20
     copy_window_bytes: int = 64 << 20
     """What may be under way to one node at once."""
+    offload_ahead: float = 0.10
+    """The share of memory, of the longest unused in it, that is kept on disks as well."""
     disk_away_ms: int = 3_600_000
     """How long the replicas of a disk whose node is away are kept."""
 
@@ -51,6 +53,10 @@ CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
     "high_watermark": (float, 0.01, 1.0),
     "eviction_margin": (float, 0.0, 0.99),
     "evict_soft_pinned": (bool, 0, 1),
+    "offload_ahead": (float, 0.0, 1.0),
+    "copy_bytes_per_second": (int, 0, 1 << 50),
+    "copy_window_bytes": (int, 1 << 20, 1 << 50),
+    "report_interval_ms": (int, 50, DAY_MS),
 }
 """Name -> kind, least, most."""
 
@@ -85,5 +91,7 @@ COPY_AGAIN_MS = 2_000
 REMEMBERED_HITS = 65_536
 """Objects on disk of which it is known that they were read once."""
 SECOND_HIT = 2
+BRIM_SHARE = 0.5
+"""Of the memory above the watermark, so much may be taken by objects that wait for a disk to take them."""
 OFFLOAD_SHARE = 16
 """At most one part in so many of a disk's node's memory is on its way to the disk at once."""

@@ -14,7 +14,7 @@ from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
-from holdfast.messages.records import CopyingChanged, GrantEnded, NodeModeChanged, SegmentLimited, SegmentMounted
+from holdfast.messages.records import GrantEnded, NodeModeChanged, SegmentLimited, SegmentMounted
 from holdfast.messages.shapes import Record
 
 MAX_MODES = 10_000
@@ -128,11 +128,3 @@ def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: I
     for node in primary.members:
         tell(primary, node, "revoke_client", c.RevokeClient(request.client))
     return q.Done(len(grants)), [GrantEnded(grant, settled=[]) for grant in grants]
-
-
-def change_copying(primary: Primary, request: q.ChangeCopying, client: int, now: Instant) -> Decision:
-    if not 0 <= request.bytes_per_second < 1 << 62:
-        raise BadValue(f"{request.bytes_per_second:,} bytes a second is no speed; nothing was changed")
-    for node in primary.members:
-        tell(primary, node, "config_update", c.UpdateConfig(request.bytes_per_second))
-    return q.Done(1), [CopyingChanged(request.bytes_per_second or -1)]

@@ -83,8 +83,6 @@ class State:
     """Of the last epochs: how many records there were before each."""
     modes: dict[str, int] = field(default_factory=dict)
     """What each node is used for, by its name; those that are not named are open."""
-    copy_bytes_per_second: int = 0
-    """How fast a node may copy; 0: as the primary's own rules say."""
     away: set[SegmentHandle] = field(default_factory=set)
     """Disks whose nodes are not there."""
     moved: dict[tuple[SegmentHandle, int], int] = field(default_factory=dict)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from holdfast.core.copies import plan
 from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
-from holdfast.core.eviction import let_go, over_watermark, victims
+from holdfast.core.eviction import let_go, over_brim, over_watermark, spared, within
 from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, silent_too_long
 from holdfast.core.primary import Primary
+from holdfast.core.saving_ahead import save_ahead
 from holdfast.instant import Instant
 from holdfast.messages.records import GrantEnded, RangesFreed
 from holdfast.messages.shapes import Record
@@ -33,7 +36,7 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
 def plan_copies(primary: Primary, now: Instant) -> list[Record]:
     """What nodes are to copy. By itself: it must see what upkeep has changed."""
     tell_disks(primary, now)
-    return plan(primary, now)
+    return [*plan(primary, now), *save_ahead(primary, now)]
 
 
 def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
@@ -42,6 +45,11 @@ def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
     if excess <= 0:
         records = evict_from_disks(primary, now)
         return len(records), records
-    slots = victims(primary.state, excess, now, primary.rules.evict_soft_pinned)
-    copied, staying = offload(primary, slots, now)
+    copied, staying, waiting = offload(primary, spared(primary, excess, now), now)
+    urgent = over_brim(primary)
+    if urgent > 0 and len(waiting):
+        staying = np.concatenate([staying, within(primary.state, waiting, urgent)])
+    if not len(staying):
+        # Only when nothing leaves memory in this step: the same object must not lose both of its places.
+        return 0, [*copied, *evict_from_disks(primary, now)]
     return len(staying), [*copied, *let_go(primary, staying, now)]

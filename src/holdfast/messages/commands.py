@@ -94,9 +94,11 @@ class UpdateVolume(Body):
 
 
 class UpdateConfig(Body):
-    """Settings of the cluster that nodes go by."""
+    """Settings of the cluster that nodes go by, as they are now."""
 
     copy_bytes_per_second: int
+    report_interval_ms: int = 0
+    """0: as before."""
 
 
 RECOVER, MIGRATE, OFFLOAD, BRING_BACK, CLEAN = "recover", "migrate", "offload", "bring_back", "clean"

@@ -202,6 +202,6 @@ class DiskClosed(Record, tag=35):
 
 
 class CopyingChanged(Record, tag=36):
-    """How fast a node may copy, logged because every later primary goes on with it."""
+    """How fast a node may copy, as logs of an earlier version say it; `SettingsChanged` says it now."""
 
     bytes_per_second: int

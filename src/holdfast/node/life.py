@@ -182,11 +182,19 @@ class NodeLife:
             self._to_clean[grant] = None
         self._report.rouse()
 
+    def report_every(self, interval_ms: int) -> None:
+        """Figures, from now on."""
+        self._report_interval_seconds = interval_ms / 1000
+        self._report.rouse()
+
     def tell(self) -> Operation[None]:
         """Until `stop`: what the master must know soon, and figures now and then."""
         while not self.is_stopping():
-            now = now_seconds()
-            yield Pause(max(0.0, self._reported_at + self._report_interval_seconds - now), self._has_news)
+            now, interval = now_seconds(), self._report_interval_seconds
+            yield Pause(
+                max(0.0, self._reported_at + interval - now),
+                lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
+            )
             if self.is_stopping():
                 return
             try:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId
+from holdfast.messages.commands import UpdateConfig, decode_body
 from holdfast.node.attach_server import AttachServer
 from holdfast.node.belonging import Belonging
 from holdfast.node.data_server import DataServer
@@ -84,6 +86,7 @@ class Node:
             plan.name, plan.address, plan.token, self._lending, self._data, self._attach, self.commands
         )
         life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
+        self.commands.on("config_update", lambda body: self._update_config(life, decode_body(UpdateConfig, body)))
         self._belonging = Belonging(life, masters, plan.token)
         self._report.rouse = self._belonging.rouse
 
@@ -152,6 +155,12 @@ class Node:
     def trust(self, secret: bytes) -> None:
         self._data.secret = secret
         self._orders.mount_disk(self.boot, self.card.data_address, self.card.host)
+
+    def _update_config(self, life: NodeLife, told: UpdateConfig) -> None:
+        self._orders.copy_at(told.copy_bytes_per_second)
+        if told.report_interval_ms:
+            life.report_every(told.report_interval_ms)
+        log.info("settings changed", **msgspec.structs.asdict(told))
 
     def _close_disk(self) -> None:
         if self._lending.disk is not None:

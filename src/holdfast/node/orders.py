@@ -42,7 +42,7 @@ class Readers(Protocol):
 
 
 class Orders:
-    """From `start` until `stop`. Only `clean` is somebody else's: the thread that reports does it."""
+    """From `start` until `stop`. `clean` belongs to the thread that reports, `config_update` to the node."""
 
     def __init__(
         self,
@@ -70,7 +70,6 @@ class Orders:
         commands.on("revoke_client", lambda body: data.refuse_client(c.decode_body(c.RevokeClient, body).client))
         commands.on("maintenance", lambda body: self._maintain(c.decode_body(c.Maintain, body)))
         commands.on("volume_update", lambda body: self._update_volume(c.decode_body(c.UpdateVolume, body)))
-        commands.on("config_update", lambda body: self._update_config(c.decode_body(c.UpdateConfig, body)))
         if self._disk is not None:
             self._disk.on_trouble = self._say_trouble
 
@@ -83,6 +82,10 @@ class Orders:
         self._disk_errands.stop()
         for peers in self._peers:
             peers.close()
+
+    def copy_at(self, bytes_per_second: int) -> None:
+        """From now on, copies that are under way too. 0: as fast as it goes."""
+        self._pace.bytes_per_second = bytes_per_second
 
     @property
     def copied_bytes(self) -> int:
@@ -110,10 +113,6 @@ class Orders:
     def _maintain(self, body: c.Maintain) -> None:
         self.mode = body.mode
         log.info("the node's mode changed", mode=body.mode)
-
-    def _update_config(self, body: c.UpdateConfig) -> None:
-        self._pace.bytes_per_second = body.copy_bytes_per_second
-        log.info("settings changed", copy_bytes_per_second=body.copy_bytes_per_second)
 
     def _update_volume(self, body: c.UpdateVolume) -> None:
         self._memory_errands.add("volume_update", self._resize(body))

@@ -69,6 +69,7 @@ class Head(msgspec.Struct, array_like=True):
     epoch_starts: list[tuple[int, int]] = []
     modes: dict[str, int] = {}
     copy_bytes_per_second: int = 0
+    """Of an earlier version; it is one of the changed settings now."""
     moved: list[tuple[int, int]] = []
     """(quarantine entry, id of the object that left it)"""
     longest_lease_ms: int = 0
@@ -141,7 +142,6 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         session_jeopardy_ms=state.session_jeopardy_ms,
         epoch_starts=list(state.epoch_starts.items()),
         modes=state.modes,
-        copy_bytes_per_second=state.copy_bytes_per_second,
         moved=[(entry, held.moved) for entry, held in state.quarantine.items() if held.moved],
         longest_lease_ms=state.longest_lease_ms,
         changed=state.changed,
@@ -172,6 +172,12 @@ def verify(data: bytes | memoryview) -> None:
     _sections(memoryview(data))
 
 
+def _changed(head: Head) -> dict[str, SettingValue]:
+    if head.copy_bytes_per_second:
+        return {"copy_bytes_per_second": max(0, head.copy_bytes_per_second), **head.changed}
+    return head.changed
+
+
 def load(data: bytes | memoryview, now: Instant) -> Restored:
     sections = _sections(memoryview(data))
     try:
@@ -196,9 +202,8 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         session_lease_ms=head.session_lease_ms,
         session_jeopardy_ms=head.session_jeopardy_ms,
         modes=head.modes,
-        copy_bytes_per_second=head.copy_bytes_per_second,
         longest_lease_ms=max(head.longest_lease_ms, head.lease_ttl_ms),
-        changed=head.changed,
+        changed=_changed(head),
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}
