@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,9 @@ async def test_a_log_of_a_newer_version_stops_the_standby_which_says_so_and_neve
             term = await soon(coordination.campaign("127.0.0.1:1"))
             standby.start()
             position = await position_of(coordination)
-            standby.wait_until_ready()
-            wait_until(lambda: standby.status().get("promotable"), what="the standby follows")
+            # In a thread, so that the term is renewed meanwhile.
+            await asyncio.to_thread(standby.wait_until_ready)
+            await asyncio.to_thread(wait_until, lambda: standby.status().get("promotable"), what="the standby follows")
             await term.append(position.batch + 1, spoilt(kind, position))
             await term.resign()
         finally:
