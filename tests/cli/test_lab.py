@@ -120,6 +120,14 @@ def test_a_control_tells_what_the_hit_rate_would_have_been() -> None:
     assert killed.hit_rate_lost == control.hit_rate_after - killed.hit_rate_after
 
 
+def test_nothing_is_started_once_it_shall_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        run_all(course_of(LabSettings(quick=True)), ["follow", "timer"], stop, Output(), controlled=True)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.timeout(120)
 def test_a_cluster_that_cannot_start_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """I10: and says why; nothing is left running."""

@@ -109,6 +109,29 @@ def test_a_renewal_urgent_by_the_lease_that_was_left_goes_at_once(pair: Pair) ->
     assert urges == [True, True], "half a second was left"
 
 
+@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.lease_sync == "batched"])
+@pytest.mark.parametrize("interval_ms", [100, 1_000])
+def test_what_a_crash_can_lose_is_one_interval(preset: PresetName, interval_ms: int) -> None:
+    """The document's shorter scan: whatever was renewed, and was not urgent, is due within the interval."""
+    pair = Pair(preset, lease_ttl_ms=LEASE_MS, renewal_interval_ms=interval_ms)
+    pair.node("a", size=1 << 20)
+    pair.put("early", "late", size=KIB)
+    pair.locate("early", "late")
+    pair.replicate()
+    pair.renew()
+    pair.now += 2_000
+    pair.write_renewals()  # Nothing to tell; the next turn is an interval from here.
+    pair.locate("early")
+    assert 0 < pair.sender.due_at() - pair.now <= interval_ms
+    pair.now = pair.sender.due_at()
+    pair.renew()
+    pair.now += 1
+    pair.locate("late")
+    after = pair.crash()
+    ages = [stat.unused_ms for stat in after.ask(q.Stats, q.Stat(["early", "late"])).stats if stat is not None]
+    assert ages == [interval_ms + 1, 2_000 + interval_ms + 1], "the last read is lost, the one before is not"
+
+
 def test_a_stream_of_urgent_renewals_shares_a_few_writes(pair: Pair) -> None:
     """I17: what hot keys cost coordination does not grow with their number."""
     writes = 0

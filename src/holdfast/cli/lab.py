@@ -131,6 +131,8 @@ def memory_for(requests: list[Request], value_size: int, share: float) -> int:
 
 
 def tried(course: Course, preset: PresetName, kills: bool, stop: Event, out: Output) -> Outcome:
+    if stop.is_set():
+        raise KeyboardInterrupt
     count = len(course.requests)
     fate = f"the primary is killed after {count // 2:,}" if kills else "nobody is killed"
     out.note(f"{preset}: {count:,} requests, {fate}")
