@@ -141,7 +141,7 @@ def test_a_single_replica_is_waited_for(
     with silent() as nowhere:
         remote_master.elsewhere[1] = nowhere
         with pytest.raises(errors.NodeLost, match="'key'"):
-            connect(remote_master.address, timeout=0.5).get("key")
+            connect(remote_master.address, timeout=3).get("key")
 
 
 @pytest.mark.parametrize("batch", [False, True])
