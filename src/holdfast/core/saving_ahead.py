@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.catalogue import COPYING, MASKED, Slots
-from holdfast.core.disks import offload
+from holdfast.core.disks import Queue, offload
 from holdfast.core.eviction import on_disk_too, victims
 from holdfast.core.primary import Primary
 from holdfast.core.rules import COPY_OBJECTS
-from holdfast.ids import ObjectId
+from holdfast.ids import ObjectId, extent_of
 from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 
@@ -36,13 +36,21 @@ def save_ahead(primary: Primary, now: Instant) -> list[Record]:
     if now >= looked_at + pause_ms:
         book.saved_at = (now, primary.state.index)
         book.to_save = [catalogue.id_at[slot] for slot in reversed(_unsaved(primary, now))]
-    if not book.to_save:
+    if not book.to_save or not _some_queue_has_room(primary, book.to_save[-1]):
         return []
     next_ones = book.to_save[: -COPY_OBJECTS - 1 : -1]
     del book.to_save[-COPY_OBJECTS:]
     records, _, waiting = offload(primary, _still_there(primary, next_ones), now, ahead=True)
     book.to_save += catalogue.ids[waiting].tolist()[::-1]
     return records
+
+
+def _some_queue_has_room(primary: Primary, oid: ObjectId) -> bool:
+    """For the next one. Asked first, because this is tried at every tick while a disk is busy."""
+    catalogue = primary.state.catalogue
+    slot = catalogue.by_id.slot_of(oid)
+    size = extent_of(catalogue.size_at[slot]) if slot >= 0 else 0
+    return any(Queue(primary, disk.name.node).takes(size) for disk in primary.state.disks())
 
 
 def _unsaved(primary: Primary, now: Instant) -> list[int]:
