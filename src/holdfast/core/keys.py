@@ -42,12 +42,12 @@ class KeyIndex:
 
     def presence(self, keys: list[str]) -> bytes:
         """One byte a key: 1 if it is bound."""
-        if self._one is not None:
-            return bytes(map(self._one.__contains__, keys))
-        shards = self._shards
+        one, shards = self._one, self._shards
         if len(keys) == 1:
             key = keys[0]
-            return _THERE if key in shards[hash(key) & _MASK] else _GONE
+            return _THERE if key in (shards[hash(key) & _MASK] if one is None else one) else _GONE
+        if one is not None:
+            return bytes(map(one.__contains__, keys))
         return bytes([key in shards[h & _MASK] for h, key in zip(map(hash, keys), keys, strict=True)])
 
     def bind(self, key: str, slot: int) -> None:

@@ -63,6 +63,7 @@ _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, Ke
 """Whose caller is known by its connection."""
 _BY_KEYS = (Exists, Locate, Stat)
 """Whose answers rest on the objects under their keys and on nothing else."""
+_LOOKING = frozenset({Exists, Locate})
 _RENEWING = (Exists, Locate, RenewLeases)
 """Whose only record is that of a renewal, which nothing rests on."""
 _NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted})
@@ -140,6 +141,8 @@ class Engine:
         """
         if now >= self.leads_until():
             return failed(NotLeader("this master's term is over; nothing was changed. Ask the new primary")), 0
+        if type(request) in _LOOKING:
+            return self._look(request, client, now)
         log = self.log
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
@@ -161,6 +164,24 @@ class Engine:
         if self.primary.copies.outbox:
             self._tell_nodes(now)
         return reply, after
+
+    def _look(self, request: Message, client: int, now: Instant) -> tuple[Message | Parked, int]:
+        """Nothing is taken away, freed or told to nodes by looking, so there is less to mind than elsewhere."""
+        try:
+            reply, records = decide(self.primary, request, client, now)
+        except HoldfastError as error:
+            self.failures[error.code] += 1
+            return failed(error), 0
+        if records:
+            self._log(records, now)
+        if self.primary.urgent:
+            self.primary.urgent = False
+            self.on_urgent()
+        log = self.log
+        if log is None or log.index == log.durable:
+            return reply, 0
+        assert isinstance(request, _BY_KEYS), "only these are looked up here"
+        return reply, log.needed_for(request.keys)
 
     def _decide_of_nodes(self, request: Message, connection: int, now: Instant) -> Message | Parked:
         sessions = self.primary.sessions
