@@ -237,6 +237,8 @@ def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: 
 def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """These intervals with touching neighbours joined: a batch written front to back is one."""
     cuts = np.flatnonzero(ends[:-1] != starts[1:]) + 1
+    if not len(cuts):
+        return [(int(starts[0]), int(ends[-1]))]
     heads = np.concatenate([[0], cuts])
     tails = np.concatenate([cuts - 1, [len(ends) - 1]])
     return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
+from operator import and_, contains
 
 SHARDS = 64
 _MASK = SHARDS - 1
@@ -48,7 +49,8 @@ class KeyIndex:
             return _THERE if key in (shards[hash(key) & _MASK] if one is None else one) else _GONE
         if one is not None:
             return bytes(map(one.__contains__, keys))
-        return bytes([key in shards[h & _MASK] for h, key in zip(map(hash, keys), keys, strict=True)])
+        # No step of the interpreter a key: what is left is mostly waiting for memory.
+        return bytes(map(contains, map(shards.__getitem__, map(and_, map(hash, keys), repeat(_MASK))), keys))
 
     def bind(self, key: str, slot: int) -> None:
         if self._one is None:

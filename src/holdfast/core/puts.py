@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.core import narrow
 from holdfast.core.apply import pack_ids, runs_of
-from holdfast.core.catalogue import extents_of
+from holdfast.core.catalogue import aligns_of, extents_of
 from holdfast.core.checks import check_keys, check_sizes, unpack_words
 from holdfast.core.eviction import make_room
 from holdfast.core.grants import Grant
@@ -289,9 +289,11 @@ def _check_places(grant: Grant, rows: bytes) -> None:
         runs = [(start, end) for start, end, _ in spans]
     else:
         table = np.frombuffer(rows, "<u8").reshape(-1, 3)
-        table = table[np.argsort(table[:, 0], kind="stable")]
         starts = table[:, 0].astype(np.int64)
-        if (starts % np.where(table[:, 1] >= LARGE_FROM, LARGE_ALIGN, SMALL_ALIGN)).any():
+        if (starts[1:] <= starts[:-1]).any():  # Most batches are written front to back.
+            table = table[np.argsort(table[:, 0], kind="stable")]
+            starts = table[:, 0].astype(np.int64)
+        if (starts & (aligns_of(table[:, 1]) - 1)).any():
             raise BadRequest("an offset in the grant is not aligned for its object; nothing was stored")
         runs = runs_of(starts, starts + extents_of(table[:, 1]))
     before = 0
