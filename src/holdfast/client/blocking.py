@@ -168,12 +168,13 @@ class Cache:
             return data
         sent_at = now_seconds()
         deadline = sent_at + self.timeout
-        if self._core.leases.live(checked_key(key), sent_at) is None:
+        core = self._core
+        if core.leases.live(checked_key(key), sent_at) is None and core.bytes.maps:
             reply = self._runner.at_once(Locate([key]), deadline)
             if type(reply) is Located:
-                data = reading.read_located(self._core, key, reply, sent_at)
+                data = reading.read_located(core, key, reply, sent_at)
         if data is None:
-            data = self._run(reading.get(self._core, key, deadline), deadline)
+            data = self._run(reading.get(core, key, deadline), deadline)
         if data:
             return data
         if default is _RAISE:
