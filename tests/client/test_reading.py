@@ -164,3 +164,18 @@ def test_values_of_any_length_lie_where_their_commit_says(master: FakeMaster, co
         assert cache.put_many(values) == len(sizes)
         assert connect(master.address).get_many(list(values)) == values
         cache.remove_all(force=True)
+
+
+def test_a_read_asks_once_wherever_the_object_lies(master: FakeMaster, connect: Connect) -> None:
+    """Mapped here or not, known before or not: one location is asked for, and taken."""
+    for options in ({}, {"shared_memory": False}):
+        cache = connect(master.address, **options)
+        for key in ("first", "second"):
+            cache.put(f"{key}{options}", b"x" * 1000)
+        for key in ("first", "second"):
+            before = len(master.asked(m.Locate))
+            assert cache.get(f"{key}{options}") == b"x" * 1000
+            assert len(master.asked(m.Locate)) == before + 1
+        before = len(master.asked(m.Locate))
+        assert cache.get("absent", None) is None
+        assert len(master.asked(m.Locate)) == before + 1

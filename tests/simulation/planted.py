@@ -22,7 +22,7 @@ from holdfast.coordination.terms import out_of_order
 from holdfast.core import decide, eviction, membership, promotion, puts, removals, standby_eviction, upkeep
 from holdfast.core.primary import Primary
 from holdfast.errors import HoldfastError
-from holdfast.master import engine, roles
+from holdfast.master import engine, resting, roles
 from holdfast.master.engine import FOR_EVER, Engine
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
 from holdfast.messages.requests import CommitPuts, GrantRanges
@@ -60,12 +60,11 @@ def hunt(bug: Planted, seeds: int | None = None) -> Run | None:
 
 def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
     """Answers to such requests leave at once, durable or not."""
-    real = Engine._rests_on
 
-    def rests_on(self: Engine, log: Any, request: Any, *more: Any) -> int:
-        return 0 if isinstance(request, kind) else real(self, log, request, *more)
+    def rests_on(log: Any, request: Any, *more: Any) -> int:
+        return 0 if isinstance(request, kind) else resting.rests_on(log, request, *more)
 
-    return patch.object(Engine, "_rests_on", rests_on)
+    return patch.object(engine, "rests_on", rests_on)
 
 
 def acknowledge_before_durable() -> Patch:
@@ -73,7 +72,7 @@ def acknowledge_before_durable() -> Patch:
 
 
 def answer_from_an_undurable_record() -> Patch:
-    return _rests_on_nothing(engine._BY_KEYS)
+    return _rests_on_nothing(resting.BY_KEYS)
 
 
 def hand_out_a_grant_before_durable() -> Patch:

@@ -171,3 +171,39 @@ def test_a_stranger_is_told_so(stranger: bytes) -> None:
 
 def test_flags_of_a_later_preamble_are_no_reason_to_refuse() -> None:
     check_preamble(PREAMBLE[:6] + b"\xff\xff")
+
+
+def test_a_receive_that_brought_one_frame_gives_it_at_once() -> None:
+    buffer = FrameBuffer()
+    data = frame(7, 5, b"payload")
+    buffer.space()[: len(data)] = data
+    found = buffer.sole_frame(len(data))
+    assert found is not None
+    assert (found[0], found[1], bytes(found[2])) == (7, 5, b"payload")
+    assert buffer.next_frame() is None
+
+
+def test_a_receive_that_brought_more_or_less_than_one_frame_is_kept() -> None:
+    one, two = frame(7, 5, b"payload"), frame(8, 0, b"another")
+    for cut in range(1, len(one) + len(two) + 1):
+        buffer = FrameBuffer()
+        found = []
+        for piece in ((one + two)[:cut], (one + two)[cut:]):
+            if not piece:
+                continue
+            buffer.space()[: len(piece)] = piece
+            sole = buffer.sole_frame(len(piece))
+            if sole is not None:
+                found.append((sole[0], bytes(sole[2])))
+            while (held := buffer.next_frame()) is not None:
+                found.append((held[0], bytes(held[2])))
+        assert found == [(7, b"payload"), (8, b"another")], f"cut at {cut}"
+
+
+def test_a_sole_frame_over_the_limit_is_refused_as_any_other() -> None:
+    buffer = FrameBuffer(limit=4)
+    data = frame(7, 5, b"payload")
+    buffer.space()[: len(data)] = data
+    assert buffer.sole_frame(len(data)) is None
+    with pytest.raises(BadRequest):
+        buffer.next_frame()

@@ -30,7 +30,7 @@ from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadPattern, ObjectNotFound
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Exists, NodeList, ObjectStat, Presence, Status
+from holdfast.messages.requests import Exists, Locate, Located, NodeList, ObjectStat, Presence, Status
 from holdfast.messages.shapes import Message
 
 T = TypeVar("T")
@@ -166,9 +166,16 @@ class Cache:
         data = self._read_leased(key)
         if data is not None:
             return data
-        deadline = now_seconds() + self.timeout
-        data = self._run(reading.get(self._core, checked_key(key), deadline), deadline)
-        if data is not None:
+        sent_at = now_seconds()
+        deadline = sent_at + self.timeout
+        core = self._core
+        if core.leases.live(checked_key(key), sent_at) is None and core.bytes.maps:
+            reply = self._runner.at_once(Locate([key]), deadline)
+            if type(reply) is Located:
+                data = reading.read_located(core, key, reply, sent_at)
+        if data is None:
+            data = self._run(reading.get(core, key, deadline), deadline)
+        if data:
             return data
         if default is _RAISE:
             raise ObjectNotFound(f"no object is stored under {key!r}")

@@ -61,7 +61,7 @@ class Leases:
             self._forget_oldest(len(leases))
         self.by_key.update(leases)
 
-    def keep_one(self, key: str, lease: Lease) -> None:
+    def keep_one(self, key: str, lease: LeaseRow) -> None:
         if len(self.by_key) >= self.limit:
             self._forget_oldest(1)
         self.by_key[key] = lease

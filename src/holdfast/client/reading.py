@@ -88,6 +88,24 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
     return lease
 
 
+def read_located(core: Core, key: str, located: Located, sent_at: float) -> bytes | None:
+    """The bytes of a small object on this machine, right after its location came; empty if it is not stored, which no
+    object is. None: it takes more than that, though not asking again where the segment is known already. This does
+    nothing that `get` does not do as well, in half the time."""
+    if len(located.rows) != _LOCATED.size or located.others:
+        return None
+    core.segments.seen = located.topology
+    id_, segment, offset, size, checksum = _LOCATED.unpack(located.rows)
+    if not id_:
+        core.leases.drop(key)
+        return b""
+    if segment not in core.bytes.settled:
+        return None
+    until = lease_until(sent_at, located.lease_ttl_ms)
+    core.leases.keep_one(key, (until, segment, offset, offset + size, checksum, id_, ()))
+    return core.read_leased(key)
+
+
 def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
     """Leases on those of the keys that are stored; they are kept for later reads."""
     history = core.limits.log_id

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.client.arguments import PutOptions, Value
+from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.filling import WriteFailed, copy_into, fill
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
@@ -81,7 +81,11 @@ def _put_at_once(
             core.grants.unreserve(grant, offset, size)
             return None
         checksum = copy_into(mapping, piece.offset + offset, value, core.verify)
-        stored = yield from _commit(core, grant, [key], _ROW.pack(offset, size, checksum), options, deadline)
+        row = _ROW.pack(offset, size, checksum)
+        if core.grants.finished or options is not PLAIN_PUT:
+            stored = yield from _commit(core, grant, [key], row, options, deadline)
+        else:
+            stored = (yield from ask_timed(core, CommitPuts(grant.id, [key], row), Committed, deadline))[0].stored
     except _ANOTHER_GRANT:
         core.grants.retire(grant, core.clock())
         return None

@@ -27,6 +27,7 @@ from holdfast.messages import records as r
 from holdfast.messages.records import Cause
 from holdfast.messages.shapes import Record
 
+_ROW = struct.Struct("<3Q")
 Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 """Per segment: offsets and lengths that nothing occupies any more."""
 
@@ -204,7 +205,13 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
 
 def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
     first = grant.ranges[0]
-    rows = struct.iter_unpack("<3Q", record.rows)
+    if len(record.keys) == 1:
+        offset, size, checksum = _ROW.unpack(record.rows)
+        grant.taken.add(offset, offset + extent_of(size))
+        grant.commits[offset] = record.first_id
+        at = first.offset + offset
+        return [state.catalogue.insert(record.keys[0], record.first_id, size, checksum, first.segment, at, flags, now)]
+    rows = _ROW.iter_unpack(record.rows)
     slots: list[int] = []
     for oid, (key, (offset, size, checksum)) in enumerate(zip(record.keys, rows, strict=True), record.first_id):
         slots.append(state.catalogue.insert(key, oid, size, checksum, first.segment, first.offset + offset, flags, now))
@@ -230,6 +237,8 @@ def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: 
 def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """These intervals with touching neighbours joined: a batch written front to back is one."""
     cuts = np.flatnonzero(ends[:-1] != starts[1:]) + 1
+    if not len(cuts):
+        return [(int(starts[0]), int(ends[-1]))]
     heads = np.concatenate([[0], cuts])
     tails = np.concatenate([cuts - 1, [len(ends) - 1]])
     return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))

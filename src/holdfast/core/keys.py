@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
+from operator import and_, contains
 
 SHARDS = 64
 _MASK = SHARDS - 1
@@ -42,13 +43,14 @@ class KeyIndex:
 
     def presence(self, keys: list[str]) -> bytes:
         """One byte a key: 1 if it is bound."""
-        if self._one is not None:
-            return bytes(map(self._one.__contains__, keys))
-        shards = self._shards
+        one, shards = self._one, self._shards
         if len(keys) == 1:
             key = keys[0]
-            return _THERE if key in shards[hash(key) & _MASK] else _GONE
-        return bytes([key in shards[h & _MASK] for h, key in zip(map(hash, keys), keys, strict=True)])
+            return _THERE if key in (shards[hash(key) & _MASK] if one is None else one) else _GONE
+        if one is not None:
+            return bytes(map(one.__contains__, keys))
+        # No step of the interpreter a key: what is left is mostly waiting for memory.
+        return bytes(map(contains, map(shards.__getitem__, map(and_, map(hash, keys), repeat(_MASK))), keys))
 
     def bind(self, key: str, slot: int) -> None:
         if self._one is None:

@@ -100,6 +100,8 @@ class Primary:
     def absorb(self, record: Record, now: Instant) -> Freed:
         """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
         state = self.state
+        if type(record) is ObjectsCommitted and not (record.replaced or record.held):
+            return apply(state, record, now)  # It adds objects, and nothing else changes.
         first_entry = state.next_quarantine
         held_until = self._longest_lease(record)
         self.copies.note_files(state, record)

@@ -69,6 +69,8 @@ def _renewal_of(primary: Primary, slots: list[int]) -> list[Record]:
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
+    if len(request.keys) == 1 and (row := _plain_row(primary, request.keys[0], now)) is not None:
+        return q.Located(row, primary.rules.lease_ttl_ms, primary.state.topology), []
     check_keys(request.keys)
     slots = readable_slots(primary.state, request.keys)
     rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, now)
@@ -82,6 +84,23 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
         _note_disk_hits(primary, slots)
     located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
     return located, _renewal_of(primary, slots)
+
+
+def _plain_row(primary: Primary, key: str, now: Instant) -> bytes | None:
+    """The common case, told quickly: one object with one replica, in memory, and no record of its renewal."""
+    state = primary.state
+    catalogue = state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or primary.rules.lease_sync == "every":
+        return None
+    _lease_one(primary, slot, now)
+    return _pack_row(
+        catalogue.id_at[slot],
+        catalogue.segment_at[slot],
+        catalogue.offset_at[slot],
+        catalogue.size_at[slot],
+        catalogue.checksum_at[slot],
+    )
 
 
 def readable_slots(state: State, keys: list[str]) -> list[int]:

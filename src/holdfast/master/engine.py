@@ -24,6 +24,7 @@ from holdfast.core.state import State
 from holdfast.core.upkeep import evict, plan_copies, upkeep
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
+from holdfast.master.resting import rests_on
 from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.records import (
@@ -40,13 +41,9 @@ from holdfast.messages.requests import (
     CommitPuts,
     Exists,
     GrantRanges,
-    ListSegments,
     Locate,
-    Presence,
     Remove,
     RemoveMatching,
-    RenewLeases,
-    Stat,
 )
 from holdfast.messages.shapes import Message, Record
 from holdfast.replication.pending import PendingLog
@@ -61,10 +58,7 @@ FOR_EVER: Instant = 1 << 62
 Answer = Callable[[Message], None]
 _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, KeepAlive, CloseSession})
 """Whose caller is known by its connection."""
-_BY_KEYS = (Exists, Locate, Stat)
-"""Whose answers rest on the objects under their keys and on nothing else."""
-_RENEWING = (Exists, Locate, RenewLeases)
-"""Whose only record is that of a renewal, which nothing rests on."""
+_LOOKING = frozenset({Exists, Locate})
 _NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted})
 _PUTS = frozenset({GrantRanges, CommitPuts})
 
@@ -140,6 +134,8 @@ class Engine:
         """
         if now >= self.leads_until():
             return failed(NotLeader("this master's term is over; nothing was changed. Ask the new primary")), 0
+        if type(request) in _LOOKING:
+            return self._look(request, client, now)
         log = self.log
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
@@ -150,7 +146,9 @@ class Engine:
             reply = self._decide_of_nodes(request, connection, now)
         else:
             reply = self._decide(request, client, now)
-        after = self._rests_on(log, request, reply, before) if log is not None else 0
+        after = 0
+        if log is not None:
+            after = rests_on(log, request, reply, before, self._durability, self._topology_index)
         if self.primary.urgent:
             self.primary.urgent = False
             self.on_urgent()
@@ -161,6 +159,23 @@ class Engine:
         if self.primary.copies.outbox:
             self._tell_nodes(now)
         return reply, after
+
+    def _look(self, request: Message, client: int, now: Instant) -> tuple[Message | Parked, int]:
+        """Nothing is taken away, freed or told to nodes by looking, so there is less to mind than elsewhere."""
+        try:
+            reply, records = decide(self.primary, request, client, now)
+        except HoldfastError as error:
+            self.failures[error.code] += 1
+            return failed(error), 0
+        if records:
+            self._log(records, now)
+        if self.primary.urgent:
+            self.primary.urgent = False
+            self.on_urgent()
+        log = self.log
+        if log is None or log.index == log.durable:
+            return reply, 0
+        return reply, rests_on(log, request, reply, log.index, self._durability, self._topology_index)
 
     def _decide_of_nodes(self, request: Message, connection: int, now: Instant) -> Message | Parked:
         sessions = self.primary.sessions
@@ -215,23 +230,6 @@ class Engine:
         if isinstance(request, Remove | RemoveMatching):
             return (client, request.serial) not in self.state.answers
         return isinstance(request, CommitPuts) and request.upsert
-
-    def _rests_on(self, log: PendingLog, request: Message, reply: Message | Parked, before: int) -> int:
-        if log.index == log.durable:
-            return 0
-        if isinstance(request, KeepAlive):
-            return 0
-        if log.index > before and not isinstance(request, _RENEWING):
-            in_memory = isinstance(request, CommitPuts) and (request.durability or self._durability) == "memory"
-            return 0 if in_memory else log.index
-        if isinstance(request, _BY_KEYS):
-            return log.needed_for(request.keys)
-        if isinstance(request, ListSegments):
-            # Whoever connects asks this first, and must be able to read while the log takes no more.
-            return self._topology_index if self._topology_index > log.durable else 0
-        if isinstance(request, RenewLeases) and isinstance(reply, Presence) and 0 not in reply.found:
-            return 0  # Nothing that it looked at is on its way out, and what a reader has seen was durable.
-        return before if before > log.durable else 0
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
         assert self.log is not None, "without a log nothing has to wait"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import socket
 import ssl
 from collections import Counter
@@ -21,13 +20,13 @@ import structlog
 from holdfast.core.primary import Parked
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
-from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer, Engine, Waiting
+from holdfast.master.lookout import Lookout
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.host import this_host
-from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -55,10 +54,9 @@ class RpcServer:
         self.controls: dict[int, Connection] = {}
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
+        self.heard: Callable[[], None] = lambda: None
+        """Called for every answer that leaves."""
         self._stays_awake = busy_poll_us / 1e6
-        self._awake = False
-        self._awake_until = 0.0
-        self._crowded_until = 0.0
         self._next = 1
         self._listeners: list[asyncio.Server] = []
         self._host = this_host()
@@ -66,7 +64,8 @@ class RpcServer:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self.heard = Lookout(loop, self._stays_awake, self._waits_for_log).heard
         listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
         self._listeners = [listener]
         if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
@@ -78,27 +77,9 @@ class RpcServer:
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
 
-    def stay_awake(self) -> None:
-        """Look again at once, for a short while after a request: the next one often follows on its heels, and a core
-        that went to sleep takes longer to wake, with cold caches, than most requests take."""
-        now = now_seconds()
-        self._awake_until = now + self._stays_awake
-        if not self._awake and self._stays_awake and now >= self._crowded_until:
-            self._awake = True
-            self._loop.call_soon(self._look_again)
-
-    def _look_again(self) -> None:
-        engine = self.engine
+    def _waits_for_log(self) -> bool:
         # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
-        now = now_seconds()
-        if now < self._awake_until and (engine is None or not engine.waits_for_log):
-            os.sched_yield()
-            took = now_seconds() - now
-            if took < CROWDED_SECONDS:
-                self._loop.call_soon(self._look_again)
-                return
-            self._crowded_until = now + took + UNCROWDED_SECONDS
-        self._awake = False
+        return self.engine is not None and self.engine.waits_for_log
 
     def lead(self, engine: Engine) -> None:
         """From now on requests are decided here."""
@@ -244,17 +225,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         frames = self._frames
-        frames.filled(nbytes)
         if self.transport.is_closing():
+            frames.filled(nbytes)
             return
         self._reading = True
         try:
-            if not self._opened:
-                given = frames.take(len(PREAMBLE))
-                if given is None:
+            if self._greeted:
+                received = frames.sole_frame(nbytes)
+                if received is not None:
+                    self._receive(*received, now_ms())
                     return
-                check_preamble(given)
-                self._opened = True
+            else:
+                frames.filled(nbytes)
+                if not (self._opened or self._open()):
+                    return
             now = now_ms()
             while (received := frames.next_frame()) is not None:
                 self._receive(*received, now)
@@ -264,9 +248,17 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             out = self._out
             if out:
-                self._server.stay_awake()
+                self._server.heard()
                 self.transport.write(out[0] if len(out) == 1 else b"".join(out))
                 out.clear()
+
+    def _open(self) -> bool:
+        given = self._frames.take(len(PREAMBLE))
+        if given is None:
+            return False
+        check_preamble(given)
+        self._opened = True
+        return True
 
     def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, now: Instant) -> None:
         try:
@@ -319,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading:
             self._out.append(data)
         elif not self.transport.is_closing():
-            self._server.stay_awake()
+            self._server.heard()
             self.transport.write(data)
 
     def _refuse(self, error: HoldfastError) -> None:

@@ -16,24 +16,28 @@ import threading
 import time
 import weakref
 
+import msgspec
+
 from holdfast.errors import BadRequest, ClientClosed, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
-from holdfast.transport.patience import CROWDED_SECONDS, SILENCE_SECONDS, UNCROWDED_SECONDS, told_timeout_ms
+from holdfast.transport.looking import Ear
+from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame
 
-ALONE_BYTES = 64 << 10
+ALONE_BYTES = 60 << 10
 """A request of this size fits into the send buffer of an idle connection, so sending it does not block."""
-AWAKE_SECONDS = 100e-6
 SLICE_SECONDS = 0.5
 """The kernel gives a blocked receive back this often, so that its deadline can be looked at."""
 _SLICE = struct.pack("@ll", 0, int(SLICE_SECONDS * 1e6))
 LAST_ID = 0xFFFF_FFFF
 
+_encode = msgspec.msgpack.Encoder().encode
+_pack_head = HEAD.pack
 _clock = time.clock_gettime
 _BOOTTIME = time.CLOCK_BOOTTIME
 _CLOSED_TEXT = "the connection was closed; nothing was sent. Connect again"
@@ -77,13 +81,13 @@ class Channel:
         self._last_word = ""
         self._forked = False
         self._buffer = FrameBuffer()
+        self._receive = Ear(stream, SLICE_SECONDS).receive
         self._sending = threading.Lock()
         self._baton = threading.Lock()
         self._waiting: dict[int, _Slot] = {}
         self._next_id = 0
         self._silent_from = 0.0
         self._asked_for_sign = False
-        self._crowded_until = 0.0
         _open_channels.add(self)
 
     @classmethod
@@ -135,37 +139,33 @@ class Channel:
     def call(self, message: Message, deadline: float, before: bytes = b"") -> Message:
         """The reply, possibly `Failed`. Raises Unreachable if the request did not go out, otherwise ReplyLost if the
         connection broke, DeadlineExceeded if no reply came in time (the connection stays good)."""
-        left = deadline - _clock(_BOOTTIME)
+        now = _clock(_BOOTTIME)
+        left = deadline - now
         if left <= 0:
             raise Unreachable("the deadline passed before the request was sent; nothing was changed")
-        payload = encode(message)
-        if not self._waiting and self._baton.acquire(False):
+        payload = _encode(message)
+        if len(payload) <= ALONE_BYTES and not self._waiting and self._baton.acquire(False):
+            # Nobody else waits for a reply, so reading it needs no slot. There are few calls on this way, because the
+            # caches are often somebody else's in between, and what has to be fetched again is most of the cost.
             try:
                 if self._sending.acquire(False):
-                    request_id = self._send_alone(payload, left, before)
-                    if request_id is not None:
-                        return self._read(request_id, deadline, left)
+                    request_id = -1
+                    try:
+                        if not (self._waiting or self.closed):
+                            request_id = self._next_id
+                            self._next_id = request_id + 1 if request_id < LAST_ID else 1
+                            self._silent_from = 0.0
+                            outgoing = before + _pack_head(len(payload), request_id, told_timeout_ms(left)) + payload
+                            self._send(outgoing, request_id, deadline)
+                    finally:
+                        self._sending.release()
+                    if request_id >= 0:
+                        return self._read(request_id, deadline, now)
             finally:
                 self._baton.release()
                 if self._waiting:
                     self._pass_on()
         return self._call_among_others(payload, deadline, left, before)
-
-    def _send_alone(self, payload: bytes, left: float, before: bytes) -> int | None:
-        """With baton and send lock: nobody else waits for a reply, so reading it needs no slot. None: not sent."""
-        try:
-            if self._waiting or self.closed:
-                return None
-            self._silent_from = 0.0
-            request_id = self._next_id
-            outgoing = before + frame(request_id, told_timeout_ms(left), payload)
-            self._next_id = request_id + 1 if request_id < LAST_ID else 1
-            if len(outgoing) <= ALONE_BYTES:
-                self._send(outgoing, request_id, _clock(_BOOTTIME) + left)
-                return request_id
-            return None
-        finally:
-            self._sending.release()
 
     def _call_among_others(self, payload: bytes, deadline: float, left: float, before: bytes) -> Message:
         slot = _Slot()
@@ -185,7 +185,7 @@ class Channel:
             sending.release()
         slot.sent = True
         try:
-            return self._wait(request_id, slot, deadline, left)
+            return self._wait(request_id, slot, deadline)
         finally:
             self._waiting.pop(request_id, None)
             if self._waiting:
@@ -218,13 +218,13 @@ class Channel:
                 if _clock(_BOOTTIME) >= deadline:
                     raise
 
-    def _wait(self, request_id: int, slot: _Slot, deadline: float, left: float) -> Message:
+    def _wait(self, request_id: int, slot: _Slot, deadline: float) -> Message:
         baton = self._baton
         while True:
             if baton.acquire(False):
                 try:
                     if slot.answer is None:
-                        return self._read(request_id, deadline, left)
+                        return self._read(request_id, deadline, _clock(_BOOTTIME))
                 finally:
                     baton.release()
             if slot.answer is not None:
@@ -238,31 +238,21 @@ class Channel:
                     raise self._late()
                 return self._decoded(answer)
 
-    def _read(self, request_id: int, deadline: float, left: float) -> Message:
+    def _read(self, request_id: int, deadline: float, now: float) -> Message:
         """With the baton: receive until our own reply is there, handing the others theirs."""
         buffer = self._buffer
-        mine: Message | None = None
         while True:
-            try:
-                while (found := buffer.next_frame()) is not None:
-                    if found[0] == request_id:
-                        mine = self._decoded(found[2])
-                    else:
-                        self._hand_over(found[0], found[2])
-            except BadRequest as error:
-                # A frame over the limit: nothing after it can be trusted.
-                self._end(f"{self.address} sent what is no reply ({error})")
-            if mine is not None:
+            if buffer.end and (mine := self._cut(request_id)) is not None:
                 return mine
             if self.closed:
                 raise self._lost()
-            if left < SLICE_SECONDS and not readable(self._socket, left):
+            if deadline - now < SLICE_SECONDS and not readable(self._socket, deadline - now):
                 raise self._late()
             try:
-                count = self._receive(buffer.space())
+                count = self._receive(buffer.space(), now)
             except BlockingIOError:
-                left = deadline - _clock(_BOOTTIME)
-                if left <= 0:
+                now = _clock(_BOOTTIME)
+                if now >= deadline:
                     raise self._late() from None
                 self._mind_silence()
                 continue
@@ -273,7 +263,25 @@ class Channel:
                 self._end(f"{self.address} closed the connection{self._last_word}")
                 raise self._lost()
             self._silent_from = 0.0
-            buffer.filled(count)
+            found = buffer.sole_frame(count)
+            if found is not None:
+                if found[0] == request_id:
+                    return self._decoded(found[2])
+                self._hand_over(found[0], found[2])
+
+    def _cut(self, request_id: int) -> Message | None:
+        """Hand out what has been received; our own reply, if it is among that."""
+        mine: Message | None = None
+        try:
+            while (found := self._buffer.next_frame()) is not None:
+                if found[0] == request_id:
+                    mine = self._decoded(found[2])
+                else:
+                    self._hand_over(found[0], found[2])
+        except BadRequest as error:
+            # A frame over the limit: nothing after it can be trusted.
+            self._end(f"{self.address} sent what is no reply ({error})")
+        return mine
 
     def _mind_silence(self) -> None:
         """With the baton, after a slice of time in which nothing came."""
@@ -294,28 +302,6 @@ class Channel:
                 self._end(f"{self.address} takes no more bytes ({error})")
             finally:
                 self._sending.release()
-
-    def _receive(self, space: memoryview) -> int:
-        """A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that:
-        so look a few times before waiting, giving way to whatever else wants this core."""
-        receive = self._socket.recv_into
-        looked = _clock(_BOOTTIME)
-        if looked < self._crowded_until:
-            return receive(space)
-        until = looked + AWAKE_SECONDS
-        while True:
-            try:
-                return receive(space, 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                now = _clock(_BOOTTIME)
-                if now > until:
-                    break
-                if now - looked > CROWDED_SECONDS:
-                    self._crowded_until = now + UNCROWDED_SECONDS
-                    break
-            looked = now
-            os.sched_yield()
-        return receive(space)
 
     def _hand_over(self, request_id: int, payload: memoryview) -> None:
         slot = self._waiting.get(request_id)

@@ -51,36 +51,48 @@ class FrameBuffer:
     payload is a view of the buffer and is good until `space()` is called again.
     """
 
-    __slots__ = ("_bytes", "_end", "_limit", "_start", "_view")
+    __slots__ = ("_bytes", "_limit", "_start", "_view", "end")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._limit = limit
         self._bytes = bytearray(FIRST_BYTES)
         self._view = memoryview(self._bytes)
         self._start = 0
-        self._end = 0
+        self.end = 0
+        """0: nothing is held."""
 
     def __len__(self) -> int:
-        return self._end - self._start
+        return self.end - self._start
 
     def space(self) -> memoryview:
         """Where to receive next; never empty."""
-        if self._start == self._end:
-            self._start = self._end = 0
+        if self._start == self.end:
+            self._start = self.end = 0
             if len(self._bytes) > 16 * FIRST_BYTES:
                 self._move_to(FIRST_BYTES)
-        elif self._end == len(self._bytes):
-            waiting = self._end - self._start
+            return self._view
+        if self.end == len(self._bytes):
+            waiting = self.end - self._start
             # Half free after compaction is enough; otherwise twice the size, which the peer has paid for in bytes.
             self._move_to(len(self._bytes) if waiting <= len(self._bytes) // 2 else 2 * len(self._bytes))
-        return self._view[self._end :]
+        return self._view[self.end :]
 
     def filled(self, count: int) -> None:
-        self._end += count
+        self.end += count
+
+    def sole_frame(self, count: int) -> tuple[int, int, memoryview] | None:
+        """In place of `filled`: if what has come is one whole frame and nothing else, which is what most receives
+        bring, that frame. None: the bytes are kept, ask `next_frame`."""
+        if not self.end and count >= HEAD_BYTES:
+            length, request_id, timeout_ms = _unpack_head(self._bytes)
+            if HEAD_BYTES + length == count and length <= self._limit:
+                return request_id, timeout_ms, self._view[HEAD_BYTES:count]
+        self.end += count
+        return None
 
     def take(self, count: int) -> bytes | None:
         """The next `count` raw bytes (a preamble), or None while they are not all there."""
-        if self._end - self._start < count:
+        if self.end - self._start < count:
             return None
         taken = bytes(self._view[self._start : self._start + count])
         self._start += count
@@ -89,7 +101,7 @@ class FrameBuffer:
     def next_frame(self) -> tuple[int, int, memoryview] | None:
         """(request id, timeout or flags, payload) of the next whole frame."""
         start = self._start
-        held = self._end - start
+        held = self.end - start
         if held < HEAD_BYTES:
             return None
         length, request_id, timeout_ms = _unpack_head(self._bytes, start)
@@ -98,16 +110,16 @@ class FrameBuffer:
                 f"a frame of {length:,} bytes is over the limit of {self._limit:,}; the connection is closed"
             )
         stop = start + HEAD_BYTES + length
-        if stop > self._end:
+        if stop > self.end:
             return None
         self._start = stop
         return request_id, timeout_ms, self._view[start + HEAD_BYTES : stop]
 
     def _move_to(self, capacity: int) -> None:
-        waiting = self._view[self._start : self._end]
+        waiting = self._view[self._start : self.end]
         moved = bytearray(capacity)
         moved[: len(waiting)] = waiting
-        self._end = len(waiting)
+        self.end = len(waiting)
         self._start = 0
         self._bytes = moved
         self._view = memoryview(moved)

@@ -1,0 +1,67 @@
+"""Waiting for bytes on a blocking stream: look a few times, then sleep.
+
+A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that. So whoever
+waits gives way to whatever else wants this core and looks again, for a moment, before it sleeps (ADR 6).
+
+Sleeping is done in `poll`, for bytes to read. A Unix stream wakes whoever sleeps in its receive also when the peer has
+taken what was sent to it: a caller would be woken twice for each reply, and the first time take the core from the
+very peer that is about to answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
+from holdfast.transport.tls import Stream
+
+AWAKE_SECONDS = 100e-6
+
+_clock = time.clock_gettime
+_BOOTTIME = time.CLOCK_BOOTTIME
+_give_way = os.sched_yield
+
+
+class Ear:
+    """Receives on one stream, for one caller at a time."""
+
+    __slots__ = ("_crowded_until", "_into", "_poll", "_sleep_ms")
+
+    def __init__(self, stream: Stream, sleep_seconds: float) -> None:
+        self._into = stream.recv_into
+        self._sleep_ms = sleep_seconds * 1000
+        self._crowded_until = 0.0
+        self._poll: Callable[[float], object]
+        if isinstance(stream, socket.socket):
+            poll = select.poll()
+            poll.register(stream.fileno(), select.POLLIN)
+            self._poll = poll.poll
+        else:
+            # What is encrypted may be there when the kernel has nothing more: only the stream itself knows, and waits.
+            self._crowded_until = math.inf
+            self._poll = bool
+
+    def receive(self, space: memoryview, now: float) -> int:
+        """How many bytes came; 0 at the end of the stream. BlockingIOError: none did, for as long as one sleeps."""
+        poll = self._poll
+        if now >= self._crowded_until:
+            looked = _clock(_BOOTTIME)
+            until = looked + AWAKE_SECONDS
+            while looked <= until:
+                _give_way()
+                there = poll(0)
+                now, before = _clock(_BOOTTIME), looked
+                looked = now
+                if now - before > CROWDED_SECONDS:
+                    self._crowded_until = now + UNCROWDED_SECONDS
+                    looked = until + 1.0
+                if there:
+                    return self._into(space)
+        if poll(self._sleep_ms):
+            return self._into(space)
+        raise BlockingIOError("nothing came in time")

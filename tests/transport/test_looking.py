@@ -1,0 +1,79 @@
+"""Waiting for bytes: what is there is received, nothing is waited for without end, a crowd ends the looking."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.transport import looking
+from holdfast.transport.looking import Ear
+from holdfast.transport.patience import CROWDED_SECONDS
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    if request.param == "unix":
+        ours, theirs = socket.socketpair()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            theirs, _ = listener.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_what_is_there_is_received(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"a reply")
+    room = bytearray(100)
+    count = Ear(ours, 5.0).receive(memoryview(room), _now())
+    assert bytes(room[:count]) == b"a reply"
+
+
+def test_what_comes_after_it_fell_asleep_wakes_it(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    received: list[int] = []
+    waiter = threading.Thread(target=lambda: received.append(Ear(ours, 30.0).receive(memoryview(bytearray(9)), _now())))
+    waiter.start()
+    # However this is timed, the bytes come while it looks or while it sleeps.
+    theirs.sendall(b"late")
+    waiter.join(30)
+    assert received == [4]
+
+
+def test_an_end_is_told_as_no_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.close()
+    assert Ear(ours, 5.0).receive(memoryview(bytearray(9)), _now()) == 0
+
+
+def test_nothing_is_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
+    """I10: whoever waits gets back to its deadline."""
+    ours, _ = pair
+    with pytest.raises(BlockingIOError):
+        Ear(ours, 0.01).receive(memoryview(bytearray(9)), _now())
+
+
+def test_in_a_crowd_it_does_not_give_way_but_sleeps(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair
+    times = iter([100.0, 100.0 + 2 * CROWDED_SECONDS])
+    gave_way: list[None] = []
+    monkeypatch.setattr(looking, "_clock", lambda _: next(times))
+    monkeypatch.setattr(looking, "_give_way", lambda: gave_way.append(None))
+    ear = Ear(ours, 5.0)
+    theirs.sendall(b"1")
+    assert ear.receive(memoryview(bytearray(9)), 100.0) == 1
+    theirs.sendall(b"2")
+    # The clock would raise if it were read again: this one goes straight to sleep, and finds the byte there.
+    assert ear.receive(memoryview(bytearray(9)), 100.001) == 1
+    assert len(gave_way) == 1
