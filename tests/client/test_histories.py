@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+import holdfast
 from client.fake_master import Act, FakeMaster
+from holdfast.client import reading
+from holdfast.client.core import Core
 from holdfast.errors import ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
@@ -59,3 +63,22 @@ def test_a_view_of_the_old_history_is_not_opened_after_the_new_one_was_met(
     starts_anew_at(m.ListSegments, master)
     with pytest.raises(ObjectNotFound), cache.view("key"):
         pass
+
+
+def test_a_location_told_under_the_old_history_is_not_kept(master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread of the client met the new master between the question and its answer."""
+    told = reading.read_located
+    seen: list[object] = []
+
+    def meanwhile(core: Core, key: str, located: m.Located, sent_at: float, history: int) -> bytes | None:
+        core.welcomed(msgspec.structs.replace(core.limits, log_id=history + 1))
+        seen.append((told(core, key, located, sent_at, history), dict(core.leases.by_key)))
+        return None
+
+    with holdfast.connect(master.address) as cache:
+        cache.put("key", b"of the old history")
+        cache.get("key")
+        cache._core.leases.clear()
+        monkeypatch.setattr(reading, "read_located", meanwhile)
+        cache.get("key")
+    assert seen == [(None, {})]

@@ -170,9 +170,10 @@ class Cache:
         deadline = sent_at + self.timeout
         core = self._core
         if core.leases.live(checked_key(key), sent_at) is None and core.bytes.maps:
+            history = core.limits.log_id
             reply = self._runner.at_once(Locate([key]), deadline)
             if type(reply) is Located:
-                data = reading.read_located(core, key, reply, sent_at)
+                data = reading.read_located(core, key, reply, sent_at, history)
         if data is None:
             data = self._run(reading.get(core, key, deadline), deadline)
         if data:

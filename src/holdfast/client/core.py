@@ -14,7 +14,7 @@ from typing import TypeVar
 import xxhash
 
 from holdfast.client.grants import Grants
-from holdfast.client.leases import Lease, LeaseRow, Leases
+from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.segments import Segments
 from holdfast.effects import LeaveMaster, Operation, Sleep
@@ -141,7 +141,7 @@ class Core:
             if self.limits.log_id == history:
                 self.leases.keep(found)
 
-    def keep_lease(self, key: str, lease: Lease, history: int) -> None:
+    def keep_lease(self, key: str, lease: LeaseRow, history: int) -> None:
         with self._lock:
             if self.limits.log_id == history:
                 self.leases.keep_one(key, lease)

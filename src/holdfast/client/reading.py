@@ -88,7 +88,7 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
     return lease
 
 
-def read_located(core: Core, key: str, located: Located, sent_at: float) -> bytes | None:
+def read_located(core: Core, key: str, located: Located, sent_at: float, history: int) -> bytes | None:
     """The bytes of a small object on this machine, right after its location came; empty if it is not stored, which no
     object is. None: it takes more than that, though not asking again where the segment is known already. This does
     nothing that `get` does not do as well, in half the time."""
@@ -102,7 +102,7 @@ def read_located(core: Core, key: str, located: Located, sent_at: float) -> byte
     if segment not in core.bytes.settled:
         return None
     until = lease_until(sent_at, located.lease_ttl_ms)
-    core.leases.keep_one(key, (until, segment, offset, offset + size, checksum, id_, ()))
+    core.keep_lease(key, (until, segment, offset, offset + size, checksum, id_, ()), history)
     return core.read_leased(key)
 
 
