@@ -110,7 +110,7 @@ def test_a_batch_of_which_a_part_was_stored_is_not_called_undone(master: FakeMas
         master.judge = judge
 
     items = {"first": b"1" * 100_000, "second": b"2" * 100_000}
-    cache = connect(master.address, timeout=0.5)
+    cache = hurry(connect(master.address), 2)
     no_room_for("first")
     with pytest.raises(errors.NoRoom):
         cache.put_many(items)
@@ -120,7 +120,7 @@ def test_a_batch_of_which_a_part_was_stored_is_not_called_undone(master: FakeMas
         cache.put_many(items)
     assert list(master.objects) == ["first"]
     master.judge = lambda request: Act.USUAL
-    assert cache.put_many(items) == 1
+    assert hurry(cache, 30).put_many(items) == 1
 
 
 def test_what_the_master_refuses_is_raised_at_once(master: FakeMaster, connect: Connect) -> None:
@@ -170,7 +170,7 @@ def test_a_change_of_unknown_outcome_is_uncertain_and_a_read_is_not(master: Fake
 def test_nobody_at_the_address_is_said_with_the_address(connect: Connect) -> None:
     address = closed_port()
     with pytest.raises(errors.Unreachable, match=address):
-        connect(address, timeout=0.2)
+        connect(address, timeout=2)
 
 
 def test_a_dead_address_in_the_list_is_passed_over(master: FakeMaster, connect: Connect) -> None:
