@@ -21,6 +21,7 @@ from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
+from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
@@ -41,7 +42,8 @@ class Checkers:
         self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
         self.log.session_closed = self.sessions.closed
         self.bounds = BoundChecks(world, self.report)
-        self.settling = Settling(world, self.log, self.bounds)
+        self.renewals = RenewalChecks(world, self.report)
+        self.settling = Settling(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.undecided = 0
@@ -107,6 +109,7 @@ class Checkers:
 
     def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
         self.log.same_as(engine.state, machine.name)
+        self.renewals.leads(machine)
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
         engine.tick = partial(self._tick, machine, engine.tick)  # type: ignore[method-assign]
 
@@ -165,6 +168,7 @@ class Checkers:
             self._looked[machine.name] = looked
             if engine is None:
                 self.log.same_as(state, machine.name)
+                self.renewals.look(machine.name, state)
             else:
                 self._partition(machine, engine)
                 self.bounds.look(machine.name, engine)
