@@ -21,6 +21,7 @@ from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
+from holdfast.simulation.pin_checks import PinChecks
 from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
@@ -46,6 +47,7 @@ class Checkers:
         self.settling = Settling(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
+        self.pins = PinChecks(world.history, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -98,6 +100,7 @@ class Checkers:
                 self._tell_record(epoch, one)
                 self.writes.appended(one, self.log.state)
                 self.bounds.appended(one, self.log.state)
+                self.pins.appended(one, self.log.state)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:

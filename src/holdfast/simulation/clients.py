@@ -30,6 +30,8 @@ class ClientMachine:
     masters: str
     nodes: Mapping[str, NodeMachine]
     history: History
+    longest_lease_ms: int
+    """That may be given in this world."""
     process: ProcessLoop | None = None
     core: Core | None = None
     bytes: SimulatedBytes | None = None
@@ -83,7 +85,7 @@ class ClientMachine:
         for key in operation.keys:
             lease = self.core.leases.live(key, now)
             if lease is not None:
-                held_s = self.core.limits.lease_ttl_ms / 1000 - (lease.until - now)
+                held_s = self.longest_lease_ms / 1000 - (lease.until - now)
                 call.leased_since_ns[key] = call.called_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
         self.history.calls.append(call)
         self.running[operation.number] = call
@@ -112,6 +114,8 @@ async def _put(cache: AsyncCache, operation: Operation) -> bool:
         replicas=operation.replicas,
         durability=operation.durability,
         upsert=operation.verb == "upsert",
+        soft_pin=operation.pin == "soft",
+        hard_pin=operation.pin == "hard",
     )
 
 

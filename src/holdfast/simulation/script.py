@@ -45,6 +45,8 @@ FaultKind: TypeAlias = Literal[
     "refuse",
     "slow_threads",
     "fade",
+    "drain",
+    "settings",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
@@ -83,6 +85,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     replicas: int = 1
     durability: str | None = None
     hold_ms: int = 0
+    pin: Literal["", "soft", "hard"] = ""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
