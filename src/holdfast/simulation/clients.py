@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.asynchronous import AsyncCache
 from holdfast.client.core import Core
 from holdfast.client.places import refresh
@@ -17,8 +16,9 @@ from holdfast.simulation.history import Call, History, value_of
 from holdfast.simulation.node_bytes import SimulatedBytes
 from holdfast.simulation.nodes import NodeMachine
 from holdfast.simulation.process import ProcessLoop
-from holdfast.simulation.scheduler import SECOND
+from holdfast.simulation.scheduler import MS, SECOND
 from holdfast.simulation.script import Operation
+from holdfast.simulation.tearing import TearingRunner
 
 CALL_SECONDS = 6.0
 
@@ -49,7 +49,7 @@ class ClientMachine:
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
         # Checksums would hide wrong bytes by reading again: here they are to be seen.
         self.core = Core(now_seconds, "", False, self.bytes)
-        runner = AsyncRunner(self.core, Masters(self.masters))
+        runner = TearingRunner(self.core, Masters(self.masters), self.process)
         while True:
             try:
                 deadline = now_seconds() + 2
@@ -89,7 +89,9 @@ class ClientMachine:
                 call.leased_since_ns[key] = call.called_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
         self.history.calls.append(call)
         self.running[operation.number] = call
-        self.process.create_task(self._run(call))
+        task = self.process.create_task(self._run(call))
+        if operation.cancel_ms:
+            self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
     async def _run(self, call: Call) -> None:
         assert self.cache is not None
@@ -100,6 +102,8 @@ class ClientMachine:
             call.outcome, call.error = "refused", f"{error.code}: {error}"
         except HoldfastError as error:
             call.outcome, call.error = "unknown", f"{error.code}: {error}"
+        except asyncio.CancelledError:
+            call.outcome, call.error = "unknown", "it was cancelled"
         finally:
             if self.process is not None:
                 call.answered_ns = self.process.scheduler.now_ns

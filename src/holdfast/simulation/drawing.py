@@ -21,7 +21,7 @@ SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")
 def draw(seed: int, shape: Shape | None = None) -> Script:
     shape = shape if shape is not None else draw_shape(seed)
     scene, faults = draw_scenes(seed, shape)
-    operations = (*with_pins(seed, draw_operations(seed, shape)), *scene)
+    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *scene)
     return Script(
         seed,
         shape,
@@ -77,6 +77,15 @@ def with_pins(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, 
     if chance.random() < 0.5:
         return operations
     return tuple(_pinned(chance, one) if one.verb in ("put", "upsert") else one for one in operations)
+
+
+def with_cancels(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """In a third of the seeds some calls are cancelled: puts mostly while they copy, which is soon."""
+    chance = random.Random(f"cancels {seed}")
+    if chance.random() < 0.67:
+        return operations
+    cancelled = [chance.choice((2, 5, 20, 300)) if chance.random() < 0.15 else 0 for _ in operations]
+    return tuple(msgspec.structs.replace(one, cancel_ms=ms) for one, ms in zip(operations, cancelled, strict=True))
 
 
 def _pinned(chance: random.Random, operation: Operation) -> Operation:

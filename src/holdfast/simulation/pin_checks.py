@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from holdfast.core import narrow
 from holdfast.core.apply import unpack_ids
 from holdfast.core.state import State
-from holdfast.messages.records import Cause, ObjectsCommitted, ObjectsEvicted, ObjectsRemoved, RangesGranted
+from holdfast.messages.records import (
+    Cause,
+    NodeModeChanged,
+    ObjectsCommitted,
+    ObjectsEvicted,
+    ObjectsRemoved,
+    RangesGranted,
+)
 from holdfast.messages.shapes import Record
 from holdfast.simulation.history import History
 from holdfast.simulation.log_checks import Report
@@ -24,6 +31,8 @@ class PinChecks:
     report: Report
     _pinned: dict[int, str] = field(default_factory=dict)
     """The key of each object under a hard pin."""
+    _aside: dict[str, int] = field(default_factory=dict)
+    """Nodes that are set aside as of the record in question; the state is already behind the whole batch."""
 
     def appended(self, record: Record, state: State) -> None:
         match record:
@@ -33,6 +42,8 @@ class PinChecks:
                 self._evicted(narrow.unpack_ids(record.ids).tolist())
             case ObjectsRemoved():
                 self._removed(unpack_ids(record.ids) + unpack_ids(record.held), record.cause)
+            case NodeModeChanged():
+                self._aside[record.node] = record.mode
             case RangesGranted():
                 self._evicted(narrow.unpack_ids(record.evicted).tolist())
                 self._placed(record, state)
@@ -61,6 +72,6 @@ class PinChecks:
     def _placed(self, record: RangesGranted, state: State) -> None:
         for place in record.ranges:
             segment = state.segments.get(place.segment)
-            if segment is not None and segment.name.node in state.modes:
+            if segment is not None and self._aside.get(segment.name.node):
                 node = segment.name.node
                 self.report("drain", f"a grant was placed on {node}, which is set aside", node)

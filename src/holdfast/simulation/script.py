@@ -86,6 +86,8 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     durability: str | None = None
     hold_ms: int = 0
     pin: Literal["", "soft", "hard"] = ""
+    cancel_ms: int = 0
+    """The call is cancelled so long after it began; 0: it is not."""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
