@@ -232,7 +232,7 @@ def evict_the_leased() -> Iterator[None]:
         return real(state, need_bytes, now + (1 << 50), *more, **named)
 
     with contextlib.ExitStack() as stack:
-        for module in (eviction, upkeep, standby_eviction):
+        for module in (eviction, standby_eviction):
             stack.enter_context(patch.object(module, "victims", victims))
         yield
 

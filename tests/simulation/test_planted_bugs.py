@@ -9,10 +9,21 @@ import pytest
 
 from simulation.planted import PLANTED, Planted, hunt
 from simulation.planted_bounds import PLANTED_IN_BOUNDS
+from simulation.planted_bytes import PLANTED_IN_BYTES
 from simulation.planted_designs import PLANTED_DESIGNS
+from simulation.planted_operators import PLANTED_BY_OPERATORS
+from simulation.planted_renewals import PLANTED_IN_RENEWALS
 from simulation.planted_sessions import PLANTED_IN_SESSIONS
 
-ALL = [*PLANTED.values(), *PLANTED_DESIGNS, *PLANTED_IN_SESSIONS, *PLANTED_IN_BOUNDS]
+ALL = [
+    *PLANTED.values(),
+    *PLANTED_DESIGNS,
+    *PLANTED_IN_SESSIONS,
+    *PLANTED_IN_BOUNDS,
+    *PLANTED_IN_RENEWALS,
+    *PLANTED_BY_OPERATORS,
+    *PLANTED_IN_BYTES,
+]
 QUICK = 60
 
 

@@ -59,7 +59,7 @@ def fill(
             if mapping is None:
                 core.grants.retire(grant, core.clock())
                 raise WriteFailed(GrantTimedOut("the memory that was granted is mapped no more; nothing was stored"))
-            copy = _Copy(mapping, piece.offset, values, offsets, wanted)
+            copy = Copying(mapping, piece.offset, values, offsets, wanted)
             written = copy() if size < BULK_FROM else (yield Work(copy))
         else:
             written = yield from _send(core, grant, piece, values, offsets, wanted, deadline)
@@ -84,7 +84,7 @@ def _send(
     if place is None:
         raise WriteFailed(GrantTimedOut("the segment that was granted is mounted no more; nothing was stored"))
     try:
-        return (yield Work(_Sending(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
+        return (yield Work(Sending(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
     except (Unreachable, ReplyLost, DeadlineExceeded, GrantRefused, GrantTimedOut, UnknownSegment) as error:
         raise WriteFailed(_as_nothing_stored(error)) from None
 
@@ -97,7 +97,7 @@ def _as_nothing_stored(error: HoldfastError) -> HoldfastError:
 
 
 @dataclass(slots=True)
-class _Copy:
+class Copying:
     """Values into a mapped range."""
 
     mapping: Mapping
@@ -137,7 +137,7 @@ class _Copy:
 
 
 @dataclass(slots=True)
-class _Sending:
+class Sending:
     """Values into a range of another machine's. Broken off, bytes may still be under way: the grant is torn."""
 
     core: Core

@@ -170,18 +170,19 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
     renewed: list[int] = []
     for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
         slot = catalogue.by_id.slot_of(oid)
-        there = slot >= 0 and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
-        if there and catalogue.flags_at[slot] & MASKED:
-            there = False  # Its memory may be granted to somebody in this very moment.
-        if there:
-            _lease_one(primary, slot, now)
-            renewed.append(slot)
-        elif slot >= 0 and (entry := primary.state.moved.get((segment, offset))) is not None:
+        # The memory of one that is hidden may be granted to somebody in this very moment.
+        shown = slot >= 0 and not catalogue.flags_at[slot] & MASKED
+        there = shown and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
+        if shown and not there and (entry := primary.state.moved.get((segment, offset))) is not None:
             # It has moved, but its old range is kept for those who look at it there.
             there = primary.state.quarantine[entry].moved == oid
             if there:
                 until = now + primary.rules.lease_ttl_ms
                 primary.release_at[entry] = max(primary.release_at[entry], until)
+        if there:
+            # Wherever it is read, it is in use: nothing of it is evicted or removed meanwhile (I8).
+            _lease_one(primary, slot, now)
+            renewed.append(slot)
         found.append(there)
     return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(primary, renewed)
 

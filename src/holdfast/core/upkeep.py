@@ -9,6 +9,7 @@ from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, 
 from holdfast.core.eviction import let_go, over_brim, over_watermark, spared, within
 from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, silent_too_long
+from holdfast.core.named_once import named_once
 from holdfast.core.primary import Primary
 from holdfast.core.saving_ahead import save_ahead
 from holdfast.instant import Instant
@@ -36,7 +37,7 @@ def upkeep(primary: Primary, now: Instant) -> list[Record]:
 def plan_copies(primary: Primary, now: Instant) -> list[Record]:
     """What nodes are to copy. By itself: it must see what upkeep has changed."""
     tell_disks(primary, now)
-    return [*plan(primary, now), *save_ahead(primary, now)]
+    return named_once(primary.state, [*plan(primary, now), *save_ahead(primary, now)])
 
 
 def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:

@@ -21,6 +21,8 @@ from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_
 from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
+from holdfast.simulation.pin_checks import PinChecks
+from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
@@ -41,9 +43,11 @@ class Checkers:
         self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
         self.log.session_closed = self.sessions.closed
         self.bounds = BoundChecks(world, self.report)
-        self.settling = Settling(world, self.log, self.bounds)
+        self.renewals = RenewalChecks(world, self.report)
+        self.settling = Settling(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
+        self.pins = PinChecks(world.history, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -96,6 +100,7 @@ class Checkers:
                 self._tell_record(epoch, one)
                 self.writes.appended(one, self.log.state)
                 self.bounds.appended(one, self.log.state)
+                self.pins.appended(one, self.log.state)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:
@@ -107,6 +112,7 @@ class Checkers:
 
     def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
         self.log.same_as(engine.state, machine.name)
+        self.renewals.leads(machine)
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
         engine.tick = partial(self._tick, machine, engine.tick)  # type: ignore[method-assign]
 
@@ -165,6 +171,7 @@ class Checkers:
             self._looked[machine.name] = looked
             if engine is None:
                 self.log.same_as(state, machine.name)
+                self.renewals.look(machine.name, state)
             else:
                 self._partition(machine, engine)
                 self.bounds.look(machine.name, engine)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.asynchronous import AsyncCache
 from holdfast.client.core import Core
 from holdfast.client.places import refresh
@@ -17,8 +16,9 @@ from holdfast.simulation.history import Call, History, value_of
 from holdfast.simulation.node_bytes import SimulatedBytes
 from holdfast.simulation.nodes import NodeMachine
 from holdfast.simulation.process import ProcessLoop
-from holdfast.simulation.scheduler import SECOND
+from holdfast.simulation.scheduler import MS, SECOND
 from holdfast.simulation.script import Operation
+from holdfast.simulation.tearing import TearingRunner
 
 CALL_SECONDS = 6.0
 
@@ -30,6 +30,8 @@ class ClientMachine:
     masters: str
     nodes: Mapping[str, NodeMachine]
     history: History
+    longest_lease_ms: int
+    """That may be given in this world."""
     process: ProcessLoop | None = None
     core: Core | None = None
     bytes: SimulatedBytes | None = None
@@ -47,7 +49,7 @@ class ClientMachine:
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
         # Checksums would hide wrong bytes by reading again: here they are to be seen.
         self.core = Core(now_seconds, "", False, self.bytes)
-        runner = AsyncRunner(self.core, Masters(self.masters))
+        runner = TearingRunner(self.core, Masters(self.masters), self.process)
         while True:
             try:
                 deadline = now_seconds() + 2
@@ -83,11 +85,13 @@ class ClientMachine:
         for key in operation.keys:
             lease = self.core.leases.live(key, now)
             if lease is not None:
-                held_s = self.core.limits.lease_ttl_ms / 1000 - (lease.until - now)
+                held_s = self.longest_lease_ms / 1000 - (lease.until - now)
                 call.leased_since_ns[key] = call.called_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
         self.history.calls.append(call)
         self.running[operation.number] = call
-        self.process.create_task(self._run(call))
+        task = self.process.create_task(self._run(call))
+        if operation.cancel_ms:
+            self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
     async def _run(self, call: Call) -> None:
         assert self.cache is not None
@@ -98,6 +102,8 @@ class ClientMachine:
             call.outcome, call.error = "refused", f"{error.code}: {error}"
         except HoldfastError as error:
             call.outcome, call.error = "unknown", f"{error.code}: {error}"
+        except asyncio.CancelledError:
+            call.outcome, call.error = "unknown", "it was cancelled"
         finally:
             if self.process is not None:
                 call.answered_ns = self.process.scheduler.now_ns
@@ -112,6 +118,8 @@ async def _put(cache: AsyncCache, operation: Operation) -> bool:
         replicas=operation.replicas,
         durability=operation.durability,
         upsert=operation.verb == "upsert",
+        soft_pin=operation.pin == "soft",
+        hard_pin=operation.pin == "hard",
     )
 
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from holdfast.settings import PRESETS
 from holdfast.simulation.scenes import draw_scenes
 from holdfast.simulation.script import BIG, FAULT_MS, FAULTS, KEYS, VERBS, Fault, FaultKind, Operation, Script, Shape
 
+SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")))
+"""What is changed while the cluster runs, and to what. A lease and the leader's time stay below a grant's timeout."""
+
 
 def draw(seed: int, shape: Shape | None = None) -> Script:
     shape = shape if shape is not None else draw_shape(seed)
-    operations, faults = draw_scenes(seed, shape)
+    scene, faults = draw_scenes(seed, shape)
+    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *scene)
     return Script(
         seed,
         shape,
-        tuple(sorted((*draw_operations(seed, shape), *operations), key=lambda each: (each.at_ms, each.number))),
+        tuple(sorted(operations, key=lambda each: (each.at_ms, each.number))),
         tuple(sorted((*draw_faults(seed, shape), *faults), key=lambda fault: (fault.at_ms, fault.kind))),
     )
 
@@ -65,6 +71,28 @@ def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
     return tuple(sorted(found, key=lambda each: (each.at_ms, each.number)))
 
 
+def with_pins(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """In half of the seeds some objects are pinned; only small ones hard, or there would be no room for others."""
+    chance = random.Random(f"pins {seed}")
+    if chance.random() < 0.5:
+        return operations
+    return tuple(_pinned(chance, one) if one.verb in ("put", "upsert") else one for one in operations)
+
+
+def with_cancels(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """In a third of the seeds some calls are cancelled: puts mostly while they copy, which is soon."""
+    chance = random.Random(f"cancels {seed}")
+    if chance.random() < 0.67:
+        return operations
+    cancelled = [chance.choice((2, 5, 20, 300)) if chance.random() < 0.15 else 0 for _ in operations]
+    return tuple(msgspec.structs.replace(one, cancel_ms=ms) for one, ms in zip(operations, cancelled, strict=True))
+
+
+def _pinned(chance: random.Random, operation: Operation) -> Operation:
+    pin = chance.choices(("", "soft", "hard"), (6, 2, 2 if operation.size_bytes < BIG else 0))[0]
+    return msgspec.structs.replace(operation, pin=pin)
+
+
 def draw_faults(seed: int, shape: Shape) -> tuple[Fault, ...]:
     swarm = random.Random(f"swarm {seed}")
     chosen = [kind for kind in FAULTS if swarm.random() < 0.35]
@@ -90,7 +118,10 @@ def _draw_fault(
             return Fault(at_ms, kind, lasts_ms, chance.choice(masters))
         case "refuse":
             return Fault(at_ms, kind, lasts_ms, chance.choice(masters), chance.choice(clients))
-        case "kill_node" | "pause_node" | "command":
+        case "settings":
+            name, values = chance.choice(SETTINGS)
+            return Fault(at_ms, kind, lasts_ms, name, chance.choice(values))
+        case "kill_node" | "pause_node" | "command" | "drain":
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
         case "kill_client" | "pause_client":
             return Fault(at_ms, kind, lasts_ms, chance.choice(clients))

@@ -77,8 +77,46 @@ def a_late_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
+def shorter_leases(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A lease is given, then leases are made shorter, and the next primary must still honour the longer one."""
+    at_ms = chance.randint(3_000, FAULT_MS - 6_000)
+    reads, takes = chance.sample(range(shape.clients), 2)
+    key = ("scene/shorter",)
+    operations = [Operation(at_ms - chance.randint(800, 1_500), takes, "put", number, key, number + SMALL)]
+    for _ in range(2):
+        number += 1
+        operations.append(Operation(at_ms - chance.randint(10, 150), reads, "get", number, key))
+    for _ in range(3):
+        number += 1
+        operations.append(Operation(at_ms + chance.randint(700, 1_700), takes, "remove", number, key))
+    faults = [
+        Fault(at_ms, "settings", chance.randint(2_500, 5_000), "lease_ttl_ms", "600"),
+        Fault(at_ms + chance.randint(50, 150), "hand_over", 0),
+    ]
+    return operations, faults
+
+
+def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A put is cancelled while its thread has yet to copy; others want the memory."""
+    at_ms = chance.randint(1_000, FAULT_MS - 4_000)
+    writer = chance.randrange(shape.clients)
+    others = [client for client in range(shape.clients) if client != writer]
+    cancel_ms = chance.randint(40, 250)
+    put = Operation(at_ms, writer, "put", number, ("scene/cancelled",), number + BIG, cancel_ms=cancel_ms)
+    operations = [put]
+    for i in range(chance.randint(3, 5)):
+        number += 2
+        key = (f"scene/cancelled/{i}",)
+        when_ms = at_ms + cancel_ms + chance.randint(10, 250)
+        operations.append(Operation(when_ms, chance.choice(others), "put", number - 1, key, number - 1 + BIG))
+        operations.append(Operation(at_ms + chance.randint(1_500, 2_500), chance.choice(others), "get", number, key))
+    return operations, [Fault(at_ms - 50, "slow_threads", cancel_ms + 40, f"client-{writer}", share=0.1)]
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
+    "shorter leases": (0.05, shorter_leases),
+    "cancelled writer": (0.08, a_cancelled_writer),
 }
 """The share of seeds with it, and how it is drawn."""

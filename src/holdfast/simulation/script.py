@@ -45,6 +45,8 @@ FaultKind: TypeAlias = Literal[
     "refuse",
     "slow_threads",
     "fade",
+    "drain",
+    "settings",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
@@ -83,6 +85,9 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     replicas: int = 1
     durability: str | None = None
     hold_ms: int = 0
+    pin: Literal["", "soft", "hard"] = ""
+    cancel_ms: int = 0
+    """The call is cancelled so long after it began; 0: it is not."""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):

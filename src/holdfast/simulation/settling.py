@@ -1,7 +1,8 @@
 """After the faults: everybody lives again, and the world must come to rest within a bound.
 
-In order: one primary serves, every standby holds what it holds, nodes are back, no call is under way; then every key
-is read by every client; then the clients hang up, the memory that they held comes back, and nothing else is left over.
+In order: one primary serves, every standby holds what it holds and knows of every use, nodes are back, no call is
+under way; then every key is read by every client; then the clients hang up, the memory that they held comes back, and
+nothing else is left over.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from holdfast.master.engine import Engine
 from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.log_checks import LogChecks
 from holdfast.simulation.masters import MasterMachine
+from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.script import Operation
 from holdfast.simulation.world import World
@@ -20,10 +22,11 @@ VERIFYING = 100_000
 
 
 class Settling:
-    def __init__(self, world: World, log: LogChecks, bounds: BoundChecks) -> None:
+    def __init__(self, world: World, log: LogChecks, bounds: BoundChecks, renewals: RenewalChecks) -> None:
         self._world = world
         self._log = log
         self._bounds = bounds
+        self._renewals = renewals
         self._stage = 0
         self._next_ns = 0
         self._stages = (self._converged, self._verified, self._returned, self._bounded)
@@ -86,7 +89,7 @@ class Settling:
             other = machine.alive
             if other is not None and other is not master and other.standby.position.index != engine.log.index:
                 return f"{name} is at {other.standby.position.index}, the log at {engine.log.index}"
-        return self._nodes_back(engine)
+        return self._nodes_back(engine) or self._renewals.untold(*leading)
 
     def _leading(self) -> tuple[MasterMachine, Engine] | str:
         """The one primary, with everything durable; or what is missing to that."""

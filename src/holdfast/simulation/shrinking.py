@@ -103,7 +103,7 @@ class Shrinking:
             self._holds_with(smaller)
 
     def _make_simple(self) -> None:
-        """One replica, no durability of its own, and small, wherever that is enough."""
+        """One replica, no durability of its own, no pin, not cancelled, and small, wherever that is enough."""
         for index, operation in enumerate(self.best.script.operations):
             for simple in simpler(operation):
                 script = self.best.script
@@ -116,6 +116,10 @@ def simpler(operation: Operation) -> Iterator[Operation]:
         yield msgspec.structs.replace(operation, replicas=1)
     if operation.durability is not None:
         yield msgspec.structs.replace(operation, durability=None)
+    if operation.pin:
+        yield msgspec.structs.replace(operation, pin="")
+    if operation.cancel_ms:
+        yield msgspec.structs.replace(operation, cancel_ms=0)
     if operation.size_bytes > 4096 + operation.number:
         yield msgspec.structs.replace(operation, size_bytes=64 + operation.number)
 

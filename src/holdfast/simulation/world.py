@@ -30,6 +30,7 @@ from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
 from holdfast.simulation.nodes import MARK, NodeMachine
+from holdfast.simulation.operators import Operators
 from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.script import PRIMARY, Fault, Operation, Script
@@ -88,6 +89,7 @@ class World:
         """(node, mark) that a master was told has been handled."""
         shape = script.shape
         self.rules = rules_of(shape.preset)
+        self.operators = Operators(self.scheduler, self._serving)
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
             f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
@@ -106,9 +108,14 @@ class World:
                 ",".join(addresses),
                 self.nodes,
                 self.history,
+                self._longest_lease_ms(),
             )
             for i in range(shape.clients)
         }
+
+    def _longest_lease_ms(self) -> int:
+        set_to = [int(fault.other) for fault in self.script.faults if fault.one == "lease_ttl_ms"]
+        return max(self.rules.lease_ttl_ms, *set_to, 0)
 
     def _plan(self, address: str) -> Plan:
         return Plan(self.rules, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000)
@@ -189,6 +196,11 @@ class World:
         """Whoever leads, or the first."""
         leading = [name for name, machine in self.masters.items() if machine.alive and machine.alive.role == "primary"]
         return next(iter((*leading, *self.masters)))
+
+    def _serving(self) -> tuple[Engine, ProcessLoop] | None:
+        machine = self.masters[self._leading()]
+        engine = machine.alive.server.engine if machine.alive is not None else None
+        return None if engine is None or machine.process is None else (engine, machine.process)
 
     def _kill(self, fault: Fault) -> Callable[[], None]:
         self.kill(fault.one)
@@ -327,6 +339,8 @@ class World:
         "lost_answers": lambda world, fault: world._share("lost_answers", fault),
         "lost_watches": _lost_watches, "late_store": _late_store, "slow_network": _slow,
         "expire_leader": _expire, "hand_over": _hand_over, "spoil_snapshot": _spoil, "command": _command,
+        "drain": lambda world, fault: world.operators.drain(fault),
+        "settings": lambda world, fault: world.operators.change(fault),
         "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
     }  # fmt: skip
 

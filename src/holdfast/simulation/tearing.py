@@ -1,0 +1,56 @@
+"""Copies that take time: of a large put, the second half is written some time after the first, or never.
+
+Between the two the process may stand still, die, or be told that the call is cancelled; the range must be nobody
+else's until the thread is through with it (I2, I11). What is copied in the loop itself, small puts, is one step, as in
+production, where nothing else of the process runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from holdfast.client.async_runner import AsyncRunner
+from holdfast.client.core import Core
+from holdfast.client.filling import Copying, Sending
+from holdfast.coordination.whereabouts import Masters
+from holdfast.effects import Work
+from holdfast.simulation.process import ProcessLoop
+
+TORN_SHARE = 0.5
+
+
+def halves_of(run: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+    """The same copy as two, one after the other; None if it is none."""
+    if not isinstance(run, Copying | Sending):
+        return None
+    values = [memoryview(value) for value in run.values]
+    cuts = [len(value) // 2 for value in values]
+    first = replace(run, values=[value[:cut] for value, cut in zip(values, cuts, strict=True)])
+    second = replace(
+        run,
+        values=[value[cut:] for value, cut in zip(values, cuts, strict=True)],
+        offsets=[offset + cut for offset, cut in zip(run.offsets, cuts, strict=True)],
+    )
+    return first, second
+
+
+class TearingRunner(AsyncRunner):
+    def __init__(self, core: Core, masters: Masters, process: ProcessLoop) -> None:
+        super().__init__(core, masters)
+        self._process = process
+
+    def _start(self, work: Work) -> asyncio.Future[Any]:
+        halves = halves_of(work.run)
+        if halves is None or self._process.chance.random() >= TORN_SHARE:
+            return super()._start(work)
+        working = self._process.create_task(self._both(*halves))
+        self._working.add(working)
+        working.add_done_callback(self._stopped_working)
+        return working
+
+    async def _both(self, first: Callable[[], Any], second: Callable[[], Any]) -> object:
+        await self._process.run_in_executor(None, first)
+        return await self._process.run_in_executor(None, second)

@@ -1,0 +1,59 @@
+"""Bugs of pins, of nodes that are set aside and of settings that change, planted on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from holdfast.core import eviction, promotion, removals
+from holdfast.core.catalogue import DISK, HARD_PIN
+from holdfast.core.primary import Primary
+from holdfast.replication import snapshot_store
+from holdfast.simulation import disks
+from simulation.planted import Patch, Planted, both
+
+
+def evict_under_a_hard_pin() -> Patch:
+    return patch.object(eviction, "HARD_PIN", 0)
+
+
+def remove_under_a_hard_pin() -> Patch:
+    return patch.object(removals, "HARD_PIN", 0)
+
+
+def forget_hard_pins_in_snapshots() -> Patch:
+    real = disks.load
+
+    def load(content: Any, now: int) -> Any:
+        restored = real(content, now)
+        restored.state.catalogue.flags &= ~np.uint8(HARD_PIN)
+        return restored
+
+    return both(patch.object(disks, "load", load), patch.object(snapshot_store, "load", load))
+
+
+def place_on_a_node_that_is_set_aside() -> Patch:
+    def available(self: Primary, segment: Any, now: int) -> bool:
+        return segment.kind != DISK and self.reachable(segment, now)
+
+    return patch.object(Primary, "available", available)
+
+
+def forget_longer_leases_of_before() -> Patch:
+    """The guard of a promotion is as long as leases are now, not as they were before the setting was changed."""
+    return patch.object(
+        promotion,
+        "guard_ms",
+        lambda state, leader_ttl_ms, proven: state.lease_ttl_ms + (0 if proven else leader_ttl_ms),
+    )
+
+
+PLANTED_BY_OPERATORS = (
+    Planted("evict under a hard pin", evict_under_a_hard_pin, ("I8",), 60),
+    Planted("remove under a hard pin", remove_under_a_hard_pin, ("I8",), 60),
+    Planted("forget hard pins in snapshots", forget_hard_pins_in_snapshots, ("I5",), 60),
+    Planted("place on a node that is set aside", place_on_a_node_that_is_set_aside, ("drain",), 60),
+    Planted("forget longer leases of before", forget_longer_leases_of_before, ("I2", "I8"), 1000),
+)

@@ -1,0 +1,66 @@
+"""Parts of the simulator that a planted bug would not show to be wrong by itself."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from holdfast.client.filling import Sending
+from holdfast.core.narrow import pack_column
+from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
+from holdfast.simulation.drawing import draw, draw_operations, draw_shape
+from holdfast.simulation.scenes import FIRST_NUMBER
+from holdfast.simulation.script import FAULT_MS
+from holdfast.simulation.tearing import halves_of
+
+FAR_MS = FAR_SECONDS * 1000
+LAST_MS = FAR_MS + SPREAD_SECONDS * 1000
+
+
+def test_an_instant_is_found_wherever_it_lies() -> None:
+    """I16: as a number of a message, in a column, in a packed column, and as seconds."""
+    for instant in (FAR_MS, FAR_MS + 123_456_789, LAST_MS):
+        for carried in (
+            msgspec.msgpack.encode([b"before", {"lease": instant}, "behind"]),
+            b"x" + struct.pack("<3q", 1, instant, 2),
+            pack_column([instant, instant + 40]),
+            msgspec.msgpack.encode(("at", instant / 1000)),
+        ):
+            assert may_hold_an_instant(carried)
+            assert any(abs(found - instant) <= 1 for found in instants_in(carried)), carried
+
+
+def test_durations_ids_and_sizes_are_no_instants() -> None:
+    plain = msgspec.msgpack.encode([0, 10_000, 5 << 40 | 77, 7 << 40 | 3, 1 << 46, 0.25, "key/1", 31_536_000_000])
+    assert not list(instants_in(plain))
+
+
+def test_a_torn_copy_is_the_whole_copy_in_two_steps() -> None:
+    values = [b"abcdefg", b"0123456789"]
+    whole = Sending(None, None, None, None, values, [0, 64], False, 1.0)  # type: ignore[arg-type]
+    halves = halves_of(whole)
+    assert halves is not None
+    written = bytearray(74)
+    for half in halves:
+        assert isinstance(half, Sending)
+        for offset, value in zip(half.offsets, half.values, strict=True):
+            written[offset : offset + len(value)] = value
+    assert bytes(written[:7]) == values[0]
+    assert bytes(written[64:]) == values[1]
+    assert halves_of(lambda: None) is None
+
+
+def test_a_scene_is_beside_the_rest_of_the_script() -> None:
+    """Its numbers are its own, so that sizes still tell whose a value is; and it begins while faults do."""
+    scenes = 0
+    for seed in range(200):
+        script = draw(seed)
+        drawn = {operation.number for operation in draw_operations(seed, draw_shape(seed))}
+        scene = [operation for operation in script.operations if operation.number not in drawn]
+        scenes += bool(scene)
+        assert drawn <= {operation.number for operation in script.operations}
+        assert max(drawn) < FIRST_NUMBER
+        assert len({operation.number for operation in script.operations}) == len(script.operations)
+        assert all(500 <= operation.at_ms <= FAULT_MS for operation in scene)
+    assert scenes > 10
