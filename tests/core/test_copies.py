@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
 import pytest
 
 from holdfast.core.digest import digest
 from holdfast.core.leaving import left_on
-from holdfast.core.named_once import named_once
-from holdfast.core.narrow import pack_ids
 from holdfast.core.promotion import promote
 from holdfast.errors import BadValue, GrantRefused, NoRoom, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
-from holdfast.messages import records as r
 from holdfast.messages import requests as q
 from holdfast.messages.of_sessions import CloseSession
-from holdfast.messages.shapes import Range, Record
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import dump, load
 from tests.core.copying import Nodes, kinds
@@ -214,28 +209,6 @@ def test_a_reader_at_the_old_place_keeps_the_object_from_being_evicted_or_remove
         world.pass_time(world.primary.rules.lease_ttl_ms - 1_000)
     assert world.ask(q.Removed, q.Remove(["k"], 77)).leased == 1
     world.check()
-
-
-def test_a_hidden_object_in_the_way_of_two_copies_is_named_once() -> None:
-    """I5, found by simulation: by the second record it is gone, and what names it cannot be applied."""
-    world, _ = three_nodes()
-    world.put("k", "other", replicas=2)
-    catalogue = world.state.catalogue
-    slot = catalogue.by_key.slot_of("k")
-    oid, places = catalogue.id_at[slot], catalogue.replicas(slot)
-    world.state.mask.add(catalogue, np.array([slot]))
-    names_it = pack_ids([oid])
-    grants: list[Record] = [
-        r.RangesGranted(GrantId(0, i), 64, [Range(place.segment, place.offset)], names_it)
-        for i, place in enumerate(places)
-    ]
-    both = catalogue.id_at[catalogue.by_key.slot_of("other")]
-    first, second, rest = named_once(world.state, [*grants, r.ObjectsEvicted(pack_ids([oid, both]))])
-    assert isinstance(first, r.RangesGranted)
-    assert isinstance(second, r.RangesGranted)
-    assert isinstance(rest, r.ObjectsEvicted)
-    assert (first.evicted, second.evicted, rest.ids) == (names_it, b"", pack_ids([both]))
-    assert named_once(world.state, [grants[0], r.ObjectsEvicted(names_it)]) == [grants[0]]
 
 
 def test_a_lease_on_the_old_place_is_not_renewed_once_the_object_is_removed() -> None:
