@@ -19,5 +19,5 @@ def leave_a_cancelled_put_to_its_thread() -> Patch:
 
 
 PLANTED_IN_BYTES = (
-    Planted("leave a cancelled put to its thread", leave_a_cancelled_put_to_its_thread, ("I2", "I9", "I11"), 1000),
+    Planted("leave a cancelled put to its thread", leave_a_cancelled_put_to_its_thread, ("I2", "I9", "I11"), 2000),
 )

@@ -97,8 +97,8 @@ def shorter_leases(chance: random.Random, shape: Shape, number: int) -> Scene:
 
 
 def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
-    """A put is cancelled while its thread has yet to copy; others want the memory."""
-    at_ms = chance.randint(1_000, FAULT_MS - 4_000)
+    """A put is cancelled while its thread has yet to copy; others want the memory, when an idle grant would be back."""
+    at_ms = chance.randint(1_000, FAULT_MS - 9_000)
     writer = chance.randrange(shape.clients)
     others = [client for client in range(shape.clients) if client != writer]
     cancel_ms = chance.randint(40, 250)
@@ -107,10 +107,10 @@ def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scen
     for i in range(chance.randint(3, 5)):
         number += 2
         key = (f"scene/cancelled/{i}",)
-        when_ms = at_ms + cancel_ms + chance.randint(10, 250)
+        when_ms = at_ms + chance.randint(1_500, 2_500)
         operations.append(Operation(when_ms, chance.choice(others), "put", number - 1, key, number - 1 + BIG))
-        operations.append(Operation(at_ms + chance.randint(1_500, 2_500), chance.choice(others), "get", number, key))
-    return operations, [Fault(at_ms - 50, "slow_threads", cancel_ms + 40, f"client-{writer}", share=0.1)]
+        operations.append(Operation(at_ms + chance.randint(7_000, 8_500), chance.choice(others), "get", number, key))
+    return operations, [Fault(at_ms - 50, "slow_threads", cancel_ms + 40, f"client-{writer}", share=0.8)]
 
 
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
