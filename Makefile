@@ -53,7 +53,7 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
-	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START)
+	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
 	$(BIN)/python -m pytest -m thorough tests/simulation
 
 fmt: $(STAMP) ## format, and fix what can be fixed
