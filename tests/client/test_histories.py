@@ -17,7 +17,7 @@ from holdfast.client import reading
 from holdfast.client.core import Core
 from holdfast.errors import ObjectNotFound
 from holdfast.messages import requests as m
-from holdfast.messages.shapes import Message
+from holdfast.messages.shapes import Message, Range
 
 Connect = Callable[..., Any]
 
@@ -82,3 +82,30 @@ def test_a_location_told_under_the_old_history_is_not_kept(master: FakeMaster, m
         monkeypatch.setattr(reading, "read_located", meanwhile)
         cache.get("key")
     assert seen == [(None, {})]
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_memory_of_the_new_history_is_not_written_with_a_grant_of_the_old_one(
+    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Another thread meets the new master between the grant and the copy; its memory has the same numbers."""
+    cache = connect(master.address)
+    cache.put("before", b"b" * size)
+    core = cache._core
+    writable = core.bytes.writable
+    met: list[int] = []
+
+    def meets(piece: Range) -> object:
+        if not met:
+            met.append(len(master.asked(m.GrantRanges)))
+            with monkeypatch.context() as patch:
+                patch.setattr(core.bytes, "forget", lambda *given: None)
+                core.forget_all()
+        return writable(piece)
+
+    monkeypatch.setattr(core.bytes, "writable", meets)
+    cache.put("after", b"a" * size)
+    assert len(master.asked(m.GrantRanges)) == met[0] + 1, "it was written with a grant of the new history"
+    _, segment, offset, _, _ = master.objects["after"]
+    assert master.node is not None
+    assert master.node.bytes_at(offset, size, segment - 1) == b"a" * size

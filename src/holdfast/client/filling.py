@@ -56,7 +56,8 @@ def fill(
         wanted = core.verify and checksums is None
         if piece.writer:
             mapping = core.bytes.writable(piece)
-            if mapping is None:
+            # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+            if mapping is None or grant.void:
                 core.grants.retire(grant, core.clock())
                 raise WriteFailed(GrantTimedOut("the memory that was granted is mapped no more; nothing was stored"))
             copy = Copying(mapping, piece.offset, values, offsets, wanted)

@@ -41,6 +41,8 @@ class Grant:
     users: int = 0
     retired: bool = False
     torn: bool = False
+    void: bool = False
+    """Of a history that is over: whatever is mapped under its numbers now is somebody else's."""
 
     def extended(self, sent_at: float) -> None:
         self.until = sent_at + self.timeout * KEPT_SHARE
@@ -234,6 +236,8 @@ class Grants:
     def clear(self) -> None:
         """The master has another history: none of this is known there."""
         with self._lock:
+            for grant in self.held.values():
+                grant.void = True
             self._shared.clear()
             self.held.clear()
             self.finished.clear()

@@ -77,7 +77,8 @@ def _put_at_once(
     try:
         piece = grant.ranges[0]
         mapping = core.bytes.writable(piece) if piece.writer and len(grant.ranges) == 1 else None
-        if mapping is None:
+        # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+        if mapping is None or grant.void:
             core.grants.unreserve(grant, offset, size)
             return None
         checksum = copy_into(mapping, piece.offset + offset, value, core.verify)
