@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
+from holdfast.core.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, ReplyLost
 from holdfast.master import roles
 from holdfast.master.renewing import RenewalFollower
@@ -20,7 +22,7 @@ from holdfast.master.server import RpcServer
 from holdfast.messages.requests import ChangeSettings, SettingsInForce
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
 from holdfast.replication.renewals import PREFIX
-from holdfast.replication.snapshot_store import SnapshotStore
+from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 from tests.contract.stories import soon, until_true
 from tests.stories.pair import Pair
@@ -186,3 +188,33 @@ async def test_a_handover_lets_the_append_under_way_come_to_its_end() -> None:
             assert term.proof == "resigned"
         finally:
             await other.close()
+
+
+async def test_whoever_waits_for_a_snapshot_is_told_when_the_term_ends(tmp_path: Path) -> None:
+    """I10, I13: and it keeps nobody from writing the next one."""
+    store = MemoryStore()
+    other = MemoryCoordination(store)
+    child_ends = threading.Event()
+    async with running(MemoryCoordination(store), tmp_path) as master:
+        await until_true(lambda: master.role == "primary", "it leads")
+        leads_next = asyncio.create_task(other.campaign("there:7070"))
+        assert master.snapshots is not None
+        began = asyncio.Event()
+
+        def in_child(store: SnapshotStore, state: State, position: Position) -> Callable[[], int]:
+            began.set()
+            return lambda: 1 - child_ends.wait(60)
+
+        master.snapshots.in_child = in_child
+        try:
+            asked = asyncio.create_task(master.snapshot())
+            await soon(began.wait())
+            master.hand_over.set()
+            with pytest.raises(SnapshotFailed, match="ask again"):
+                await soon(asked)
+            await soon(leads_next)
+            await until_true(lambda: master.promotable()[0], "it follows")
+            assert await soon(master.snapshot()) == master.standby.position.batch
+        finally:
+            child_ends.set()
+    await other.close()

@@ -318,6 +318,7 @@ class Master:
         finally:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
+            self.snapshots.end_term()
             try:
                 await until_ended(writing, keeping, renewing, ended, giving_up)
             finally:
@@ -364,7 +365,7 @@ class Master:
             raise SnapshotFailed("this master's log is in memory only, so there is nothing for a snapshot to serve")
         engine = self.server.engine
         if engine is not None and engine.log is not None and self.writer is not None:
-            return await self.snapshots.write_by_child(engine.state, self.writer, engine.log)
+            return await self.snapshots.write_for_asker(engine.state, self.writer, engine.log)
         return await self.snapshots.write(self.standby)
 
     def _serve_nobody(self, why: str) -> None:

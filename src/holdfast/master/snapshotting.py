@@ -61,6 +61,8 @@ class Snapshots:
         self._writing = asyncio.Lock()
         self.in_child: Callable[[SnapshotStore, State, Position], Callable[[], int]] = _fork
         """Begins to write a snapshot of the state as it is now, elsewhere; what it gives waits for the exit code."""
+        self._asked: list[asyncio.Task[int]] = []
+        """Those that somebody waits for."""
         self.log_bytes = 0
         """Of the log since the last snapshot, as this master applied or wrote it."""
 
@@ -101,6 +103,24 @@ class Snapshots:
         log.info("snapshot written by a child", batch=position.batch)
         await self._offer(position.batch)
         return position.batch
+
+    async def write_for_asker(self, state: State, writer: LogWriter, pending: PendingLog) -> int:
+        """`write_by_child`, but not longer than the term: its writer reaches no boundary after that, and whoever waited
+        for one would keep everybody else from writing snapshots."""
+        writing = asyncio.create_task(self.write_by_child(state, writer, pending))
+        self._asked.append(writing)
+        try:
+            await asyncio.wait([writing])
+        finally:
+            self._asked.remove(writing)
+            writing.cancel()
+        if writing.cancelled():
+            raise SnapshotFailed("the term of this master ended before the snapshot was written; ask again")
+        return writing.result()
+
+    def end_term(self) -> None:
+        for writing in self._asked:
+            writing.cancel()
 
     def _begin_child(
         self, forked: asyncio.Future[tuple[Callable[[], int], Position]], state: State, position: Position
