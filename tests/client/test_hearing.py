@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import holdfast
 from client.fake_master import FakeMaster
+from holdfast.client.hearing import Hearing
 from holdfast.errors import ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import AttachSegment, HearRevocations, LeasesRevoked
@@ -147,3 +149,17 @@ def test_a_connection_that_listens_passes_no_memory(node: Served) -> None:
         received = read_to_end(connected)
     first = len(frame(0, 0, encode(LeasesRevoked(b""))))
     assert isinstance(decode_data_reply(received[first + HEAD_BYTES :]), Failed)
+
+
+def test_a_client_that_the_collector_ends_in_the_hearing_thread_ends() -> None:
+    """I10: it may strike while that thread holds its lock, and a thread stuck there would collect nothing any more."""
+    hearing = Hearing(weakref.ref(hearing_threads))
+
+    def collected() -> None:
+        with hearing._lock:
+            hearing.close()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -72,7 +72,8 @@ class Hearing:
     def __init__(self, heed: weakref.ReferenceType[Heed]) -> None:
         self._heed = heed
         self._ears: dict[Any, _Ear] = {}
-        self._lock = threading.Lock()
+        # Once more by the same thread: the collector may end a client, and close this, wherever memory is taken.
+        self._lock = threading.RLock()
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
         self._pid = os.getpid()
