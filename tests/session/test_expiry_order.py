@@ -63,8 +63,9 @@ class Wire:
         self._mail = [mail for mail in self._mail if self.real_us < mail[0] < 10**11]
         for _, to, what in sorted(arrived, key=lambda mail: mail[0]):
             if to == "follower":
-                number, reply = what  # type: ignore[misc]
-                if isinstance(self._effect, Call) and self._begun and number == id(self._effect):
+                call, reply = what  # type: ignore[misc]
+                # The call itself, not where it lies: a later one may lie where one that is over lay.
+                if self._begun and call is self._effect:
                     self._answer = reply
                     self._wakes_us = 0
             else:
@@ -74,7 +75,7 @@ class Wire:
         now, message = self.master_ms(), call.message
 
         def answer(reply: Message) -> None:
-            self._send("follower", (id(call), reply))
+            self._send("follower", (call, reply))
 
         try:
             if isinstance(message, OpenSession):

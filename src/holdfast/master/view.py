@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -33,7 +34,8 @@ class MasterView:
     def __init__(self, master: Master) -> None:
         self.master = master
         self._started = now_ms()
-        self._digest: tuple[int, int, str] = (-1, -1, "")
+        self._digest: tuple[Callable[[], object], int, str] = (lambda: None, -1, "")
+        """Of which catalogue, as long as there is that one, at which index."""
         self.registry = CollectorRegistry()
         self.registry.register(Figures(self))
         master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
@@ -75,9 +77,12 @@ class MasterView:
 
     def _current_digest(self) -> str:
         state = self.state
-        if self._digest[:2] != (id(state), state.index):
-            self._digest = (id(state), state.index, digest(state.catalogue))
-        return self._digest[2]
+        known, index, found = self._digest
+        # Not by where it lies: a catalogue that was dropped may have lain there, at the same index, with other records.
+        if known() is not state.catalogue or index != state.index:
+            found = digest(state.catalogue)
+            self._digest = (weakref.ref(state.catalogue), state.index, found)
+        return found
 
     def status_message(self) -> Status:
         state, master = self.state, self.master

@@ -10,6 +10,7 @@ from functools import partial
 from traceback import extract_tb
 
 from holdfast.core.primary import Parked
+from holdfast.core.state import State
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
 from holdfast.messages.requests import Failed
@@ -55,7 +56,7 @@ class Checkers:
         self._guessed: list[tuple[int, int]] = []
         """(from, until): an earlier primary may answer beside the one that took over by a guess."""
         self._seen_batch = 0
-        self._looked: dict[str, tuple[int, int, int]] = {}
+        self._looked: dict[str, tuple[State, int, int]] = {}
         """What was there at the last look: (state, index, durable index) of each master."""
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
@@ -165,10 +166,10 @@ class Checkers:
             engine = master.server.engine
             state = master.standby.state if engine is None else engine.state
             durable = engine.log.durable if engine is not None and engine.log is not None else -1
-            looked = (id(state), state.index, durable)
-            if self._looked.get(machine.name) == looked:
+            known, *seen = self._looked.get(machine.name, (None, 0, 0))
+            if known is state and seen == [state.index, durable]:
                 continue  # Nothing was applied since.
-            self._looked[machine.name] = looked
+            self._looked[machine.name] = (state, state.index, durable)
             if engine is None:
                 self.log.same_as(state, machine.name)
                 self.renewals.look(machine.name, state)

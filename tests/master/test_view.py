@@ -1,0 +1,35 @@
+"""What a master shows of itself is of the catalogue that it has now."""
+
+from __future__ import annotations
+
+from holdfast.core.digest import digest
+from holdfast.core.rules import Rules
+from holdfast.core.state import State
+from holdfast.master.roles import Master, Plan
+from holdfast.master.server import RpcServer
+from holdfast.master.view import MasterView
+from holdfast.replication.snapshot_store import SnapshotStore
+from holdfast.replication.standby import Standby
+from tests.stories.pair import Pair
+
+
+def with_objects(count: int) -> State:
+    pair = Pair()
+    pair.node("a", size=1 << 20)
+    pair.put(*[f"k{number}" for number in range(count)])
+    pair.state.index = 7
+    return pair.state
+
+
+def test_the_digest_is_never_that_of_a_catalogue_that_was_dropped() -> None:
+    """I5: after a step down, other records may be applied up to the same index, in the memory that the old ones had."""
+    plan = Plan(Rules(), "holdfast", "here:7070")
+    master = Master(RpcServer("here", ""), None, plan, SnapshotStore(None))
+    view = MasterView(master)
+    shown = set()
+    for count in range(1, 20):
+        master.standby = Standby()
+        master.standby = Standby(with_objects(count))
+        assert view.status_message().digest == digest(master.standby.state.catalogue)
+        shown.add(view.status_message().digest)
+    assert len(shown) == 19
