@@ -202,12 +202,13 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
         try:
             reply = yield message
         except Unreachable as error:
-            last = error
+            # Why it was not done before says more than that time is up now.
+            if last is None or core.clock() < deadline:
+                last = error
         except ReplyLost as error:
             last = error
             unsure = True
         except DeadlineExceeded:
-            # Why it was not done before says more than that time is up now.
             if isinstance(last, TryAgain) and not isinstance(message, _CHANGES):
                 raise last from None
             raise

@@ -185,6 +185,8 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
             if core.clock() + pause >= deadline:
                 raise failure
             yield Sleep(pause)
+            if core.clock() >= deadline:  # It was a longer sleep than was asked for.
+                raise failure
             pause = min(2 * pause, LONGEST_PAUSE)
 
 

@@ -163,6 +163,8 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) ->
         if core.clock() + pause >= deadline:
             raise failure
         yield Sleep(pause)
+        if core.clock() >= deadline:  # It was a longer sleep than was asked for.
+            raise failure
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
