@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -137,9 +136,13 @@ def test_a_cluster_that_cannot_start_ends_the_others(capsys: pytest.CaptureFixtu
 
 
 def children_of_this_process() -> list[bytes]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            with contextlib.suppress(OSError):  # It has ended meanwhile.
-                found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-    return found
+    pids = b" ".join(read(task / "children") for task in Path("/proc/self/task").iterdir()).decode().split()
+    return [read(Path(f"/proc/{pid}/cmdline")) for pid in pids]
+
+
+def read(path: Path) -> bytes:
+    """Empty where a thread that was joined, or a process that was waited for, has gone meanwhile."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -84,14 +84,14 @@ def run_all(
     with ThreadPoolExecutor(course.at_once) as threads:
         killed = [threads.submit(tried, course, preset, True, stop, out) for preset in presets]
         unharmed = [threads.submit(tried, course, CONTROL, False, stop, out)] if controlled else []
-        try:
-            outcomes = [trial.result() for trial in killed]
-            controls = [trial.result() for trial in unharmed]
-        except BaseException:
+        ended, _ = wait([*killed, *unharmed], return_when=FIRST_EXCEPTION)
+        faults = [fault for trial in ended if (fault := trial.exception()) is not None]
+        if faults:
             # One that cannot go on ends the others, which end their processes.
             stop.set()
             threads.shutdown(cancel_futures=True)
-            raise
+            raise faults[0]
+    outcomes, controls = [trial.result() for trial in killed], [trial.result() for trial in unharmed]
     for control in controls:
         for outcome in outcomes:
             outcome.hit_rate_lost = control.hit_rate_after - outcome.hit_rate_after
