@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from holdfast.simulation.commands import main
+from holdfast.simulation.commands import INTERRUPTED, main
 from holdfast.simulation.drawing import draw
 from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted, single_faults
 from holdfast.simulation.runs import run, told
@@ -18,6 +21,7 @@ from holdfast.simulation.seeds import play_seeds
 from holdfast.simulation.shrinking import Shrinking, smaller_worlds
 from holdfast.simulation.story_files import test_file as written
 from simulation.planted import PLANTED
+from tests.waiting import wait_until
 
 BUG = PLANTED["free a replaced object under its lease"]
 
@@ -116,3 +120,22 @@ def test_the_commands_say_what_they_found(tmp_path: Path, capsys: pytest.Capture
         target = tmp_path / "stories" / "test_found.py"
         assert main(["shrink", str(seed), "--runs", "3", "--write", str(target)]) == 1
     assert "assert found.violation is None" in target.read_text()
+
+
+def test_a_run_that_is_told_to_end_says_what_was_done_and_leaves_no_process() -> None:
+    command = [sys.executable, "-m", "holdfast.simulation", "run", "--seeds", "100000", "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+
+        def children() -> list[str]:
+            return Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+
+        try:
+            wait_until(lambda: len(children()) >= 2, 60, "the processes that play are there")
+            started = children()
+            running.send_signal(signal.SIGTERM)
+            said, _ = running.communicate(timeout=120)
+        finally:
+            running.kill()
+    assert running.returncode == INTERRUPTED
+    assert "interrupted after" in said
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in started), what="they are gone")
