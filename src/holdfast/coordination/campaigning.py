@@ -49,6 +49,7 @@ class Silence:
         self._looked_at = float("-inf")
         self._until: float | None = None
         self._was_there = False
+        self._was_silent = False
 
     def observe(self, look: Look) -> bool:
         now = self._timing.clock()
@@ -58,13 +59,19 @@ class Silence:
             self._until = look.promised_until
         elif self._until is None or was_away or (look.mark is not None and look.mark != self._mark):
             self._until = now + self._timing.ttl_s
-        elif look.mark is None and self._was_there and now < self._until - self._timing.ttl_s * EARLY_SHARE:
+        elif look.mark is None and self._was_there and self._was_dropped(now):
             # It may have been renewed since the last look, up to this moment.
             self._until = now + self._timing.ttl_s
         self._was_there = look.mark is not None
         if look.mark is not None:
             self._mark = look.mark
-        return now >= self._until
+        self._was_silent = now >= self._until
+        return self._was_silent
+
+    def _was_dropped(self, now: float) -> bool:
+        """By somebody: before its time, or when its time was over and yet it was there."""
+        assert self._until is not None, "it was there at an earlier look"
+        return self._was_silent or now < self._until - self._timing.ttl_s * EARLY_SHARE
 
     def left_s(self) -> float:
         if self._until is None:

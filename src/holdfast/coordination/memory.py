@@ -209,7 +209,7 @@ class MemoryCoordination:
         sent_at = self.timing.clock()
         await self._link.arrive()
         cluster = self._cluster
-        if cluster.record != look.record or (proof == "silence" and self._mark() not in (None, look.mark)):
+        if cluster.record != look.record or (proof == "silence" and self._mark() != look.mark):
             return None
         epoch = 1 if cluster.record is None else cluster.record.epoch + 1
         record = TermRecord(epoch, address, doubtful=proof == "guess")
