@@ -185,10 +185,12 @@ class Checkers:
         log = engine.log
         settled = log is not None and log.index == log.durable
         taken = spans_of(engine.state)
+        if not taken.keys() <= engine.state.segments.keys():
+            self.report("I9", f"{machine.name} keeps bytes of segments that are mounted no more", machine.name)
         for handle, allocator in engine.primary.allocators.items():
             free = [(start, start + size) for start, size in allocator.free_ranges()]
             at = 0
-            for start, end in sorted(taken[handle] + free):
+            for start, end in sorted([*taken.get(handle, []), *free]):
                 if start < at or (settled and start > at):
                     what = "two own" if start < at else "nobody owns"
                     self.report(

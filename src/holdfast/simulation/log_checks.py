@@ -6,6 +6,7 @@ master must hold at the same index, and can look into the clients to see who sti
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -202,8 +203,8 @@ class LogChecks:
 
 
 def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:
-    """What objects, grants and quarantine occupy, by segment."""
-    taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
+    """What objects, grants and quarantine occupy, by segment; also of segments that are not there."""
+    taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
     live = state.catalogue.live()
     live = live[(state.catalogue.flags[live] & MASKED) == 0]
     for handle, offsets, lengths in ranges_of(state, live) if len(live) else []:
