@@ -14,7 +14,7 @@ from aetcd import rpc
 
 from holdfast.coordination.etcd import EtcdCoordination
 from holdfast.coordination.finding import find_leader
-from holdfast.coordination.interface import CoordinationLost, Leader
+from holdfast.coordination.interface import CoordinationLost, Leader, Term
 from holdfast.coordination.opening import open_coordination
 from holdfast.errors import BadValue, NotAuthorized
 from tests.contract.servers import Server, start_etcd
@@ -38,39 +38,49 @@ async def guarded_etcd(tmp_path: Path) -> AsyncIterator[Server]:
         server.end()
 
 
-async def test_user_and_password_are_used_and_a_token_that_ran_out_is_renewed(guarded_etcd: Server) -> None:
-    where = f"etcd://127.0.0.1:{guarded_etcd.port}/c"
-    url = f"{where}?user=root&password=p%26ss%20word"
-    coordination = await open_coordination(url)
+def address_of(server: Server) -> str:
+    return f"etcd://127.0.0.1:{server.port}/c"
+
+
+def with_password(server: Server) -> str:
+    return f"{address_of(server)}?user=root&password=p%26ss%20word"
+
+
+@pytest_asyncio.fixture
+async def expired(guarded_etcd: Server) -> AsyncIterator[tuple[EtcdCoordination, Term]]:
+    """A leader with one batch in the log, whose token has just run out."""
+    coordination = await open_coordination(with_password(guarded_etcd))
     assert isinstance(coordination, EtcdCoordination)
     try:
         term = await soon(coordination.campaign("one:7070"))
         await append_all(term, 1, [b"a"])
         coordination._channel._token = "this one ran out"
-        await append_all(term, 2, [b"b"])
-        assert await read_log(coordination, 0, 2) == [(1, b"a"), (2, b"b")]
-        assert await asyncio.to_thread(find_leader, url, 5.0) == Leader(1, "one:7070")
-        for wrong in (where, f"{where}?user=root&password=guessed"):
-            with pytest.raises(NotAuthorized):
-                await open_coordination(wrong)
-            with pytest.raises(NotAuthorized):
-                await asyncio.to_thread(find_leader, wrong, 5.0)
+        yield coordination, term
     finally:
         await coordination.close()
 
 
-async def test_requests_that_meet_the_end_of_a_token_together_all_go_on(guarded_etcd: Server) -> None:
-    url = f"etcd://127.0.0.1:{guarded_etcd.port}/c?user=root&password=p%26ss%20word"
-    coordination = await open_coordination(url)
-    assert isinstance(coordination, EtcdCoordination)
-    try:
-        term = await soon(coordination.campaign("one:7070"))
-        await append_all(term, 1, [b"a"])
-        coordination._channel._token = "this one ran out"
-        found = await soon(asyncio.gather(*(read_log(coordination, 0, 1) for _ in range(8))))
-        assert found == [[(1, b"a")]] * 8
-    finally:
-        await coordination.close()
+async def test_user_and_password_are_used_and_a_token_that_ran_out_is_renewed(
+    guarded_etcd: Server, expired: tuple[EtcdCoordination, Term]
+) -> None:
+    coordination, term = expired
+    await append_all(term, 2, [b"b"])
+    assert await read_log(coordination, 0, 2) == [(1, b"a"), (2, b"b")]
+    assert await asyncio.to_thread(find_leader, with_password(guarded_etcd), 5.0) == Leader(1, "one:7070")
+    where = address_of(guarded_etcd)
+    for wrong in (where, f"{where}?user=root&password=guessed"):
+        with pytest.raises(NotAuthorized):
+            await open_coordination(wrong)
+        with pytest.raises(NotAuthorized):
+            await asyncio.to_thread(find_leader, wrong, 5.0)
+
+
+async def test_requests_that_meet_the_end_of_a_token_together_all_go_on(
+    expired: tuple[EtcdCoordination, Term],
+) -> None:
+    coordination, _ = expired
+    found = await soon(asyncio.gather(*(read_log(coordination, 0, 1) for _ in range(8))))
+    assert found == [[(1, b"a")]] * 8
 
 
 @pytest.fixture

@@ -52,15 +52,8 @@ class Scheduler:
         self._entered: Owner | None = None
         """Whose clock and chance are in place."""
 
-    def at(
-        self,
-        when_ns: int,
-        run: Callable[[], object],
-        owner: Owner | None = None,
-        handle: Cancellable | None = None,
-    ) -> None:
-        self._order += 1
-        heappush(self._heap, (max(self.now_ns, when_ns), self._order, run, owner, handle))
+    def at(self, when_ns: int, run: Callable[[], object], owner: Owner | None = None) -> None:
+        self.after(max(0, when_ns - self.now_ns), run, owner)
 
     def after(
         self,
