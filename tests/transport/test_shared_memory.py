@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadValue, Unreachable
-from holdfast.transport.shared_memory import CHUNK, SMALL_COPY, Mapping, address_of, copy_in, copy_out, create_memory
+from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, address_of
+from holdfast.transport.shared_memory import SMALL_COPY, Mapping, copy_in, copy_out, create_memory
 
 SIZE = 4 << 20
 
@@ -39,7 +40,7 @@ def test_the_address_of_bytes_that_cannot_be_written_is_found() -> None:
     assert ctypes.string_at(address_of(memoryview(text)[5:]), 5) == b"bytes"
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, SMALL_COPY - 1, SMALL_COPY, CHUNK, 2 * CHUNK + 3])
+@pytest.mark.parametrize("size", [0, 1, 100, SMALL_COPY - 1, SMALL_COPY, CHUNK, 2 * CHUNK + 3, SHARED_FROM + 77_777])
 @pytest.mark.parametrize("checksum", [True, False])
 def test_what_is_copied_in_comes_out_with_the_checksum_of_all_its_bytes(size: int, checksum: bool) -> None:
     data = os.urandom(size)

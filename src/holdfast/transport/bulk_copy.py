@@ -1,0 +1,190 @@
+"""Copies of many bytes, with their checksum on the way; two threads share one where there are two cores for it.
+
+One core cannot keep the memory busy: two of them copy 1.7 times as fast. The second thread is one for the whole
+process, it is asked only when it is idle, and it takes chunk by chunk what has not been taken yet: where it comes late
+or not at all, the caller has done the work by then and does not wait for it. When a copy returns or raises, nobody
+writes any more (I11).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from queue import SimpleQueue
+
+import xxhash
+
+CHUNK = 256 << 10
+"""Copied and then hashed while it is still in the cache: both sides of it fit into a second-level cache, and it is
+long enough that giving up the GIL for each does not matter. Against memcpy: 1 MiB 0.75, 512 KiB 0.81, 256 KiB 0.86."""
+SHARED_CHUNK = 1 << 20
+"""What one of two threads takes at a time where nothing is hashed."""
+PLAIN_CHUNK = 64 << 20
+SHARED_FROM = 2 << 20
+"""To wake a thread takes as long as to copy some hundred KiB."""
+
+_memmove = ctypes.memmove
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of the stable ABI; `internal` and the array pointers are not looked at."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
+_get_buffer.restype = ctypes.c_int
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
+_release_buffer.restype = None
+
+
+def address_of(buffer: bytes | bytearray | memoryview | mmap.mmap) -> int:
+    """Where the bytes of a contiguous buffer are; good while the caller holds the buffer."""
+    seen = _PyBuffer()
+    _get_buffer(buffer, ctypes.byref(seen), 0)
+    try:
+        return seen.buf or 0
+    finally:
+        _release_buffer(ctypes.byref(seen))
+
+
+def copy_bulk(target: memoryview, source: memoryview, checksum: bool) -> int:
+    """The checksum of the copy, or 0 where none is wanted. The callers hold both views, so that neither memory goes
+    away while the GIL is given up."""
+    size = source.nbytes
+    if size >= SHARED_FROM:
+        return SharedCopy(target, source, checksum).run()
+    to, from_ = address_of(target), address_of(source)
+    if not checksum:
+        for start in range(0, size, PLAIN_CHUNK):
+            _memmove(to + start, from_ + start, min(PLAIN_CHUNK, size - start))
+        return 0
+    digest = xxhash.xxh3_64()
+    for start in range(0, size, CHUNK):
+        count = min(CHUNK, size - start)
+        _memmove(to + start, from_ + start, count)
+        # The copy is hashed, not the original: it is what others will read, whatever happens to the original.
+        digest.update(target[start : start + count])
+    return digest.intdigest() or 1
+
+
+class SharedCopy:
+    """One copy of which two threads take the chunks in order. The caller's thread hashes, in order as well."""
+
+    __slots__ = ("_copied", "_digest", "_from", "_helping", "_size", "_starts", "_step", "_target", "_to")
+
+    def __init__(self, target: memoryview, source: memoryview, checksum: bool) -> None:
+        self._target = target
+        self._to, self._from = address_of(target), address_of(source)
+        self._size = source.nbytes
+        self._step = CHUNK if checksum else SHARED_CHUNK
+        self._starts = iter(range(0, self._size, self._step))
+        """What nobody has taken: taking one is a single step of the interpreter."""
+        self._copied: set[int] = set()
+        self._helping = threading.Lock()
+        """Held by the second thread while it may write."""
+        self._digest = xxhash.xxh3_64() if checksum else None
+
+    def run(self) -> int:
+        """To be called by the one who holds the views."""
+        try:
+            _hand.offer(self)
+            return self._copy_and_hash()
+        except BaseException:
+            # An interrupt. What it stops is stopped for both.
+            for _ in self._starts:
+                pass
+            self._wait_for_the_other()
+            raise
+
+    def help(self) -> None:
+        """The second thread's part."""
+        if self._helping.acquire(blocking=False):
+            try:
+                self._take_chunks()
+            finally:
+                self._helping.release()
+
+    def _take_chunks(self) -> None:
+        for start in self._starts:
+            self._copy(start)
+
+    def _copy(self, start: int) -> None:
+        _memmove(self._to + start, self._from + start, min(self._step, self._size - start))
+        self._copied.add(start)
+
+    def _copy_and_hash(self) -> int:
+        digest, step = self._digest, self._step
+        front = 0
+        while front < self._size:
+            if front in self._copied:
+                if digest is not None:
+                    digest.update(self._target[front : front + step])
+                front += step
+            elif (start := next(self._starts, None)) is not None:
+                self._copy(start)
+            else:
+                # Its last chunk is all that is missing.
+                self._wait_for_the_other()
+                if front not in self._copied:
+                    self._copy(front)
+        return (digest.intdigest() or 1) if digest is not None else 0
+
+    def _wait_for_the_other(self) -> None:
+        """Until it has left; nothing is there to be taken any more, so it does not come back."""
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                with self._helping:
+                    break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+
+class Hand:
+    """The second thread of this process: started when it is first wanted, there until the process ends."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """There is no such thread, as in a forked child, whatever it was doing in the parent."""
+        self._busy = threading.Lock()
+        self._wanted: SimpleQueue[SharedCopy] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def offer(self, copy: SharedCopy) -> None:
+        """Have it helped with, if the thread is idle and there is a core for it."""
+        if len(os.sched_getaffinity(0)) < 2 or not self._busy.acquire(blocking=False):
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="holdfast-copy", daemon=True)
+            self._thread.start()
+        self._wanted.put(copy)
+
+    def _work(self) -> None:
+        while True:
+            self._wanted.get().help()
+            self._busy.release()
+
+
+_hand = Hand()
+os.register_at_fork(after_in_child=_hand.forget)
