@@ -158,6 +158,20 @@ def test_silence_ends_at_the_deadline(master: FakeMaster, connect: Connect) -> N
             call()
 
 
+def test_a_silent_master_is_left_for_the_next_and_is_not_asked_again_before(
+    node: Served, master: FakeMaster, connect: Connect
+) -> None:
+    """I10: a stopped process takes new connections, and each costs the time that it takes to give one up."""
+    with FakeMaster(node) as next_one:
+        cache = connect(f"{master.address},{next_one.address}")
+        assert cache.exists("key") is False
+        greeted = len(master.asked(m.Hello))
+        master.judge = lambda request: Act.SILENCE
+        assert cache.exists("key") is False
+        assert next_one.asked(m.Exists)
+        assert len(master.asked(m.Hello)) == greeted
+
+
 def test_a_change_of_unknown_outcome_is_uncertain_and_a_read_is_not(master: FakeMaster, connect: Connect) -> None:
     cache = hurry(connect(master.address), 0.8)
     master.judge = lambda request: Act.USUAL if isinstance(request, m.Hello) else Act.DO_AND_DROP

@@ -22,6 +22,17 @@ def test_given_addresses_are_tried_in_turn_and_a_hint_goes_first() -> None:
     assert not masters.looks_up
 
 
+def test_a_master_whose_connection_ended_is_tried_last_however_it_was_found() -> None:
+    masters = Masters("a:1,b:2,c:3")
+    masters.hinted("b:2")
+    assert masters.candidates() == ["b:2", "a:1", "c:3"]
+    for _ in range(2):
+        masters.lost("b:2")
+        assert masters.candidates() == ["c:3", "a:1", "b:2"]
+    masters.lost("unix:@somewhere")
+    assert masters.candidates() == ["c:3", "a:1", "b:2"]
+
+
 async def test_coordination_is_asked_each_time_the_primary_is_lost() -> None:
     masters = Masters("memory://whereabouts?cluster=prod")
     assert masters.looks_up

@@ -36,6 +36,8 @@ class AsyncRunner:
         self._masters = masters
         self._tls = tls
         self._channel: AsyncChannel | None = None
+        self._address = ""
+        """Of the master that welcomed us last."""
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, "holdfast")
@@ -126,6 +128,7 @@ class AsyncRunner:
                 return channel
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
             masters = self._masters
+            masters.lost(self._address)
             known = await asyncio.to_thread(masters.candidates) if masters.looks_up else masters.candidates()
             for address in known:
                 try:
@@ -138,6 +141,7 @@ class AsyncRunner:
                     masters.failed()
                     masters.hinted(error.hint)
                     continue
+                self._address = address
                 self._core.welcomed(self._channel.welcome)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     self._channel.close()

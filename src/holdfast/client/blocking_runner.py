@@ -33,6 +33,8 @@ class Runner:
         self._masters = masters
         self._tls = tls
         self._channel: Channel | None = None
+        self._address = ""
+        """Of the master that welcomed us last."""
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
@@ -102,6 +104,7 @@ class Runner:
                 if not self._channel.closed:
                     return self._channel
                 self._channel.close()
+                self._masters.lost(self._address)
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
             for address in self._masters.candidates():
                 try:
@@ -113,7 +116,7 @@ class Runner:
                     self._masters.hinted(error.hint)
                     continue
                 self._core.welcomed(channel.welcome)
-                self._channel = channel
+                self._channel, self._address = channel, address
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     channel.close()
                 self._core.check_open()

@@ -66,6 +66,11 @@ class Masters:
         """The first one did not help: begin with the next one."""
         self._turn += 1
 
+    def lost(self, address: str) -> None:
+        """The connection to that one ended: it is tried last. A stopped process takes new ones, and says nothing."""
+        if address in self._given:
+            self._turn = self._given.index(address) + 1
+
 
 class Round:
     """One round of knocking at those that may lead. Whoever names another is believed once: that one is next."""

@@ -37,7 +37,8 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self._minding: asyncio.TimerHandle | None = None
-        self._silences = 0
+        self._heard_at = 0.0
+        self._asked_for_sign = False
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -80,7 +81,8 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     async def call(self, message: Message, deadline: float) -> Message:
         """The reply, possibly `Failed`. Raises as the blocking channel's `call` does."""
-        left = deadline - now_seconds()
+        now = now_seconds()
+        left = deadline - now
         if left <= 0:
             raise Unreachable("the deadline passed before the request was sent; nothing was changed")
         if self.closed or self._transport is None:
@@ -89,13 +91,14 @@ class AsyncChannel(asyncio.BufferedProtocol):
         outgoing = frame(request_id, told_timeout_ms(left), encode(message))
         # 0 is the greeting's, and later the server's own word about the connection.
         self._next_id = request_id + 1 if request_id < LAST_ID else 1
+        if not self._waiting:  # Until now nothing was expected of it.
+            self._heard_at, self._asked_for_sign = now, False
         reply: asyncio.Future[Message] = self._loop.create_future()
         self._waiting[request_id] = reply
         timer = self._loop.call_later(left, self._give_up, reply)
         try:
             self._transport.write(outgoing)
             if self._minding is None and self._silence_seconds < math.inf:
-                self._silences = 0
                 self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
             return await reply
         finally:
@@ -106,16 +109,20 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._minding = None
         if not self._waiting or self.closed or self._transport is None:
             return
-        self._silences += 1
-        if self._silences > 2:
+        wait = self._silence_seconds
+        silent = now_seconds() - self._heard_at
+        if silent < wait:
+            wait -= silent
+        elif self._asked_for_sign:
             self._end(f"{self.address} gives no sign of life")
             return
-        if self._silences > 1:
+        else:
+            self._asked_for_sign = True
             request_id = self._next_id
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
             # Nobody waits for this id: that something came is all that is wanted.
             self._transport.write(frame(request_id, 1, encode(GiveSign())))
-        self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
+        self._minding = self._loop.call_later(wait, self._mind_silence)
 
     def close(self) -> None:
         self._end(f"the connection to {self.address} was closed")
@@ -140,7 +147,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self._buffer.filled(count)
-        self._silences = 0
+        self._heard_at, self._asked_for_sign = now_seconds(), False
         try:
             while (found := self._buffer.next_frame()) is not None:
                 reply = self._waiting.get(found[0])
