@@ -220,8 +220,7 @@ class Catalogue:
             return []
         slots = self._fill_rows(keys, columns)
         self.on_disk += int(np.count_nonzero(columns["flags"] & ON_DISK))
-        for oid, slot in zip(columns["ids"].tolist(), slots, strict=True):
-            self.by_id.bind_one(oid, slot)
+        self.by_id.bind_any(columns["ids"].astype(np.uint64), slots)
         return slots
 
     def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:

@@ -41,12 +41,22 @@ class IdIndex:
 
     def bind_one(self, oid: ObjectId, slot: int) -> None:
         number = oid >> PAGE_BITS
+        self._page(number)[oid & _MASK] = slot
+        self._live[number] += 1
+
+    def bind_any(self, ids: npt.NDArray[np.uint64], slots: Sequence[int]) -> None:
+        """These ids, in any order, now live in these slots."""
+        at_slots = np.array(slots, np.int32)
+        for number, at, chosen in _by_page(ids):
+            np.frombuffer(self._page(number), np.int32)[at] = at_slots[chosen]
+            self._live[number] += len(at)
+
+    def _page(self, number: int) -> array[int]:
         page = self._pages.get(number)
         if page is None:
             page = self._pages[number] = _EMPTY[:]
             self._live[number] = 0
-        page[oid & _MASK] = slot
-        self._live[number] += 1
+        return page
 
     def bind(self, first_id: ObjectId, slots: Sequence[int]) -> None:
         """Ids first_id, first_id + 1, ... now live in these slots."""
@@ -55,11 +65,7 @@ class IdIndex:
             oid = first_id + done
             number, at = oid >> PAGE_BITS, oid & _MASK
             count = min(_PAGE - at, len(slots) - done)
-            page = self._pages.get(number)
-            if page is None:
-                page = self._pages[number] = _EMPTY[:]
-                self._live[number] = 0
-            page[at : at + count] = array("i", slots[done : done + count])
+            self._page(number)[at : at + count] = array("i", slots[done : done + count])
             self._live[number] += count
             done += count
 

@@ -8,9 +8,10 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-from operator import and_, contains
+from operator import and_, contains, setitem
 
 SHARDS = 64
 _MASK = SHARDS - 1
@@ -50,23 +51,27 @@ class KeyIndex:
         if one is not None:
             return bytes(map(one.__contains__, keys))
         # No step of the interpreter a key: what is left is mostly waiting for memory.
-        return bytes(map(contains, map(shards.__getitem__, map(and_, map(hash, keys), repeat(_MASK))), keys))
+        return bytes(map(contains, self._shards_of(keys), keys))
+
+    def _shards_of(self, keys: list[str]) -> Iterator[dict[str, int]]:
+        return map(self._shards.__getitem__, map(and_, map(hash, keys), repeat(_MASK)))
 
     def bind(self, key: str, slot: int) -> None:
         if self._one is None:
             self._shards[hash(key) & _MASK][key] = slot
         else:
             self._one[key] = slot
-            self._mind_size(self._one)
+            if len(self._one) > ONE_DICT_KEYS:
+                self._go_over(self._one)
 
     def bind_many(self, keys: list[str], slots: list[int]) -> None:
         if self._one is not None:
-            self._one.update(zip(keys, slots, strict=True))
-            self._mind_size(self._one)
-            return
-        shards = self._shards
-        for h, key, slot in zip(map(hash, keys), keys, slots, strict=True):
-            shards[h & _MASK][key] = slot
+            if len(self._one) + len(keys) <= ONE_DICT_KEYS:
+                self._one.update(zip(keys, slots, strict=True))
+                return
+            self._go_over(self._one)
+        assert len(keys) == len(slots), "a slot for each key"
+        deque(map(setitem, self._shards_of(keys), keys, slots), maxlen=0)
 
     def unbind(self, keys: Iterable[str]) -> None:
         if self._one is not None:
@@ -77,8 +82,7 @@ class KeyIndex:
         for key in keys:
             del shards[hash(key) & _MASK][key]
 
-    def _mind_size(self, one: dict[str, int]) -> None:
-        if len(one) <= ONE_DICT_KEYS:
-            return
+    def _go_over(self, one: dict[str, int]) -> None:
+        """To many dicts, from this one."""
         self._one, self._shards = None, [{} for _ in range(SHARDS)]
         self.bind_many(list(one), list(one.values()))

@@ -283,6 +283,9 @@ def _sensible(state: State, columns: dict[str, npt.NDArray[Any]], lengths: npt.N
 def _keys(blob: bytes, lengths: npt.NDArray[Any]) -> tuple[list[str], npt.NDArray[np.bool_]]:
     ends = np.cumsum(lengths.astype(np.int64))
     good = np.ones(len(lengths), np.bool_)
+    if blob.isascii():
+        text, places = blob.decode("ascii"), ends.tolist()
+        return [text[start:end] for start, end in zip([0, *places], places, strict=False)], good
     keys: list[str] = []
     start = 0
     for i, end in enumerate(ends.tolist()):
@@ -299,13 +302,15 @@ def _drop_repeated(keys: list[str], ids: npt.NDArray[Any], good: npt.NDArray[np.
     """Two objects with one key or id: the one with the later id stays."""
     chosen = np.flatnonzero(good)
     chosen = chosen[np.argsort(ids[chosen], kind="stable")]
+    in_order = ids[chosen]
+    if (in_order[1:] != in_order[:-1]).all() and len({keys[i] for i in chosen.tolist()}) == len(chosen):
+        return
     latest = {keys[i]: i for i in chosen.tolist()}
     unique = {int(ids[i]): i for i in latest.values()}
-    if len(unique) != len(chosen):
-        kept = np.zeros(len(good), np.bool_)
-        kept[list(unique.values())] = True
-        faults.append(f"{int((good & ~kept).sum())} objects share a key or an id with another")
-        good &= kept
+    kept = np.zeros(len(good), np.bool_)
+    kept[list(unique.values())] = True
+    faults.append(f"{int((good & ~kept).sum())} objects share a key or an id with another")
+    good &= kept
 
 
 def _restore_extras(restored: Restored, head: Head, now: Instant) -> None:
