@@ -36,7 +36,7 @@ from holdfast.coordination.terms import Tenure, TermRecord, Timing
 from holdfast.instant import now_ms, now_seconds
 
 TRIM_ROWS = 32
-POLL_S = (0.002, 0.02)
+POLL_S = (0.005, 0.02)
 FOLLOW_WAIT_S = 0.25
 WATCH_EVERY_S = 0.05
 KILL_WAIT_S = 5.0
