@@ -70,6 +70,15 @@ def test_a_chunk_that_the_other_one_took_and_failed_at_is_copied_all_the_same(ha
     assert target == source
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_the_checksum_is_of_all_bytes_in_order_however_the_two_take_turns(number: int) -> None:
+    size = SIZE + number * 1_000_003
+    source, target = os.urandom(size), bytearray(size)
+    for _ in range(20):
+        assert copy_bulk(memoryview(target), memoryview(source), True) == xxhash.xxh3_64_intdigest(source)
+    assert target == source
+
+
 def test_an_interrupted_copy_raises_only_when_the_other_thread_writes_no_more(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

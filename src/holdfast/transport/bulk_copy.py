@@ -25,6 +25,9 @@ PLAIN_CHUNK = 64 << 20
 SHARED_FROM = 2 << 20
 """To wake a thread takes as long as to copy some hundred KiB."""
 
+LOOKS = 100
+"""So often it is looked whether the other thread is done with its last chunk, before this one sleeps until it is."""
+
 _memmove = ctypes.memmove
 
 
@@ -85,9 +88,21 @@ def copy_bulk(target: memoryview, source: memoryview, checksum: bool) -> int:
 
 
 class SharedCopy:
-    """One copy of which two threads take the chunks in order. The caller's thread hashes, in order as well."""
+    """One copy of which two threads take the chunks in order; whoever finds the next one copied hashes it."""
 
-    __slots__ = ("_copied", "_digest", "_from", "_helping", "_size", "_starts", "_step", "_target", "_to")
+    __slots__ = (
+        "_copied",
+        "_digest",
+        "_from",
+        "_hashed",
+        "_hashing",
+        "_helping",
+        "_size",
+        "_starts",
+        "_step",
+        "_target",
+        "_to",
+    )
 
     def __init__(self, target: memoryview, source: memoryview, checksum: bool) -> None:
         self._target = target
@@ -97,21 +112,30 @@ class SharedCopy:
         self._starts = iter(range(0, self._size, self._step))
         """What nobody has taken: taking one is a single step of the interpreter."""
         self._copied: set[int] = set()
-        self._helping = threading.Lock()
-        """Held by the second thread while it may write."""
         self._digest = xxhash.xxh3_64() if checksum else None
+        self._hashed = 0
+        """So far from the front. Bytes are hashed in order, by one thread at a time."""
+        self._hashing = threading.Lock()
+        self._helping = threading.Lock()
+        """Held by the second thread while it may touch the memory."""
 
     def run(self) -> int:
         """To be called by the one who holds the views."""
         try:
             _hand.offer(self)
-            return self._copy_and_hash()
+            self._take_chunks()
+            self._wait_for_the_other()
+            for start in range(0, self._size, self._step):
+                if start not in self._copied:  # The other one took it, and failed.
+                    self._copy(start)
+            self._hash()
         except BaseException:
             # An interrupt. What it stops is stopped for both.
             for _ in self._starts:
                 pass
             self._wait_for_the_other()
             raise
+        return (self._digest.intdigest() or 1) if self._digest is not None else 0
 
     def help(self) -> None:
         """The second thread's part."""
@@ -124,30 +148,30 @@ class SharedCopy:
     def _take_chunks(self) -> None:
         for start in self._starts:
             self._copy(start)
+            self._hash()
 
     def _copy(self, start: int) -> None:
         _memmove(self._to + start, self._from + start, min(self._step, self._size - start))
         self._copied.add(start)
 
-    def _copy_and_hash(self) -> int:
-        digest, step = self._digest, self._step
-        front = 0
-        while front < self._size:
-            if front in self._copied:
-                if digest is not None:
-                    digest.update(self._target[front : front + step])
-                front += step
-            elif (start := next(self._starts, None)) is not None:
-                self._copy(start)
-            else:
-                # Its last chunk is all that is missing.
-                self._wait_for_the_other()
-                if front not in self._copied:
-                    self._copy(front)
-        return (digest.intdigest() or 1) if digest is not None else 0
+    def _hash(self) -> None:
+        """What is copied and next, unless the other thread is at it; then it sees what was copied meanwhile."""
+        digest, copied = self._digest, self._copied
+        while digest is not None and self._hashed in copied and self._hashing.acquire(blocking=False):
+            try:
+                while self._hashed in copied:
+                    start = self._hashed
+                    digest.update(self._target[start : start + self._step])
+                    self._hashed = start + self._step
+            finally:
+                self._hashing.release()
 
     def _wait_for_the_other(self) -> None:
         """Until it has left; nothing is there to be taken any more, so it does not come back."""
+        for _ in range(LOOKS):
+            if not self._helping.locked():
+                return
+            os.sched_yield()
         interrupt: KeyboardInterrupt | None = None
         while True:
             try:
