@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ from benchmarks.baselines import Dialled, Memory, ServerProcess, raw_bytes
 from benchmarks.measure import DURABLE, Row, Scale, interleaved, ratio_row
 from benchmarks.processes import Cluster, memory_of
 from holdfast.client.blocking import Cache
-from tests.waiting import wait_until
 
 BLOCK = 16 << 20
 COUNT = 8
@@ -23,9 +21,11 @@ LOOPBACK = "raw loopback TCP"
 def run_same_host(scale: Scale) -> list[Row]:
     source, ring = Memory(BLOCK, 1), Memory(BLOCK, COUNT)
     target = Memory(BLOCK, 1)
-    with Cluster("2GiB") as cluster, cluster.connect() as checked, cluster.connect(verify=False) as unchecked:
-        for cache in (checked, unchecked):
-            _warm_up(cache, source)
+    with (
+        Cluster("2GiB") as cluster,
+        cluster.connect_warm() as checked,
+        cluster.connect_warm(verify=False) as unchecked,
+    ):
         puts = interleaved(
             scale.rounds,
             {
@@ -52,13 +52,6 @@ def run_same_host(scale: Scale) -> list[Row]:
             label = f"{verb} 16 MiB, same host, {name}"
             rows.append(ratio_row(label, figures[name], "GB/s", figures["memcpy"], MEMCPY, least, durability))
     return [*rows, view]
-
-
-def _warm_up(cache: Cache, source: Memory) -> None:
-    """A client that has just mapped a node's memory fills in its page tables in the background, which takes a core."""
-    cache.put("warm", source.view)
-    wait_until(lambda: not any(thread.name == "populate" for thread in threading.enumerate()), 60, "it is all mapped")
-    cache.remove("warm", force=True)
 
 
 def _rate(step: Callable[[int], object]) -> float:

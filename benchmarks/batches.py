@@ -14,7 +14,7 @@ VALUE = os.urandom(1024)
 
 def run(scale: Scale) -> list[Row]:
     batches = scale.of(16, 2)
-    with Cluster("2GiB") as cluster, cluster.connect() as writer, cluster.connect() as reader:
+    with Cluster("2GiB") as cluster, cluster.connect_warm() as writer, cluster.connect_warm() as reader:
 
         def names(number: int, batch: int) -> list[str]:
             return [f"batch/{number}/{batch}/{each}" for each in range(BATCH)]

@@ -41,7 +41,7 @@ class Stage:
 def run(scale: Scale) -> list[Row]:
     assert len(key(0)) == KEY_BYTES
     sizes = [2_000, 10_000, 50_000] if scale.quick else [10_000, 100_000, 1_000_000]
-    with Cluster("1GiB") as cluster, ServerProcess(echo) as server, cluster.connect() as cache:
+    with Cluster("1GiB") as cluster, ServerProcess(echo) as server, cluster.connect_warm() as cache:
         cache.exists("there")
         empty = cluster.master_rss()
         with Pinger(cluster.address, server.port) as pinger:

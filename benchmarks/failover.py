@@ -36,7 +36,7 @@ def run(scale: Scale) -> list[Row]:
         with (
             coordination_on(name) as url,
             Cluster("1GiB", masters=2, coordination=url) as cluster,
-            cluster.connect() as cache,
+            cluster.connect_warm() as cache,
         ):
             rows += _puts(scale, name, durability, cluster, cache)
             fill(cache, 10_000)
@@ -47,7 +47,7 @@ def run(scale: Scale) -> list[Row]:
 def run_million(scale: Scale) -> list[Row]:
     """Of a million objects: promotion, outage, a fresh standby, bytes of the log."""
     objects = scale.of(1_000_000, 50_000)
-    with Cluster("1GiB", masters=2, coordination="sqlite") as cluster, cluster.connect() as cache:
+    with Cluster("1GiB", masters=2, coordination="sqlite") as cluster, cluster.connect_warm() as cache:
         fill(cache, objects)
         rows = [_log_row(cluster, objects)]
         wait_for_snapshot(cluster, cache)

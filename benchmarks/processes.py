@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Self
 import holdfast
 from holdfast.cli.processes import PARENT
 from holdfast.client.blocking import Cache
+from tests.waiting import wait_until
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
 START_WITHIN_S = 60.0
@@ -94,6 +96,16 @@ class Cluster:
 
     def connect(self, **options: Any) -> Cache:
         return holdfast.connect(self.address, **{"timeout": 60, **options})
+
+    def connect_warm(self, **options: Any) -> Cache:
+        """A client that has been at work for a moment. One that has just mapped a node's memory fills in its page
+        tables in the background, which takes a core for a second."""
+        cache = self.connect(**options)
+        cache.put("warm", b"up")
+        cache.get("warm")
+        cache.remove("warm", force=True)
+        wait_until(lambda: not any(thread.name == "populate" for thread in threading.enumerate()), 60, "all is mapped")
+        return cache
 
     @property
     def pids(self) -> list[int]:

@@ -27,7 +27,7 @@ def run(scale: Scale) -> list[Row]:
 
 def _alone(scale: Scale, cluster: Cluster, server: ServerProcess, placed: str) -> list[Row]:
     count = scale.of(1000, 100)
-    with Dialled(server.port) as dialled, cluster.connect() as writer, cluster.connect() as reader:
+    with Dialled(server.port) as dialled, cluster.connect_warm() as writer, cluster.connect_warm() as reader:
         there = f"there, {placed}"
         writer.put(there, VALUE)
 
