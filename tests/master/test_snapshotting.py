@@ -29,8 +29,13 @@ class LosesAnswers(MemoryCoordination):
 
     losing = 1
 
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.published: list[bytes] = []
+
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
         await super().publish(name, value, ttl_ms)
+        self.published.append(value)
         if self.losing:
             self.losing -= 1
             raise ReplyLost("no answer came; it may have been written")
@@ -140,6 +145,26 @@ async def test_whoever_gives_up_waiting_for_a_snapshot_leaves_the_log_alone(
         store.faults.delay_s = 0.0
         await is_written(writer, pending, 4)
         assert not task.done()
+
+
+async def test_a_primary_offers_what_it_keeps_and_says_so_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13, found by simulation: the log is trimmed behind its snapshots, so a standby that starts with nothing needs
+    one, and nobody else may have any. What it said as a standby may never have arrived, and is forgotten in time."""
+    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(snapshotting, "OFFER_AGAIN_SECONDS", 0.05)
+    coordination = LosesAnswers(MemoryStore())
+    snapshots = made(coordination, tmp_path)
+    snapshots.store.write(*snapshots.store.take(Standby(State(), Position(batch=7, index=9))))
+    async with writing(coordination) as (writer, pending, _):
+        keeping = asyncio.create_task(snapshots.keep_for_primary(State(), writer, pending))
+        try:
+            await until_true(lambda: len(coordination.published) > 2, "it was offered, and again")
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+    assert msgspec.msgpack.decode(coordination.published[-1], type=Offer) == Offer("here", "here:7070", 7)
 
 
 async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

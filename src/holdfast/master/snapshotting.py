@@ -35,7 +35,9 @@ PREFIX = "snapshots/"
 LOOK_SECONDS = 2.0
 FETCH_SECONDS = 30.0
 FRESH_MS = 60_000
-"""A standby's word about its snapshot is good for so long; it repeats it."""
+"""A master's word about its snapshot is good for so long."""
+OFFER_AGAIN_SECONDS = 10.0
+"""It is repeated so often: the last one may have been lost, and whoever offers none may be the only one to have one."""
 
 
 class Offer(msgspec.Struct, array_like=True):
@@ -65,6 +67,8 @@ class Snapshots:
         """Those that somebody waits for."""
         self.log_bytes = 0
         """Of the log since the last snapshot, as this master applied or wrote it."""
+        self._offered = 0
+        self._offer_again_at = 0.0
 
     def _newest(self) -> int:
         kept = self.store.kept()
@@ -136,7 +140,14 @@ class Snapshots:
 
     async def _offer(self, batch: int) -> None:
         offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch))
+        again_at = now_seconds() + OFFER_AGAIN_SECONDS
         await self._coordination.publish(PREFIX + self._name, offer, FRESH_MS)
+        self._offered, self._offer_again_at = batch, again_at
+
+    async def _offer_newest(self) -> None:
+        newest = self._newest()
+        if newest and (newest != self._offered or now_seconds() >= self._offer_again_at):
+            await self._offer(newest)
 
     async def offers(self) -> list[Offer]:
         """Of the other masters, the newest first."""
@@ -195,8 +206,8 @@ class Snapshots:
             try:
                 if self.store.directory is not None and self.log_bytes >= self._every_bytes:
                     await self.write(standby())
-                elif self._newest():
-                    await self._offer(self._newest())
+                else:
+                    await self._offer_newest()
                 await self._share()
             except HoldfastError as error:
                 log.error("no snapshot was written; the log grows until one is", why=str(error))
@@ -213,6 +224,8 @@ class Snapshots:
                 if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
                     # Twice as long as a standby waits: there seems to be none.
                     await self.write_by_child(state, writer, pending)
+                else:
+                    await self._offer_newest()
                 await self._share()
                 through = self.store.trim_through()
                 if through > trimmed:
