@@ -52,6 +52,23 @@ def test_a_copy_that_nobody_helps_with_is_whole(hand: Hand, checksum: bool) -> N
     assert target == source
 
 
+def test_a_process_that_gets_no_thread_copies_alone_and_asks_again_later(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        asked.append(None)
+        raise RuntimeError("can't start new thread")
+
+    asked: list[None] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    source, target = os.urandom(SIZE), bytearray(SIZE)
+    for _ in range(2):
+        assert copy_bulk(memoryview(target), memoryview(source), True) == xxhash.xxh3_64_intdigest(source)
+    assert target == source
+    assert len(asked) == 2
+
+
 def test_help_that_comes_when_all_is_done_writes_nothing(hand: Hand) -> None:
     """I11: the range may be somebody else's by then."""
     source, target = os.urandom(SIZE), bytearray(SIZE)

@@ -200,8 +200,13 @@ class Hand:
         if len(os.sched_getaffinity(0)) < 2 or not self._busy.acquire(blocking=False):
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="holdfast-copy", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="holdfast-copy", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # No thread is to be had here or now: the caller copies alone.
+                self._busy.release()
+                return
+            self._thread = thread
         self._wanted.put(copy)
 
     def _work(self) -> None:
