@@ -167,6 +167,30 @@ async def test_a_primary_offers_what_it_keeps_and_says_so_again(
     assert msgspec.msgpack.decode(coordination.published[-1], type=Offer) == Offer("here", "here:7070", 7)
 
 
+async def test_a_newest_snapshot_that_is_damaged_where_it_is_kept_is_passed_over_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13, I18, found by simulation: the log reaches back to the older one, so a new standby can follow from there."""
+    coordination = MemoryCoordination(MemoryStore())
+    theirs = Snapshots(SnapshotStore(tmp_path / "theirs"), coordination, "there", "there:7070", "", every_bytes=1)
+    for batch in (7, 9):
+        theirs.store.write(*theirs.store.take(Standby(State(), Position(batch=batch, index=batch))))
+        await theirs._offer(batch)
+    newest = theirs.store.kept()[0].path
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    ours = made(coordination, tmp_path / "ours")
+
+    async def fetch(_: Snapshots, offer: Offer, batch: int) -> None:
+        assert offer.name == "there"
+        kept = next(one for one in theirs.store.kept() if one.batch == batch)
+        ours.store.write(batch, kept.path.read_bytes())
+
+    monkeypatch.setattr(Snapshots, "fetch", fetch)
+    await ours.fetch_newest()
+    assert [one.batch for one in ours.store.kept()] == [7]
+    await coordination.close()
+
+
 async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     """I18."""
     coordination = MemoryCoordination(MemoryStore())

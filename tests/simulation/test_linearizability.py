@@ -43,6 +43,13 @@ def test_a_put_that_the_log_holds_stood_on_what_was_there() -> None:
         assert possible(calls, in_log=(1, 2)) is False
 
 
+def test_a_put_in_memory_may_find_one_in_its_way_that_is_lost_and_another_put_may_not() -> None:
+    """I1: whoever asks for no more than memory is told of no more than that (seed 17440 was no broken promise)."""
+    for durability, allowed in (("memory", True), (None, False)):
+        lost, refused = call(1, "put", 0, 1, durability="memory"), call(2, "put", 2, 3, False, durability)
+        assert possible([lost, refused, read(9, 10, 0)], in_log=()) is allowed
+
+
 def test_reads_at_the_same_time_as_a_put_may_see_either() -> None:
     calls = [call(1, "put", 0, 10), read(1, 2, 0), read(3, 4, 1), read(5, 6, 1)]
     assert possible(calls, in_log=(1,))

@@ -25,7 +25,7 @@ from holdfast.replication.batches import Position
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
-from holdfast.replication.snapshots import dump
+from holdfast.replication.snapshots import CorruptSnapshot, dump
 from holdfast.replication.standby import Standby
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import expect
@@ -46,6 +46,8 @@ class Offer(msgspec.Struct, array_like=True):
     name: str
     address: str
     batch: int
+    older: int = 0
+    """The one before, if it is kept too: the log reaches back to it, for when the newest turns out to be damaged."""
 
 
 class Snapshots:
@@ -139,7 +141,8 @@ class Snapshots:
             forked.set_exception(failure)
 
     async def _offer(self, batch: int) -> None:
-        offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch))
+        older = next((one.batch for one in self.store.kept() if one.batch < batch), 0)
+        offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch, older))
         again_at = now_seconds() + OFFER_AGAIN_SECONDS
         await self._coordination.publish(PREFIX + self._name, offer, FRESH_MS)
         self._offered, self._offer_again_at = batch, again_at
@@ -161,39 +164,46 @@ class Snapshots:
                 log.warning("an offer of a snapshot was passed over", name=name, why=str(error))
         return sorted((o for o in offers if o.name != self._name), key=lambda o: o.batch, reverse=True)
 
-    async def fetch(self, offer: Offer) -> int:
-        """Keep a verified copy of another master's snapshot."""
+    async def fetch(self, offer: Offer, batch: int) -> None:
+        """Keep a verified copy of another master's snapshot through that batch."""
         deadline = now_seconds() + FETCH_SECONDS
         hello = Hello(fresh_id(), self._token, looks=True)
         channel = await AsyncChannel.open(offer.address, hello, deadline)
         try:
             content = bytearray()
             while True:
-                request = FetchSnapshot(offer.batch, len(content))
+                request = FetchSnapshot(batch, len(content))
                 piece = expect(await channel.call(request, deadline), SnapshotPiece)
                 content += piece.content
                 if len(content) >= piece.size_bytes or not piece.content:
                     break
         finally:
             channel.close()
-        if piece.batch != offer.batch or len(content) != piece.size_bytes:
-            raise TryAgain(
-                f"{offer.name} no longer keeps its snapshot through batch {offer.batch}; another is looked for"
-            )
-        await asyncio.to_thread(self.store.write, offer.batch, bytes(content))
-        return offer.batch
+        if piece.batch != batch or len(content) != piece.size_bytes:
+            raise TryAgain(f"{offer.name} no longer keeps its snapshot through batch {batch}; another is looked for")
+        await asyncio.to_thread(self.store.write, batch, bytes(content))
 
     async def fetch_newest(self) -> None:
-        """From whoever has a newer one than this master."""
+        """From whoever has a newer one than this master, that is sound."""
         for offer in await self.offers():
-            if offer.batch > self._newest():
-                try:
-                    await self.fetch(offer)
-                    self.log_bytes = 0
-                    log.info("snapshot fetched", of=offer.name, batch=offer.batch)
+            try:
+                if await self._fetch_sound(offer):
                     return
-                except HoldfastError as error:
-                    log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
+            except HoldfastError as error:
+                log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
+
+    async def _fetch_sound(self, offer: Offer) -> bool:
+        for batch in (offer.batch, offer.older):
+            if batch > self._newest():
+                try:
+                    await self.fetch(offer, batch)
+                except CorruptSnapshot as error:
+                    log.error("a snapshot is damaged where it is kept", of=offer.name, batch=batch, why=str(error))
+                else:
+                    self.log_bytes = 0
+                    log.info("snapshot fetched", of=offer.name, batch=batch)
+                    return True
+        return False
 
     async def _share(self) -> None:
         if self.store.unshared:

@@ -103,8 +103,11 @@ def steps_in_log(call: Call, key: str, in_log: set[tuple[str, int]], left: set[t
     operation = call.operation
     known = (key, operation.size_bytes)
     puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many")
-    if puts and operation.durability == "memory" and known not in in_log and call.result:
-        return  # Lost, as it may be, with all that was not durable below it; so nobody was shown it.
+    in_memory = puts and operation.durability == "memory" and call.outcome == "done"
+    if in_memory and (known not in in_log or not call.result):
+        # Lost, as it may be, with all that was not durable below it; so nobody was shown it, but others who asked for
+        # no more than this: what such a put found in its way may be lost as well.
+        return
     if key in operation.keys or operation.verb == "remove_all":
         yield from steps_of(call, key)
     if puts and known in left:
