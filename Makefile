@@ -54,7 +54,8 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
-	$(BIN)/python -m pytest -m thorough tests/simulation
+	# A dump of what runs, after 100 s, may crash the interpreter that runs it.
+	$(BIN)/python -m pytest -m thorough -o faulthandler_timeout=0 tests/simulation
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
