@@ -129,6 +129,28 @@ def test_an_interrupted_copy_raises_only_when_the_other_thread_writes_no_more(
     assert bytes(target).count(0) > SIZE - 2 * CHUNK, "nothing further was taken"
 
 
+def test_however_often_it_is_interrupted_it_waits_for_the_other_thread(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: somebody presses Ctrl-C again while the first one is waited for."""
+    copy = SharedCopy(memoryview(bytearray(SIZE)), memoryview(bytes(SIZE)), True)
+    copy._helping.acquire()
+    pressed: list[None] = []
+
+    def press_again() -> None:
+        pressed.append(None)
+        if len(pressed) > 3:
+            copy._helping.release()
+            monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "sched_yield", press_again)
+    with pytest.raises(KeyboardInterrupt):
+        copy._wait_for_the_other()
+    assert len(pressed) == 4
+    assert next(copy._starts, None) is None
+
+
 def test_a_forked_child_copies_without_the_parents_thread() -> None:
     source, target = os.urandom(SIZE), bytearray(SIZE)
     copy_bulk(memoryview(target), memoryview(source), True)
