@@ -55,7 +55,7 @@ check: apt $(STAMP) ## format, lint, types, imports, tests
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
 	# A dump of what runs, after 100 s, may crash the interpreter that runs it.
-	$(BIN)/python -m pytest -m thorough -o faulthandler_timeout=0 tests/simulation
+	$(BIN)/python -m pytest -m thorough -o faulthandler_timeout=0 --numprocesses auto tests/simulation
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
