@@ -19,7 +19,7 @@ from pathlib import Path
 
 import holdfast
 from benchmarks.measure import Row, Scale, least_row, most_row
-from benchmarks.processes import Cluster
+from benchmarks.processes import Cluster, wait_until_mapped
 from holdfast.client.blocking import Cache
 from tests.contract.servers import start_etcd
 from tests.waiting import wait_until
@@ -122,6 +122,7 @@ def _concurrent(scale: Scale, name: str, durability: str, cluster: Cluster, valu
     async def all_of_them() -> float:
         async with holdfast.connect_async(cluster.address, timeout=60) as cache:
             await cache.put("warm", value)
+            await asyncio.to_thread(wait_until_mapped)
 
             async def work(who: int) -> None:
                 for number in range(each):

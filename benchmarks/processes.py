@@ -104,7 +104,7 @@ class Cluster:
         cache.put("warm", b"up")
         cache.get("warm")
         cache.remove("warm", force=True)
-        wait_until(lambda: not any(thread.name == "populate" for thread in threading.enumerate()), 60, "all is mapped")
+        wait_until_mapped()
         return cache
 
     @property
@@ -164,7 +164,14 @@ def apart(servers: list[int]) -> Iterator[None]:
 
 def _place(pid: int, cores: set[int]) -> None:
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cores)
+        # A thread that has ended since needs no place.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
+
+
+def wait_until_mapped() -> None:
+    """Until this process's clients have filled in the page tables of what they have mapped."""
+    wait_until(lambda: not any(thread.name == "populate" for thread in threading.enumerate()), 60, "all is mapped")
 
 
 def memory_of(pid: int | str = "self", field: str = "VmRSS") -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.master import lookout
-from holdfast.master.lookout import Lookout
-from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
+from holdfast.master.lookout import CROWDED_SECONDS, Lookout
+from holdfast.transport.patience import UNCROWDED_SECONDS
 
 
 class Turned(asyncio.AbstractEventLoop):

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.transport import looking
-from holdfast.transport.looking import Ear
-from holdfast.transport.patience import CROWDED_SECONDS
+from holdfast.transport.looking import AWAKE_SECONDS, CROWDED_SECONDS, GLANCE_SECONDS, Ear
 
 
 def _now() -> float:
@@ -77,3 +76,38 @@ def test_in_a_crowd_it_does_not_give_way_but_sleeps(
     # The clock would raise if it were read again: this one goes straight to sleep, and finds the byte there.
     assert ear.receive(memoryview(bytearray(9)), 100.001) == 1
     assert len(gave_way) == 1
+
+
+@pytest.mark.parametrize(
+    ("took", "looks_for"), [(AWAKE_SECONDS / 2, AWAKE_SECONDS), (5 * AWAKE_SECONDS, GLANCE_SECONDS)]
+)
+def test_it_looks_as_long_as_the_last_reply_made_worth_while(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch, took: float, looks_for: float
+) -> None:
+    ours, theirs = pair
+    now = 100.0
+    monkeypatch.setattr(looking, "_clock", lambda _: now)
+
+    def give_way() -> None:
+        nonlocal now
+        now += 10e-6
+
+    monkeypatch.setattr(looking, "_give_way", give_way)
+    ear = Ear(ours, 5.0)
+    # The first reply comes while it sleeps, so long after it was asked for.
+    sleep = ear._poll
+
+    def slept(milliseconds: float) -> object:
+        nonlocal now
+        if milliseconds:
+            theirs.sendall(b"1")
+            now = 100.0 + took
+        return sleep(milliseconds)
+
+    ear._poll = slept
+    assert ear.receive(memoryview(bytearray(9)), now) == 1
+    began, ear._poll = now, sleep
+    ear._sleep_ms = 0
+    with pytest.raises(BlockingIOError):
+        ear.receive(memoryview(bytearray(9)), now)
+    assert now - began == pytest.approx(looks_for, rel=0.2)

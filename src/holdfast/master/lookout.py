@@ -12,7 +12,11 @@ import os
 from collections.abc import Callable
 
 from holdfast.instant import now_seconds
-from holdfast.transport.patience import CROWDED_SECONDS, UNCROWDED_SECONDS
+from holdfast.transport.patience import UNCROWDED_SECONDS
+
+CROWDED_SECONDS = 30e-6
+"""A look that took longer than this gave its core to somebody else. Then no core sleeps that would have to wake, and
+who gives way waits for whole turns of the others: it is better to be woken."""
 
 
 class Lookout:

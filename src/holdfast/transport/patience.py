@@ -23,8 +23,5 @@ SILENCE_SECONDS = 1.0
 """A stopped process keeps its connections open, so one that says nothing for this long is asked for a sign of life,
 and given up if none comes for as long again. A master gives one at once, even while it makes a put wait."""
 
-CROWDED_SECONDS = 30e-6
-"""A look that took longer than this gave its core to somebody else. Then no core sleeps that would have to wake, and
-who gives way waits for whole turns of the others: it is better to be woken."""
 UNCROWDED_SECONDS = 0.02
-"""For so long nobody looks then."""
+"""For so long nobody looks for the next bytes after a look in which somebody else took the core."""
