@@ -1,15 +1,19 @@
-"""The watch of etcd ends whenever it is told to, so that it can be made again at another member."""
+"""The watch of etcd ends whenever it is told to, so that it can be made again at another member; what follows it reads
+once for each change, and not once more to find nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
+from holdfast.coordination.etcd import FOLLOW_EVERY_S, EtcdCoordination
 from holdfast.coordination.etcd_channel import EtcdChannel
 from holdfast.coordination.locations import parse_location
-from tests.contract.stories import soon
+from tests.contract.servers import Server
+from tests.contract.stories import append_all, read_log, soon
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5, 20])
@@ -30,3 +34,27 @@ async def test_a_watch_at_a_member_that_says_nothing_ends_when_another_is_turned
         with pytest.raises(asyncio.CancelledError):  # That of the call, which whoever watches takes for its end.
             await soon(watching)
         await channel.close()
+
+
+async def test_a_follower_of_a_busy_log_reads_several_batches_at_once(etcd_server: Server) -> None:
+    place = parse_location(f"etcd://127.0.0.1:{etcd_server.port}/busy", "busy")
+    one, two = EtcdCoordination(place, 5000), EtcdCoordination(place, 5000)
+    await one.open()
+    await two.open()
+    term = await soon(one.campaign("one:7070"))
+    reads, read = 0, two._channel.read
+
+    async def counted(method: Any, request: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(method, request)
+
+    two._channel.read = counted  # type: ignore[method-assign]
+    following = asyncio.create_task(read_log(two, 0, 100))
+    began = two.timing.clock()
+    await append_all(term, 1, [b"batch"] * 100)
+    assert await soon(following) == [(number, b"batch") for number in range(1, 101)]
+    # One each 10 ms; the leader is not looked for here, and the place of the log's end is asked for once.
+    assert reads <= (two.timing.clock() - began) / FOLLOW_EVERY_S + 4
+    await one.close()
+    await two.close()

@@ -44,6 +44,8 @@ log = logging.getLogger("holdfast.coordination")
 TRIM_KEYS = 512
 WATCH_AGAIN_S = 0.2
 READ_KEYS = (4, 1024)
+FOLLOW_EVERY_S = 0.01
+"""A follower reads no oftener: under load a read brings several batches, and costs what one of them would."""
 
 
 class EtcdCoordination:
@@ -182,15 +184,21 @@ class EtcdCoordination:
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         limit = READ_KEYS[0]
+        seen = -1
+        rested_at = 0.0
 
         async def read(after: int) -> Batches:
-            nonlocal limit
-            seen = self._log_changes.count
+            nonlocal limit, seen, rested_at
+            await self._log_changes.beyond(seen, self.look_every_s)
+            await asyncio.sleep(max(0.0, rested_at - self.timing.clock()))
+            seen_before, seen = self._log_changes.count, -1
             start = self._keys.batch(after + 1)
             answer = await self._read(get(start, range_end=self._keys.log_end, limit=limit))
+            rested_at = self.timing.clock() + FOLLOW_EVERY_S
             kvs = found(answer, 0)
+            if len(kvs) < limit:  # All there was: more is not looked for before something changes.
+                seen = seen_before
             if not kvs:
-                await self._log_changes.beyond(seen, self.look_every_s)
                 return []
             if self._keys.index(kvs[0].key) != after + 1:
                 raise Compacted(self._keys.index(kvs[0].key))

@@ -1,4 +1,8 @@
-"""One RPC connection to a master for asyncio code: pipelined, on a protocol of its own."""
+"""One RPC connection to a master for asyncio code: pipelined, on a protocol of its own.
+
+Many coroutines at once are the usual case: what they ask for in one turn of the loop goes out together, and one timer
+minds all their deadlines.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +37,15 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self.closed = False
         self._reason = f"the connection to {address} was closed"
         self._buffer = FrameBuffer()
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Message], float]] = {}
+        """By request: where its reply goes, and until when it is waited for."""
+        self._gathered: list[bytes] = []
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self._minding: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        """When the timer rings: no deadline is earlier."""
         self._heard_at = 0.0
         self._asked_for_sign = False
         self._loop = asyncio.get_running_loop()
@@ -94,16 +103,49 @@ class AsyncChannel(asyncio.BufferedProtocol):
         if not self._waiting:  # Until now nothing was expected of it.
             self._heard_at, self._asked_for_sign = now, False
         reply: asyncio.Future[Message] = self._loop.create_future()
-        self._waiting[request_id] = reply
-        timer = self._loop.call_later(left, self._give_up, reply)
-        try:
+        if self._waiting or self._gathered:
+            self._gather(outgoing)
+        else:
             self._transport.write(outgoing)
-            if self._minding is None and self._silence_seconds < math.inf:
-                self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
+        self._waiting[request_id] = reply, deadline
+        if deadline < self._due:
+            self._ring_at(deadline, left)
+        if self._minding is None and self._silence_seconds < math.inf:
+            self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
+        try:
             return await reply
         finally:
-            timer.cancel()
             self._waiting.pop(request_id, None)
+
+    def _gather(self, outgoing: bytes) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._send_gathered)
+        self._gathered.append(outgoing)
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if self._transport is not None and not self.closed:
+            self._transport.write(b"".join(gathered))
+
+    def _ring_at(self, deadline: float, left: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = self._loop.call_later(left, self._give_up_late)
+
+    def _give_up_late(self) -> None:
+        """The earliest deadline has come. Those who wait may have others by now."""
+        now, self._due, self._timer = now_seconds(), math.inf, None
+        for reply, deadline in self._waiting.values():
+            if reply.done():
+                continue
+            if deadline <= now:
+                text = f"{self.address} did not answer in time; the request may have been done"
+                reply.set_exception(DeadlineExceeded(text))
+            else:
+                self._due = min(self._due, deadline)
+        if self._due < math.inf:
+            self._ring_at(self._due, self._due - now)
 
     def _mind_silence(self) -> None:
         self._minding = None
@@ -127,12 +169,6 @@ class AsyncChannel(asyncio.BufferedProtocol):
     def close(self) -> None:
         self._end(f"the connection to {self.address} was closed")
 
-    def _give_up(self, reply: asyncio.Future[Message]) -> None:
-        if not reply.done():
-            reply.set_exception(
-                DeadlineExceeded(f"{self.address} did not answer in time; the request may have been done")
-            )
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         connected = transport.get_extra_info("socket")
@@ -150,10 +186,10 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._heard_at, self._asked_for_sign = now_seconds(), False
         try:
             while (found := self._buffer.next_frame()) is not None:
-                reply = self._waiting.get(found[0])
+                waiter = self._waiting.get(found[0])
                 # Absent or done: that caller's deadline has passed.
-                if reply is not None and not reply.done():
-                    self._deliver(reply, found[2])
+                if waiter is not None and not waiter[0].done():
+                    self._deliver(waiter[0], found[2])
         except BadRequest as error:
             # A frame over the limit: nothing after it can be trusted.
             self._end(f"{self.address} sent what is no reply ({error})")
@@ -170,10 +206,11 @@ class AsyncChannel(asyncio.BufferedProtocol):
             return
         self.closed = True
         self._reason = reason
-        if self._minding is not None:
-            self._minding.cancel()
+        for timer in (self._minding, self._timer):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-        for reply in self._waiting.values():
+        for reply, _ in self._waiting.values():
             if not reply.done():
                 reply.set_exception(ReplyLost(f"{reason}; the request was sent and may have been done"))
