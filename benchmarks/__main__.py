@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import msgspec
 
@@ -25,6 +26,7 @@ from benchmarks import (
     torment,
 )
 from benchmarks.measure import Row, Scale
+from benchmarks.wakeful import awake
 
 THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "single": single_keys.run,
@@ -49,18 +51,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Measure this machine; medians, ratios in one run.")
     parser.add_argument("--only", choices=THEMES, action="append", help="only this theme; may be given again")
     parser.add_argument("--quick", action="store_true", help="see that it works; the figures mean little")
+    parser.add_argument("--awake", action="store_true", help="keep cores from sleeping, as on a machine of one's own")
     parser.add_argument("--json", action="store_true", help="rows as JSON on standard output")
     given = parser.parse_args()
     scale = Scale(given.quick)
     rows: list[Row] = []
-    for name in given.only or THEMES:
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
-        measured = THEMES[name](scale)
-        rows += measured
-        if not given.json:
-            print("\n".join(_lines(measured)), flush=True)
+    with awake() if given.awake else nullcontext():
+        for name in given.only or THEMES:
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            measured = THEMES[name](scale)
+            rows += measured
+            if not given.json:
+                print("\n".join(_lines(measured)), flush=True)
     if given.json:
-        found = {"machine": _machine(), "quick": given.quick, "rows": rows}
+        found = {"machine": _machine(), "quick": given.quick, "awake": given.awake, "rows": rows}
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     missed = [row.name for row in rows if row.reached is False]
     print(f"{_machine()}; {len(missed)} of {len(rows)} rows missed their target", file=sys.stderr)
