@@ -1,5 +1,9 @@
 """The primary's writer: cuts batches, appends them one after another, and says what became durable.
 
+Those whose answers have just gone out often come straight back. Cut without them, the next batch would take the other
+half of the crowd only, and each half would wait for two appends. So where an append takes milliseconds the writer
+waits a moment until as many are there again.
+
 A batch whose fate is unknown is appended again, byte for byte, until it is known. A refusal ends the term: what
 was applied and not made durable is never rolled back; the process starts over as a standby and follows the log.
 """
@@ -20,6 +24,9 @@ from holdfast.replication.pending import PendingLog
 log = structlog.get_logger("holdfast.log")
 PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
+GATHER_SECONDS = 0.002
+LEAST_APPEND_MS = 1.5
+"""A log that takes a batch sooner than this is not waited for: the next batch is soon enough."""
 
 
 class LogWriter:
@@ -31,14 +38,17 @@ class LogWriter:
         self._wake = asyncio.Event()
         self._at_boundary: list[Callable[[Position], None]] = []
         self._finishing = False
+        self._enough = 0
+        """As many are waited for to wait for the log; 0 while nobody is waited for."""
         self.batches = 0
         self.bytes = 0
         self.append_ms = 0.0
         """How long an append takes, on average lately."""
 
     def rouse(self) -> None:
-        """There is something to write."""
-        self._wake.set()
+        """There is something to write. Whoever will wait for it is counted after this."""
+        if self._pending.waiting + 1 >= self._enough:
+            self._wake.set()
 
     def at_boundary(self, then: Callable[[Position], None]) -> None:
         """Call `then` at a moment when the state is exactly what the batches through that position hold; the last of
@@ -64,7 +74,7 @@ class LogWriter:
     def finish(self) -> None:
         """Let `run` return when everything there is has been written."""
         self._finishing = True
-        self.rouse()
+        self._wake.set()
 
     async def flush(self) -> None:
         """Write everything there is."""
@@ -77,9 +87,25 @@ class LogWriter:
             self.append_ms = 0.9 * self.append_ms + 0.1 * took_ms if self.batches else took_ms
             self.batches += 1
             self.bytes += len(batch)
+            waited = self._pending.waiting
             self._pending.is_durable(position, batch)
             self._durable()
+            await self._gather(waited - self._pending.waiting)
         self._boundary()
+
+    async def _gather(self, released: int) -> None:
+        """Until those who have just been answered are back, or a moment has passed."""
+        if released < 2 or self.append_ms < LEAST_APPEND_MS or self._finishing:
+            return
+        self._enough = self._pending.waiting + released
+        self._wake.clear()
+        most = min(GATHER_SECONDS, self.append_ms / 2000)
+        timer = asyncio.get_running_loop().call_later(most, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+            self._enough = 0
 
     async def _append(self, number: int, batch: bytes) -> None:
         pause = PAUSE_SECONDS
