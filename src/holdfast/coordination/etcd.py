@@ -194,10 +194,9 @@ class EtcdCoordination:
             seen_before, seen = self._log_changes.count, -1
             start = self._keys.batch(after + 1)
             answer = await self._read(get(start, range_end=self._keys.log_end, limit=limit))
-            rested_at = self.timing.clock() + FOLLOW_EVERY_S
             kvs = found(answer, 0)
             if len(kvs) < limit:  # All there was: more is not looked for before something changes.
-                seen = seen_before
+                seen, rested_at = seen_before, self.timing.clock() + FOLLOW_EVERY_S
             if not kvs:
                 return []
             if self._keys.index(kvs[0].key) != after + 1:
