@@ -7,7 +7,9 @@ import functools
 import signal
 import subprocess
 import sys
+from concurrent.futures import process as futures_process
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -122,7 +124,9 @@ def test_the_commands_say_what_they_found(tmp_path: Path, capsys: pytest.Capture
     assert "assert found.violation is None" in target.read_text()
 
 
-def test_a_run_that_is_told_to_end_says_what_was_done_and_leaves_no_process() -> None:
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_a_run_that_is_told_to_end_says_what_was_done_and_leaves_no_process(processes: int) -> None:
+    """At whatever moment: while they start, or when all are there, with the one that keeps track of them."""
     command = [sys.executable, "-m", "holdfast.simulation", "run", "--seeds", "100000", "--jobs", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
 
@@ -130,7 +134,7 @@ def test_a_run_that_is_told_to_end_says_what_was_done_and_leaves_no_process() ->
             return Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
 
         try:
-            wait_until(lambda: len(children()) >= 2, 60, "the processes that play are there")
+            wait_until(lambda: len(children()) >= processes, 60, "so many processes are there")
             started = children()
             running.send_signal(signal.SIGTERM)
             said, _ = running.communicate(timeout=120)
@@ -139,3 +143,15 @@ def test_a_run_that_is_told_to_end_says_what_was_done_and_leaves_no_process() ->
     assert running.returncode == INTERRUPTED
     assert "interrupted after" in said
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in started), what="they are gone")
+
+
+def test_an_interrupt_while_the_processes_start_ends_them_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = futures_process._ExecutorManagerThread.start
+
+    def interrupted(self: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(self)
+
+    monkeypatch.setattr(futures_process._ExecutorManagerThread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(play_seeds([1, 2], 2)))

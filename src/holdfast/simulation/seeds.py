@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import islice
 
 from holdfast.simulation.drawing import draw
@@ -15,6 +16,7 @@ from holdfast.simulation.runs import Run, run
 from holdfast.simulation.script import Script, Shape
 
 WAITING_PER_PROCESS = 3
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def cores() -> int:
@@ -41,7 +43,8 @@ def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
     # A fork of a process with threads may never go on; a process started anew always does.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
-        under_way: set[Future[Run]] = {pool.submit(run, one) for one in islice(left, jobs * WAITING_PER_PROCESS)}
+        with _uninterrupted():  # The first one starts all processes.
+            under_way: set[Future[Run]] = {pool.submit(run, one) for one in islice(left, jobs * WAITING_PER_PROCESS)}
         while under_way:
             done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
             under_way |= {pool.submit(run, one) for one in islice(left, len(done))}
@@ -49,6 +52,16 @@ def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
                 yield future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Whoever is told to end meanwhile ends after it: a pool that has started by half can be neither used nor ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def prepare() -> None:
@@ -60,4 +73,5 @@ def prepare() -> None:
 def _prepare_worker() -> None:
     # Ctrl-C goes to every process of the terminal; only the first one has something to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     prepare()
