@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -11,13 +11,7 @@ from holdfast.errors import DeadlineExceeded, ReplyLost
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello, Presence
 from holdfast.transport.async_channel import AsyncChannel
-from transport.scripted import Peer, Serve, servers, soon
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Serve], str]]:
-    with servers() as start:
-        yield start
+from transport.scripted import Peer, Serve, soon
 
 
 async def test_what_is_asked_in_one_turn_of_the_loop_is_written_at_once(scripted: Callable[[Serve], str]) -> None:

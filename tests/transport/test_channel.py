@@ -18,13 +18,7 @@ from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.channel import Channel
 from holdfast.transport.patience import told_timeout_ms
 from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, frame
-from transport.scripted import WELCOME, Peer, Serve, servers, soon
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Serve], str]]:
-    with servers() as start:
-        yield start
+from transport.scripted import WELCOME, Peer, soon
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

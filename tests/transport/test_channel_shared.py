@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,7 @@ from holdfast import errors
 from holdfast.messages.requests import Exists, Failed, Hello, ListKeys, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
-from transport.scripted import Peer, Serve, servers, soon
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Serve], str]]:
-    with servers() as start:
-        yield start
+from transport.scripted import Peer, soon
 
 
 def test_replies_out_of_order_find_their_callers(scripted: Any) -> None:

@@ -22,6 +22,7 @@ from holdfast.transport.patience import UNCROWDED_SECONDS
 from holdfast.transport.tls import Stream
 
 AWAKE_SECONDS = 2e-3
+"""As long as a master takes for a batch of some hundred keys."""
 GLANCE_SECONDS = 100e-6
 CROWDED_SECONDS = 300e-6
 """A peer that answers gives the core back sooner than this. Whoever keeps it longer is busy with something else, on
