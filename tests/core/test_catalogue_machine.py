@@ -189,6 +189,7 @@ class Machine(RuleBasedStateMachine):
         state = self.world.state
         held = {key for key in state.catalogue.keys if key is not None and state.catalogue.by_key.slot_of(key) >= 0}
         assert held == set(self.model)
+        self.world.check_shown()
         self.world.check()
 
     @rule()

@@ -26,6 +26,8 @@ from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.wire.codec import expect
+from holdfast.wire.shown import FIRST_PLACES
+from tests.core.shown import fingerprints_in, show
 
 T = TypeVar("T", bound=Message)
 CLIENT = 7
@@ -58,6 +60,18 @@ class World:
         self.late: list[Message] = []
         self.told: dict[int, int] = {}
         self.commands: list[tuple[int, str, bytes]] = []
+        self._shown = show(self.state.catalogue, FIRST_PLACES)
+
+    def check_shown(self) -> None:
+        """Clients of the same machine see the keys that there are."""
+        if self.state.catalogue.shown is None:  # Of a state that was promoted since.
+            self._shown = show(self.state.catalogue, FIRST_PLACES)
+        shown, words = self._shown
+        while shown.catch_up():
+            pass
+        catalogue = self.state.catalogue
+        slots = catalogue.by_key.slots_of([key for key in catalogue.keys if key is not None])
+        assert fingerprints_in(words) == sorted(catalogue.key_hash_at[slot] for slot in slots if slot >= 0)
 
     @property
     def state(self) -> State:

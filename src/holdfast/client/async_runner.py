@@ -22,6 +22,7 @@ from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel
+from holdfast.transport.shown_keys import ShownKeys, shown_by
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ class AsyncRunner:
         self._channel: AsyncChannel | None = None
         self._address = ""
         """Of the master that welcomed us last."""
+        self.shown: ShownKeys | None = None
+        """The keys of that master, if it shows them to us."""
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, "holdfast")
@@ -143,6 +146,8 @@ class AsyncRunner:
                     continue
                 self._address = address
                 self._core.welcomed(self._channel.welcome)
+                if self._channel.welcome.shown:
+                    self.shown = await asyncio.to_thread(shown_by, self._channel)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     self._channel.close()
                 self._core.check_open()
@@ -184,6 +189,7 @@ class AsyncRunner:
         finally:
             core.closed = CLOSED_TEXT
             core.leases.clear()
+            self.shown = None
             if self._channel is not None:
                 self._channel.close()
             # Unmapping waits for the threads that fill in page tables, which the loop should not.
@@ -228,6 +234,7 @@ class AsyncRunner:
                     return
 
     def leave_to_parent(self) -> None:
+        self.shown = None
         self._core.leave_to_parent()
 
 

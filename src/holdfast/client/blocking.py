@@ -204,15 +204,20 @@ class Cache:
 
     def exists(self, key: str, *, touch: bool = False) -> bool:
         """Is it stored? `touch` also leases it and marks it as used, as a read does."""
-        deadline = now_seconds() + self.timeout
+        checked_key(key)
         touch = bool(touch)
-        reply = self._runner.at_once(Exists([checked_key(key)], touch), deadline)
+        if not touch and (shown := self._runner.shown) is not None and (there := shown.has(key)) is not None:
+            return there
+        deadline = now_seconds() + self.timeout
+        reply = self._runner.at_once(Exists([key], touch), deadline)
         if type(reply) is Presence:
             return reply.found == b"\1"
         return self._run(asking.exists(self._core, key, touch, deadline), deadline)
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)
+        if not touch and (shown := self._runner.shown) is not None and (there := shown.has_each(listed)) is not None:
+            return there
         deadline = now_seconds() + self.timeout
         return self._run(asking.exists_many(self._core, listed, bool(touch), deadline), deadline)
 

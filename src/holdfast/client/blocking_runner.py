@@ -17,6 +17,7 @@ from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
+from holdfast.transport.shown_keys import ShownKeys, shown_by
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class Runner:
         self._channel: Channel | None = None
         self._address = ""
         """Of the master that welcomed us last."""
+        self.shown: ShownKeys | None = None
+        """The keys of that master, if it shows them to us."""
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
@@ -117,6 +120,7 @@ class Runner:
                     continue
                 self._core.welcomed(channel.welcome)
                 self._channel, self._address = channel, address
+                self.shown = shown_by(channel)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     channel.close()
                 self._core.check_open()
@@ -160,10 +164,12 @@ class Runner:
                 core.closed = CLOSED_TEXT
                 core.leases.clear()
                 core.bytes.close()
+                self.shown = None
                 if self._channel is not None:
                     self._channel.close()
 
     def leave_to_parent(self) -> None:
+        self.shown = None
         self._core.leave_to_parent()
 
 

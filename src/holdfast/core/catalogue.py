@@ -8,7 +8,7 @@ array operation over the columns; single values go through memoryviews, which ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from holdfast.core.id_index import IdIndex
 from holdfast.core.keys import KeyIndex
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
 from holdfast.instant import Instant
+
+if TYPE_CHECKING:
+    from holdfast.core.shown_keys import ShownKeys
 
 Slots = npt.NDArray[np.intp]
 Words = npt.NDArray[np.uint64]
@@ -103,6 +106,8 @@ class Catalogue:
         self.count = 0
         self.longest = 0
         """No object here is or was larger."""
+        self.shown: ShownKeys | None = None
+        """Where a primary shows which keys there are."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
@@ -185,6 +190,8 @@ class Catalogue:
         self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
+        if self.shown is not None:
+            self.shown.show_one(slot)
         return slot
 
     def insert_many(
@@ -244,6 +251,8 @@ class Catalogue:
                 named[slot] = key
         self.by_key.bind_many(keys, slots)
         self.count += len(keys)
+        if self.shown is not None:
+            self.shown.show(at)
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:
@@ -254,6 +263,8 @@ class Catalogue:
         for slot in slots:
             named[slot] = None
         self.by_key.unbind(gone)
+        if self.shown is not None:
+            self.shown.hide(np.array(slots, np.intp))
         if len(slots) == 1:
             self.by_id.unbind((self.id_at[slots[0]],))
             self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
@@ -308,6 +319,11 @@ class Catalogue:
             in_memory = sum(place.kind == MEMORY for place in self.replicas(slot))
             if 0 < in_memory < self.wanted_at[slot]:
                 self.lacking[slot] = None
+
+    def is_shown(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of these slots hold an object that is to be seen."""
+        shown: npt.NDArray[np.bool_] = self.flags[start:stop] & (LIVE | MASKED) == LIVE
+        return shown
 
     def live(self) -> Slots:
         return np.flatnonzero(self.flags[: self.top] & LIVE)

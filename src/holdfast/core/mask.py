@@ -44,6 +44,8 @@ class Mask:
                 self._slot_at.setdefault(place.segment, {})[place.offset] = slot
         catalogue.by_key.unbind(keys)
         catalogue.flags[slots] |= MASKED
+        if catalogue.shown is not None:
+            catalogue.shown.hide(slots)
         for handle, offsets in fresh.items():
             starts = self._starts.setdefault(handle, [])
             starts += offsets
@@ -62,6 +64,8 @@ class Mask:
             del self._by_key[key]
             catalogue.by_key.bind(key, slot)
             flags[slot] &= ~MASKED
+            if catalogue.shown is not None:
+                catalogue.shown.show_one(slot)
             for place in catalogue.replicas(slot):
                 self._forget_place(place.segment, place.offset)
         return masked

@@ -86,6 +86,8 @@ class Engine:
         """Called when there is something to write."""
         self.on_urgent: Callable[[], None] = lambda: None
         """Called when a lease was renewed that was about to end."""
+        self.on_durable: Callable[[], None] = lambda: None
+        """Called when records have become durable."""
         self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
         """Called with records of sessions and segments before they are applied."""
         self._durability = durability
@@ -315,6 +317,7 @@ class Engine:
             self._deliver(now)
         if self._freed and self._parked and now < self.leads_until():
             self._retry_parked(now)
+        self.on_durable()
 
     def _retry_parked(self, now: Instant) -> None:
         """Decide waiting puts again, oldest first; each that still finds no room evicts some more."""

@@ -67,7 +67,7 @@ async def _serve(settings: MasterSettings) -> int:
     coordination = await _coordination(settings, stopped)
     if stopped.is_set():
         return 0
-    server = RpcServer(settings.name, settings.token, settings.busy_poll_us)
+    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, shows=True)
     try:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)

@@ -23,6 +23,7 @@ from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader,
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer, Engine, Waiting
 from holdfast.master.lookout import Lookout
+from holdfast.master.showing import Showing, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
@@ -40,7 +41,7 @@ log = structlog.get_logger("holdfast.master")
 class RpcServer:
     """What the connections share: the engine of a primary, who is connected, and how often each verb was asked."""
 
-    def __init__(self, name: str, token: str, busy_poll_us: int = 0) -> None:
+    def __init__(self, name: str, token: str, busy_poll_us: int = 0, shows: bool = False) -> None:
         self.engine: Engine | None = None
         self.leader_hint = ""
         self.name = name
@@ -62,6 +63,9 @@ class RpcServer:
         self._host = this_host()
         self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
+        self._shows = shows and may_show()
+        self._showing: Showing | None = None
+        """To clients of this machine."""
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
@@ -73,6 +77,8 @@ class RpcServer:
         else:
             path = "\0" + self._local
             self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
+            if self._shows:
+                self._showing = Showing()
         self._ticking = asyncio.create_task(self._tick())
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
@@ -81,14 +87,23 @@ class RpcServer:
         # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
         return self.engine is not None and self.engine.waits_for_log
 
+    def changed(self) -> None:
+        """Requests were decided: what they changed is shown in a moment."""
+        if self._showing is not None:
+            self._showing.changed()
+
     def lead(self, engine: Engine) -> None:
         """From now on requests are decided here."""
         self.engine = engine
+        if self._showing is not None:
+            self._showing.lead(engine)
 
     def follow(self, why: str) -> None:
         """From now on they are not. Whoever waits for an answer asks the next primary: what is not durable here
         was promised to nobody, and the connection's end tells that its fate is unknown."""
         engine, self.engine = self.engine, None
+        if self._showing is not None:
+            self._showing.follow()
         if engine is None:
             return
         engine.refuse_parked(self.not_leading(why))
@@ -108,6 +123,8 @@ class RpcServer:
                 again = self.engine.tick(now_ms()) if self.engine is not None else False
             except Exception:
                 log.exception("upkeep failed; it is tried again")
+            if self._showing is not None:
+                self._showing.tick(now_ms())
             # Between two steps of an eviction, requests get their turn.
             await asyncio.sleep(0.001 if again else self.tick_seconds)
 
@@ -122,6 +139,9 @@ class RpcServer:
             self.engine.refuse_parked(Stopping("the master is stopping; nothing was stored. Try again"))
         for connection in list(self.connections.values()):
             connection.transport.close()
+        if self._showing is not None:
+            self._showing.close()
+            self._showing = None
         for _ in range(100):
             if not self.connections:
                 break
@@ -156,7 +176,7 @@ class RpcServer:
                 older.transport.abort()
                 self.engine.connection_lost(older.number)
             self.controls[hello.client] = connection
-        state, rules = self.engine.state, self.engine.primary.rules
+        state, rules, showing = self.engine.state, self.engine.primary.rules, self._showing
         return Welcome(
             log_id=state.log_id,
             epoch=state.epoch,
@@ -168,6 +188,8 @@ class RpcServer:
             topology=state.topology,
             host=self._host,
             local=self._local,
+            shown=showing.name if showing is not None else "",
+            shown_secret=showing.secret if showing is not None else b"",
         )
 
 
@@ -251,6 +273,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.heard()
                 self.transport.write(out[0] if len(out) == 1 else b"".join(out))
                 out.clear()
+            self._server.changed()
 
     def _open(self) -> bool:
         given = self._frames.take(len(PREAMBLE))

@@ -189,6 +189,9 @@ class Welcome(Message, tag=96):
     """Identity of the master's machine."""
     local: str = ""
     """The abstract Unix socket on which it also listens: half the cost of TCP for a client on the same machine."""
+    shown: str = ""
+    """Another one, at which it hands out the memory in which it shows its keys, to who says the secret."""
+    shown_secret: bytes = b""
 
 
 class Failed(Message, tag=97):

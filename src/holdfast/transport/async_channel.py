@@ -166,6 +166,11 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._transport.write(frame(request_id, 1, encode(GiveSign())))
         self._minding = self._loop.call_later(wait, self._mind_silence)
 
+    @property
+    def descriptor(self) -> int:
+        assert self._transport is not None, "it has been welcomed"
+        return int(self._transport.get_extra_info("socket").fileno())
+
     def close(self) -> None:
         self._end(f"the connection to {self.address} was closed")
 

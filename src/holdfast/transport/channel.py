@@ -125,6 +125,10 @@ class Channel:
             raise
         return channel
 
+    @property
+    def descriptor(self) -> int:
+        return self._socket.fileno()
+
     def close(self) -> None:
         if self.closed and self._socket.fileno() == -1:
             return

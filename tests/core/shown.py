@@ -1,0 +1,29 @@
+"""A table of keys in plain memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.catalogue import Catalogue, Words
+from holdfast.core.shown_keys import ShownKeys
+from holdfast.wire.shown import GONE, MASK
+
+
+def show(
+    catalogue: Catalogue, places: int, words: int = 1 << 17, memory: Words | None = None
+) -> tuple[ShownKeys, Words]:
+    """The catalogue's keys from now on, and the memory that they are in. Tables have `places` at the least."""
+    if memory is None:
+        memory = np.zeros(words, np.uint64)
+
+    def discard(first: int, stop: int) -> None:
+        memory[max(first, places) : stop] = 0
+
+    shown = catalogue.shown = ShownKeys(catalogue, memory, discard)
+    return shown, memory
+
+
+def fingerprints_in(words: Words) -> list[int]:
+    places = int(words[MASK]) + 1
+    table = words[places : 2 * places]
+    return sorted(table[table > GONE].tolist())
