@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.messages.shapes import Message
 
@@ -41,6 +41,27 @@ class LeaveMaster:
     hint: str = ""
 
 
+class Begun(Protocol):
+    """A request that was sent, and whose reply is not needed yet."""
+
+    def drop(self) -> None:
+        """The reply will not be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Send this to the master, and give what `Reply` is asked with; go on meanwhile. It fails as a `Message` does."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply to what was sent ahead, when it has come; failing as a `Message` does."""
+
+    begun: Begun
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Send this to the master and give the reply, by an instant (in seconds) of its own; as a `Message` otherwise."""
@@ -59,5 +80,5 @@ class Pause:
     until: Callable[[], bool]
 
 
-Effect: TypeAlias = Message | Sleep | Work | LeaveMaster | Call | Pause
+Effect: TypeAlias = Message | Ahead | Reply | Sleep | Work | LeaveMaster | Call | Pause
 Operation: TypeAlias = Generator[Effect, Any, T]

@@ -18,10 +18,10 @@ from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MA
 from holdfast.client.core import Core
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
 from holdfast.coordination.whereabouts import Masters
-from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
+from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
-from holdfast.transport.async_channel import AsyncChannel
+from holdfast.transport.async_channel import AsyncChannel, Begun
 from holdfast.transport.shown_keys import ShownKeys, shown_by
 
 T = TypeVar("T")
@@ -61,7 +61,13 @@ class AsyncRunner:
                     result: object = None
                     if isinstance(effect, Message):
                         channel = await self._connected(deadline)
-                        result = await channel.call(effect, deadline)
+                        result = await channel.begin(effect, deadline).reply()
+                    elif isinstance(effect, Ahead):
+                        channel = await self._connected(deadline)
+                        result = channel.begin(effect.message, deadline)
+                    elif isinstance(effect, Reply):
+                        assert isinstance(effect.begun, Begun), "it was begun here"
+                        result = await effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
                         self._leave(channel, effect.hint)
                     elif isinstance(effect, Work) and effect.bulk:

@@ -7,22 +7,29 @@ looked at key by key, as `get` would.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
 import xxhash
 
-from holdfast.client.core import KEYS_A_REQUEST, Core
+from holdfast.client.core import Core
 from holdfast.client.leases import Lease, LeaseRow
-from holdfast.client.reading import FreshBytes, get, locate, still_there
-from holdfast.effects import BULK_FROM, Operation, Work
-from holdfast.errors import TryAgain, Uncertain, UnknownSegment
+from holdfast.client.reading import FreshBytes, get, locate, still_there, take_over
+from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
+from holdfast.errors import ReplyLost, TryAgain, Uncertain, UnknownSegment, Unreachable
+from holdfast.messages.requests import Locate, Located
 from holdfast.messages.shapes import SegmentPlace
 
 ROUNDS = 3
 """Replicas that a batch asks for before its keys are looked at one by one."""
+
+LEAST_PART = 128
+MOST_PART = 512
+"""Replies to two of these fit into the buffers of a connection that nobody reads at the moment."""
 
 _digest = xxhash.xxh3_64_intdigest
 _until = itemgetter(0)
@@ -32,18 +39,42 @@ _stop = itemgetter(3)
 _checksum = itemgetter(4)
 
 
+@dataclass(slots=True)
+class Part:
+    """Some keys of a batch, and what is known of them."""
+
+    keys: list[str]
+    history: int
+    leases: dict[str, LeaseRow]
+    unknown: list[str]
+    asked_at: float
+    begun: Begun | None = None
+    """The master was asked for the unknown ones."""
+
+
 def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
+    """In parts: while one is copied, the master looks up the next."""
+    if len(keys) < 2 * LEAST_PART:
+        return (yield from _get_part(core, (yield from _ask_for(core, keys)), deadline)) if keys else {}
     result: dict[str, bytes] = {}
-    if len(keys) > KEYS_A_REQUEST:
-        for start in range(0, len(keys), KEYS_A_REQUEST):
-            result.update((yield from _get_some(core, keys[start : start + KEYS_A_REQUEST], deadline)))
-        return result
-    return (yield from _get_some(core, keys, deadline)) if keys else result
+    size = min(MOST_PART, -(-len(keys) // 2))
+    coming: Part | None = None
+    try:
+        for start in range(0, len(keys) + size, size):
+            part, coming = coming, None
+            if start < len(keys):
+                coming = yield from _ask_for(core, keys[start : start + size], ahead=True)
+            if part is not None:
+                result.update((yield from _get_part(core, part, deadline)))
+    finally:
+        if coming is not None and coming.begun is not None:
+            coming.begun.drop()
+    return result
 
 
-def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    history = core.limits.log_id
-    leases, asked = yield from _leases_on(core, keys, deadline)
+def _get_part(core: Core, part: Part, deadline: float) -> Operation[dict[str, bytes]]:
+    keys, history = part.keys, part.history
+    leases, asked = yield from _leases_on(core, part, deadline)
     maps = core.bytes.maps
     remote = not maps.keys() >= {*map(_segment, leases.values())}
     local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases
@@ -72,22 +103,41 @@ def _get_some(core: Core, keys: list[str], deadline: float) -> Operation[dict[st
     return result
 
 
-def _leases_on(core: Core, keys: list[str], deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
-    """Leases on those that are stored, and whether they are in another order than the keys."""
+def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Part]:
+    """What is known of these keys, and, if it is to be sent ahead, the question for the others under way."""
+    history = core.limits.log_id
     kept = [*map(core.leases.by_key.get, keys)]
-    if not any(kept):
-        return (yield from locate(core, list(dict.fromkeys(keys)), deadline)), False
-    now = core.clock()
     leases: dict[str, LeaseRow] = {}
-    unknown: dict[str, None] = {}
-    for key, row in zip(keys, kept, strict=True):
-        if row is not None and now < row[0]:
-            leases[key] = row
-        else:
-            unknown[key] = None
-    if unknown:
-        leases.update((yield from locate(core, list(unknown), deadline)))
-    return leases, bool(unknown)
+    unknown = dict.fromkeys(keys)
+    if any(kept):
+        now = core.clock()
+        leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
+        unknown = dict.fromkeys(key for key in keys if key not in leases)
+    part = Part(keys, history, leases, list(unknown), core.clock())
+    if ahead and unknown:
+        # What cannot be sent now is asked for when its turn comes.
+        with contextlib.suppress(Unreachable):
+            part.begun = yield Ahead(Locate(part.unknown))
+    return part
+
+
+def _leases_on(core: Core, part: Part, deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
+    """Leases on those that are stored, and whether they are in another order than the keys."""
+    leases, unknown = part.leases, part.unknown
+    if not unknown:
+        return leases, False
+    found: dict[str, LeaseRow] | None = None
+    if part.begun is not None:
+        begun, part.begun = part.begun, None
+        try:
+            reply = yield Reply(begun)
+        except (Unreachable, ReplyLost):
+            reply = None
+        if type(reply) is Located and core.limits.log_id == part.history:
+            found = yield from take_over(core, unknown, reply, part.asked_at, part.history, deadline)
+    if found is None:
+        found = yield from locate(core, unknown, deadline)
+    return {**leases, **found} if leases else found, bool(leases)
 
 
 def _copy_mapped(
@@ -112,7 +162,7 @@ def _copy_mapped(
     return result, again
 
 
-class Part(NamedTuple):
+class Fetched(NamedTuple):
     """An object of a batch, and the replica that it is read from now."""
 
     key: str
@@ -134,7 +184,7 @@ def _fetch_remote(
     closer look are named in the answer. Where something was read is noted in `leases`."""
     again: list[str] = []
     for _ in range(ROUNDS):
-        by_node: dict[tuple[str, bool], list[Part]] = {}
+        by_node: dict[tuple[str, bool], list[Fetched]] = {}
         for key, lease in items:
             part = _best_replica(core, key, lease)
             if part is None:
@@ -158,7 +208,7 @@ def _fetch_remote(
     return again + [key for key, _ in items]
 
 
-def _best_replica(core: Core, key: str, lease: Lease) -> Part | None:
+def _best_replica(core: Core, key: str, lease: Lease) -> Fetched | None:
     """The first whose node did not fail a moment ago; None if there is none."""
     found: tuple[SegmentPlace, int] | None = None
     for segment, offset in ((lease.segment, lease.start), *lease.others):
@@ -166,12 +216,12 @@ def _best_replica(core: Core, key: str, lease: Lease) -> Part | None:
         if place is None or core.bytes.is_bad(place):
             continue
         if found is not None:
-            return Part(key, lease, *found, hurried=True)
+            return Fetched(key, lease, *found, hurried=True)
         found = (place, offset)
-    return None if found is None else Part(key, lease, *found, hurried=False)
+    return None if found is None else Fetched(key, lease, *found, hurried=False)
 
 
-def _read_node(core: Core, parts: Sequence[Part], result: dict[str, bytes], deadline: float) -> list[str]:
+def _read_node(core: Core, parts: Sequence[Fetched], result: dict[str, bytes], deadline: float) -> list[str]:
     wanted = []
     values = []
     for part in parts:

@@ -13,10 +13,10 @@ from typing import TypeVar
 from holdfast.client.core import Core
 from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
 from holdfast.coordination.whereabouts import Masters
-from holdfast.effects import Effect, LeaveMaster, Operation, Sleep, Work
+from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
-from holdfast.transport.channel import Channel
+from holdfast.transport.channel import Begun, Channel
 from holdfast.transport.shown_keys import ShownKeys, shown_by
 
 T = TypeVar("T")
@@ -56,6 +56,14 @@ class Runner:
                         if channel is None or channel.closed:
                             channel = self._dial(deadline)
                         result = channel.call(effect, deadline)
+                    elif isinstance(effect, Ahead):
+                        channel = self._channel
+                        if channel is None or channel.closed:
+                            channel = self._dial(deadline)
+                        result = channel.begin(effect.message, deadline)
+                    elif isinstance(effect, Reply):
+                        assert isinstance(effect.begun, Begun), "it was begun here"
+                        result = effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
                         self._leave(channel, effect.hint)
                     else:

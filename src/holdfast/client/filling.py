@@ -46,10 +46,10 @@ def copy_into(mapping: Mapping, offset: int, value: memoryview, checksum: bool) 
 
 
 def fill(
-    core: Core, grant: Grant, values: Sequence[Value], offsets: Sequence[int], deadline: float
+    core: Core, grant: Grant, values: Sequence[Value], sizes: list[int], offsets: Sequence[int], deadline: float
 ) -> Operation[list[int]]:
     """Write all replicas; the checksums of the values (0 where none is kept)."""
-    size = sum(map(len, values))
+    size = sum(sizes)
     checksums: list[int] | None = None
     for piece in grant.ranges:
         # The first replica's writing computes them.
@@ -60,7 +60,7 @@ def fill(
             if mapping is None or grant.void:
                 core.grants.retire(grant, core.clock())
                 raise WriteFailed(GrantTimedOut("the memory that was granted is mapped no more; nothing was stored"))
-            copy = Copying(mapping, piece.offset, values, offsets, wanted)
+            copy = Copying(mapping, piece.offset, values, sizes, offsets, wanted)
             written = copy() if size < BULK_FROM else (yield Work(copy))
         else:
             written = yield from _send(core, grant, piece, values, offsets, wanted, deadline)
@@ -104,12 +104,13 @@ class Copying:
     mapping: Mapping
     base: int
     values: Sequence[Value]
+    sizes: list[int]
     offsets: Sequence[int]
     checksum: bool
 
     def __call__(self) -> list[int]:
         mapping, base, checksum = self.mapping, self.base, self.checksum
-        if len(self.values) > 1 and max(map(len, self.values)) < SMALL_COPY:
+        if len(self.values) > 1 and max(self.sizes) < SMALL_COPY:
             return self._copy_small(mapping.view)
         return [
             copy_into(mapping, base + offset, memoryview(value), checksum)
@@ -118,12 +119,12 @@ class Copying:
 
     def _copy_small(self, view: memoryview) -> list[int]:
         """Many small values: a slice assignment each, which is all that `copy_in` would do for one of them."""
-        base, offsets, values = self.base, self.offsets, self.values
+        base, offsets, values, sizes = self.base, self.offsets, self.values, self.sizes
         try:
-            if offsets[-1] + len(values[-1]) - offsets[0] != sum(map(len, values)):
-                for offset, value in zip(offsets, values, strict=True):
+            if offsets[-1] + sizes[-1] - offsets[0] != sum(sizes):
+                for offset, value, size in zip(offsets, values, sizes, strict=True):
                     start = base + offset
-                    view[start : start + len(value)] = value
+                    view[start : start + size] = value
             else:
                 # They lie side by side, without a gap: a few at a time are joined in the cache and copied as one.
                 for first in range(0, len(values), JOINED):

@@ -51,7 +51,12 @@ class Grant:
 
 def lay_out(sizes: Sequence[int], start: int = 0) -> tuple[list[int], int]:
     """Offsets for objects of these sizes, large ones first so that all are aligned; and where the last one ends."""
-    if max(sizes, default=0) < LARGE_FROM:
+    longest = max(sizes, default=0)
+    if longest < LARGE_FROM:
+        if sizes and min(sizes) == longest:  # All alike, as most batches are.
+            extent = (longest + SMALL_ALIGN - 1) & -SMALL_ALIGN
+            end = start + extent * len(sizes)
+            return [*range(start, end, extent)], end
         extents = [(size + SMALL_ALIGN - 1) & -SMALL_ALIGN for size in sizes]
         offsets = [*accumulate(extents, initial=start)]
         return offsets, offsets.pop()

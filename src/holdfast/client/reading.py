@@ -80,7 +80,7 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
         core.leases.drop(key)
         return None
     if located.others or segment not in core.bytes.settled:
-        row = (yield from _take_over(core, [key], located, sent_at, history, deadline)).get(key)
+        row = (yield from take_over(core, [key], located, sent_at, history, deadline)).get(key)
         return None if row is None else Lease._make(row)
     until = lease_until(sent_at, located.lease_ttl_ms)
     lease = Lease(until, segment, offset, offset + size, checksum, id_, ())
@@ -110,15 +110,16 @@ def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[s
     """Leases on those of the keys that are stored; they are kept for later reads."""
     history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
+    return (yield from take_over(core, keys, located, sent_at, history, deadline))
+
+
+def take_over(
+    core: Core, keys: Sequence[str], located: Located, sent_at: float, history: int, deadline: float
+) -> Operation[dict[str, LeaseRow]]:
+    """The leases that this answer gives, which was asked for at that time and under that history."""
     core.segments.seen = located.topology
     if len(located.rows) != _LOCATED.size * len(keys):
         raise BadRequest(f"the master located {len(located.rows) // _LOCATED.size} keys where {len(keys)} were asked")
-    return (yield from _take_over(core, keys, located, sent_at, history, deadline))
-
-
-def _take_over(
-    core: Core, keys: Sequence[str], located: Located, sent_at: float, history: int, deadline: float
-) -> Operation[dict[str, LeaseRow]]:
     words = struct.unpack(f"<{len(located.rows) // 8}Q", located.rows)
     ids, segments = words[0::5], words[1::5]
     handles = set(compress(segments, ids))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
@@ -44,10 +44,10 @@ class Piece:
 
     keys: list[str]
     values: Sequence[Value]
+    sizes: list[int] = field(init=False)
 
-    @property
-    def sizes(self) -> list[int]:
-        return list(map(len, self.values))
+    def __post_init__(self) -> None:
+        self.sizes = [*map(len, self.values)]
 
 
 def put(core: Core, key: str, value: memoryview, options: PutOptions, deadline: float) -> Operation[bool]:
@@ -133,9 +133,11 @@ def _halves(piece: Piece) -> list[Piece]:
 
 
 def _pieces(keys: list[str], values: list[Value], limit: int) -> Iterator[Piece]:
-    if len(keys) <= KEYS_A_REQUEST and sum(map(len, values)) + LARGE_ALIGN * len(keys) <= limit:
-        yield Piece(keys, values)
-        return
+    if len(keys) <= KEYS_A_REQUEST:
+        whole = Piece(keys, values)
+        if sum(whole.sizes) + LARGE_ALIGN * len(keys) <= limit:
+            yield whole
+            return
     start = total = 0
     for index, value in enumerate(values):
         extent = extent_of(len(value))
@@ -272,7 +274,7 @@ def _write_and_commit(
     core: Core, grant: Grant, piece: Piece, offsets: list[int], options: PutOptions, deadline: float
 ) -> Operation[bytes]:
     """Which of them were stored, a byte each."""
-    checksums = yield from fill(core, grant, piece.values, offsets, deadline)
+    checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
     words = [0] * (3 * len(offsets))
     words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
     rows = struct.pack(f"<{len(words)}Q", *words)

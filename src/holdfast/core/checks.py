@@ -25,11 +25,15 @@ def check_keys(keys: list[str]) -> None:
 
 def unpack_words(packed: bytes, per_row: int, rows: int | None = None) -> tuple[int, ...]:
     """A packed column, or rows of them, as one flat tuple."""
+    check_rows(packed, per_row, rows)
+    return struct.unpack(f"<{len(packed) // 8}Q", packed)
+
+
+def check_rows(packed: bytes, per_row: int, rows: int | None = None) -> None:
     if len(packed) % (8 * per_row) or (rows is not None and len(packed) != 8 * per_row * rows):
         raise BadRequest(f"{len(packed)} bytes are not whole rows of {per_row} words; nothing was changed")
     if len(packed) > 8 * per_row * MAX_BATCH:
         raise BadRequest(f"more than {MAX_BATCH:,} rows in one request; nothing was changed")
-    return struct.unpack(f"<{len(packed) // 8}Q", packed)
 
 
 def check_sizes(sizes: tuple[int, ...]) -> None:

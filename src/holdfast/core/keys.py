@@ -9,9 +9,9 @@ order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
-from operator import and_, contains, setitem
+from operator import and_, contains, delitem, setitem
 
 SHARDS = 64
 _MASK = SHARDS - 1
@@ -74,14 +74,9 @@ class KeyIndex:
         assert len(keys) == len(slots), "a slot for each key"
         deque(map(setitem, self._shards_of(keys), keys, slots), maxlen=0)
 
-    def unbind(self, keys: Iterable[str]) -> None:
-        if self._one is not None:
-            for key in keys:
-                del self._one[key]
-            return
-        shards = self._shards
-        for key in keys:
-            del shards[hash(key) & _MASK][key]
+    def unbind(self, keys: list[str]) -> None:
+        dicts = repeat(self._one) if self._one is not None else self._shards_of(keys)
+        deque(map(delitem, dicts, keys), maxlen=0)
 
     def _go_over(self, one: dict[str, int]) -> None:
         """To many dicts, from this one."""

@@ -14,7 +14,7 @@ import numpy as np
 from holdfast.core import narrow
 from holdfast.core.apply import pack_ids, runs_of
 from holdfast.core.catalogue import aligns_of, extents_of
-from holdfast.core.checks import check_keys, check_sizes, unpack_words
+from holdfast.core.checks import check_keys, check_rows, check_sizes, unpack_words
 from holdfast.core.eviction import make_room
 from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
@@ -178,19 +178,19 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
     state = primary.state
     grant = state.grants.get(_own(request.grant, client))
     check_keys(request.keys)
-    words = unpack_words(request.rows, 3, len(request.keys))
+    check_rows(request.rows, 3, len(request.keys))
     if request.durability not in DURABILITIES:
         raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
     if grant is None:
         raise GrantTimedOut("the grant has ended; nothing was stored. Put again with a new grant")
-    check_sizes(words[1::3])
     if not request.keys:
         return q.Committed(b""), _finish(primary, request.finished, client, settled=True)
-    fresh, stored = _sort_out(primary, grant, request, words)
+    _check_row_sizes(request.rows)
+    fresh, stored = _sort_out(primary, grant, request)
     records: list[Record] = []
     if fresh:
         whole = len(fresh) == len(request.keys)
-        rows = request.rows if whole else _rows_of(words, fresh)
+        rows = request.rows if whole else _rows_of(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         gives_way = request.upsert or state.mask or state.away
         replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
@@ -239,9 +239,15 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
     return ObjectsCommitted(grant.id, first_id, request.keys, request.rows, request.soft_pin, request.hard_pin)
 
 
-def _sort_out(
-    primary: Primary, grant: Grant, request: q.CommitPuts, words: tuple[int, ...]
-) -> tuple[list[int], bytearray]:
+def _check_row_sizes(rows: bytes) -> None:
+    if len(rows) < _ROW.size * SCALAR_BELOW:
+        check_sizes(unpack_words(rows, 3)[1::3])
+    else:
+        sizes = np.frombuffer(rows, "<u8")[1::3]
+        check_sizes((int(sizes.min()), int(sizes.max())))
+
+
+def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[list[int], bytearray]:
     """(indices to commit now, one byte a key for the answer)"""
     keys = request.keys
     if len(set(keys)) != len(keys):
@@ -250,9 +256,10 @@ def _sort_out(
     commits = grant.commits
     if request.upsert or not any(there := there_already(primary, keys)):
         there = b""
-    if not there and (not commits or commits.keys().isdisjoint(words[0::3])):
-        _check_places(grant, request.rows)
+    # Whatever was committed to the grant before is taken of it, so what lies over nothing was not asked for before.
+    if not there and not _misplaced(grant, request.rows):
         return list(range(len(keys))), stored
+    words = unpack_words(request.rows, 3)
     fresh: list[int] = []
     for i, key in enumerate(keys):
         offset = words[3 * i]
@@ -265,27 +272,25 @@ def _sort_out(
             stored[i] = 0
         else:
             fresh.append(i)
-    _check_places(grant, _rows_of(words, fresh))
+    if wrong := _misplaced(grant, _rows_of(request.rows, fresh)):
+        raise BadRequest(wrong)
     return fresh, stored
 
 
-def _rows_of(words: tuple[int, ...], chosen: list[int]) -> bytes:
-    flat = array("Q")
-    for i in chosen:
-        flat.extend(words[3 * i : 3 * i + 3])
-    return flat.tobytes()
+def _rows_of(rows: bytes, chosen: list[int]) -> bytes:
+    return b"".join([rows[_ROW.size * i : _ROW.size * (i + 1)] for i in chosen])
 
 
-def _check_places(grant: Grant, rows: bytes) -> None:
-    """Every object lies inside the grant, aligned, and over no other."""
-    if len(rows) < 24 * SCALAR_BELOW:
+def _misplaced(grant: Grant, rows: bytes) -> str:
+    """What is wrong, unless every object lies inside the grant, aligned, and over no other."""
+    if len(rows) < _ROW.size * SCALAR_BELOW:
         flat = array("Q", rows).tolist()
         spans = sorted(
             (offset, offset + extent_of(size), size) for offset, size in zip(flat[::3], flat[1::3], strict=True)
         )
         for start, _, size in spans:
             if start % (LARGE_ALIGN if size >= LARGE_FROM else SMALL_ALIGN):
-                raise BadRequest(f"offset {start} of the grant is not aligned for {size:,} bytes; nothing was stored")
+                return f"offset {start} of the grant is not aligned for {size:,} bytes; nothing was stored"
         runs = [(start, end) for start, end, _ in spans]
     else:
         table = np.frombuffer(rows, "<u8").reshape(-1, 3)
@@ -294,16 +299,17 @@ def _check_places(grant: Grant, rows: bytes) -> None:
             table = table[np.argsort(table[:, 0], kind="stable")]
             starts = table[:, 0].astype(np.int64)
         if (starts & (aligns_of(table[:, 1]) - 1)).any():
-            raise BadRequest("an offset in the grant is not aligned for its object; nothing was stored")
+            return "an offset in the grant is not aligned for its object; nothing was stored"
         runs = runs_of(starts, starts + extents_of(table[:, 1]))
     before = 0
     for start, end in runs:
         if start < before or end > grant.length or end <= start or grant.taken.overlaps(start, end):
-            raise BadRequest(
+            return (
                 f"[{start}, {end}) of the grant lies outside it (it has {grant.length} bytes) or over another object; "
                 "nothing was stored"
             )
         before = end
+    return ""
 
 
 def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:

@@ -35,6 +35,8 @@ GREETING_SECONDS = 10.0
 MAX_CONNECTIONS = 20_000
 DEFAULT_TIMEOUT_MS = 30_000
 TICK_SECONDS = 0.05
+LONG_BYTES = 4096
+"""A request over this takes some hundred microseconds, and is one of its kind in a turn of the loop."""
 log = structlog.get_logger("holdfast.master")
 
 
@@ -212,6 +214,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer()
         self._out: list[bytes] = []
         self._reading = False
+        self._goes_on = False
+        """More frames are held than were received; they will be in the next turn."""
         self._opened = False
         self._greeted = False
         self.number = 0
@@ -261,19 +265,44 @@ class Connection(asyncio.BufferedProtocol):
                 frames.filled(nbytes)
                 if not (self._opened or self._open()):
                     return
-            now = now_ms()
-            while (received := frames.next_frame()) is not None:
-                self._receive(*received, now)
+            if not self._goes_on:
+                self._receive_held()
         except HoldfastError as error:  # The stream is broken: nothing after this point can be trusted.
             self._refuse(error)
         finally:
-            self._reading = False
-            out = self._out
-            if out:
-                self._server.heard()
-                self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-                out.clear()
-            self._server.changed()
+            self._send_out()
+
+    def _receive_held(self) -> None:
+        """Whole frames, in order. What follows a long request waits for the next turn: its reply leaves before that,
+        so that whoever sent both can work on it meanwhile, and others get their turn."""
+        now = now_ms()
+        while (received := self._frames.next_frame()) is not None:
+            self._receive(*received, now)
+            if len(received[2]) >= LONG_BYTES and len(self._frames):
+                self._goes_on = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if self.transport.is_closing():
+            return
+        self._reading = True
+        try:
+            self._receive_held()
+        except HoldfastError as error:
+            self._refuse(error)
+        finally:
+            self._send_out()
+
+    def _send_out(self) -> None:
+        self._reading = False
+        out = self._out
+        if out:
+            self._server.heard()
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+        self._server.changed()
 
     def _open(self) -> bool:
         given = self._frames.take(len(PREAMBLE))

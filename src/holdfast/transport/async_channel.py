@@ -11,7 +11,7 @@ import math
 import socket
 import ssl
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
 from holdfast.instant import now_seconds
@@ -24,6 +24,26 @@ from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import dialing
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+
+
+class Begun(NamedTuple):
+    """A request that was sent."""
+
+    channel: AsyncChannel
+    request_id: int
+    answer: asyncio.Future[Message]
+
+    async def reply(self) -> Message:
+        """As of `AsyncChannel.call`. To be asked for once."""
+        try:
+            return await self.answer
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        self.channel._waiting.pop(self.request_id, None)
+        if not self.answer.cancel() and not self.answer.cancelled():
+            self.answer.exception()  # Looked at here, because nobody else may.
 
 
 class AsyncChannel(asyncio.BufferedProtocol):
@@ -90,6 +110,10 @@ class AsyncChannel(asyncio.BufferedProtocol):
 
     async def call(self, message: Message, deadline: float) -> Message:
         """The reply, possibly `Failed`. Raises as the blocking channel's `call` does."""
+        return await self.begin(message, deadline).reply()
+
+    def begin(self, message: Message, deadline: float) -> Begun:
+        """Send it, and have the reply later. Raises Unreachable if it did not go out."""
         now = now_seconds()
         left = deadline - now
         if left <= 0:
@@ -112,10 +136,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._ring_at(deadline, left)
         if self._minding is None and self._silence_seconds < math.inf:
             self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
-        try:
-            return await reply
-        finally:
-            self._waiting.pop(request_id, None)
+        return Begun(self, request_id, reply)
 
     def _gather(self, outgoing: bytes) -> None:
         if not self._gathered:

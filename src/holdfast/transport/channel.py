@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 import weakref
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,6 +66,22 @@ class _Slot:
         # Released already: the waiter has not yet looked, and will see this as well.
         with contextlib.suppress(RuntimeError):
             self.wake.release()
+
+
+class Begun(NamedTuple):
+    """A request that was sent."""
+
+    channel: Channel
+    request_id: int
+    slot: _Slot
+    deadline: float
+
+    def reply(self) -> Message:
+        """As of `Channel.call`. To be asked for once."""
+        return self.channel._finish(self)
+
+    def drop(self) -> None:
+        self.channel._drop(self)
 
 
 class Channel:
@@ -169,9 +186,16 @@ class Channel:
                 self._baton.release()
                 if self._waiting:
                     self._pass_on()
-        return self._call_among_others(payload, deadline, left, before)
+        return self._begin(payload, deadline, left, before).reply()
 
-    def _call_among_others(self, payload: bytes, deadline: float, left: float, before: bytes) -> Message:
+    def begin(self, message: Message, deadline: float) -> Begun:
+        """Send it, and have the reply later. Raises Unreachable if it did not go out."""
+        left = deadline - _clock(_BOOTTIME)
+        if left <= 0:
+            raise Unreachable("the deadline passed before the request was sent; nothing was changed")
+        return self._begin(_encode(message), deadline, left, b"")
+
+    def _begin(self, payload: bytes, deadline: float, left: float, before: bytes) -> Begun:
         slot = _Slot()
         sending = self._sending
         if not sending.acquire(False) and not sending.acquire(timeout=left):
@@ -188,12 +212,18 @@ class Channel:
         finally:
             sending.release()
         slot.sent = True
+        return Begun(self, request_id, slot, deadline)
+
+    def _finish(self, begun: Begun) -> Message:
         try:
-            return self._wait(request_id, slot, deadline)
+            return self._wait(begun.request_id, begun.slot, begun.deadline)
         finally:
-            self._waiting.pop(request_id, None)
-            if self._waiting:
-                self._pass_on()
+            self._drop(begun)
+
+    def _drop(self, begun: Begun) -> None:
+        self._waiting.pop(begun.request_id, None)
+        if self._waiting:
+            self._pass_on()
 
     def _send(self, outgoing: bytes, request_id: int, deadline: float) -> None:
         try:
