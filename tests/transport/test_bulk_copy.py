@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from holdfast.transport import bulk_copy
-from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, Hand, SharedCopy, copy_bulk
+from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, Hand, SharedCopy, SharedHash, copy_bulk
 from tests.waiting import wait_until
 
 SIZE = SHARED_FROM + 3 * CHUNK + 12_345
@@ -160,3 +160,46 @@ def test_a_forked_child_copies_without_the_parents_thread() -> None:
         right = copy_bulk(memoryview(again), memoryview(source), True) == xxhash.xxh3_64_intdigest(source)
         os._exit(0 if right and again == source else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_second_thread_hashes_what_the_first_is_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    by: list[str] = []
+
+    def noted(shared: SharedHash) -> None:
+        by.append(threading.current_thread().name)
+        go_on(shared)
+
+    go_on = SharedHash._go_on
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(SharedHash, "_go_on", noted)
+    data = os.urandom(SIZE)
+    digest = xxhash.xxh3_64()
+    shared = SharedHash(memoryview(data), digest)
+    wait_until(shared.begin, what="the second thread is idle")
+    wait_until(lambda: by, what="it begins")
+    shared.finish()
+    assert by[0] == "holdfast-copy"
+    assert digest.intdigest() == xxhash.xxh3_64_intdigest(data)
+
+
+def test_a_hash_that_nobody_helps_with_is_whole(hand: Hand) -> None:
+    data = os.urandom(SIZE)
+    digest = xxhash.xxh3_64()
+    shared = SharedHash(memoryview(data), digest)
+    assert not shared.begin()
+    shared.finish()
+    assert digest.intdigest() == xxhash.xxh3_64_intdigest(data)
+    shared.help()
+    assert digest.intdigest() == xxhash.xxh3_64_intdigest(data), "help that comes late changes nothing"
+
+
+def test_a_hash_that_is_not_wanted_any_more_is_left_by_the_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    data = bytearray(64 * CHUNK)
+    view = memoryview(data)
+    shared = SharedHash(view, xxhash.xxh3_64())
+    wait_until(shared.begin, what="the second thread is idle")
+    shared.leave()
+    assert not list(shared._starts), "nothing is left to be taken"
+    shared.help()
+    view.release()

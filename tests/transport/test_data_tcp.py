@@ -15,6 +15,7 @@ import xxhash
 from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, GrantRefused, Refused, UnknownSegment, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Sending
+from holdfast.transport.bulk_copy import SHARED_FROM
 from holdfast.transport.data_tcp import CHUNK, WINDOW, DataConnection
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
@@ -24,13 +25,13 @@ GRANT = GrantId(5, 1)
 SEGMENT = SegmentName("n1", 1, 0)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, CHUNK, 3 * CHUNK + 17])
+@pytest.mark.parametrize("size", [0, 1, 4096, CHUNK, 3 * CHUNK + 17, SHARED_FROM + 5])
 def test_what_is_written_over_tcp_is_read_back_with_the_same_digest(served: Served, size: int) -> None:
     data = os.urandom(size)
     with served.connection() as connection:
         sent, got = xxhash.xxh3_64(), xxhash.xxh3_64()
-        mac = served.mac(GRANT, 8192, SIZE // 2)
-        connection.write(served.name(), GRANT, 8192, SIZE // 2, mac, 64, memoryview(data), soon(), sent)
+        mac = served.mac(GRANT, 8192, SIZE - 8192)
+        connection.write(served.name(), GRANT, 8192, SIZE - 8192, mac, 64, memoryview(data), soon(), sent)
         assert served.bytes_at(8192 + 64, size) == data
         target = bytearray(size)
         connection.read_into(served.name(), 8192 + 64, memoryview(target), soon(), got)
@@ -144,11 +145,12 @@ def test_a_node_that_stops_in_the_middle_costs_the_deadline_and_no_more(says: by
         assert connection.closed
 
 
-def test_a_node_that_takes_no_bytes_costs_the_deadline_and_no_more() -> None:
+@pytest.mark.parametrize("digest", [None, xxhash.xxh3_64()], ids=["plain", "hashed"])
+def test_a_node_that_takes_no_bytes_costs_the_deadline_and_no_more(digest: xxhash.xxh3_64 | None) -> None:
     with odd_node(b"") as address:
         connection = DataConnection.open(address, soon())
         with pytest.raises(DeadlineExceeded):
-            connection.write(SEGMENT, GRANT, 0, 1 << 26, b"", 0, memoryview(bytes(1 << 26)), soon(0.3))
+            connection.write(SEGMENT, GRANT, 0, 1 << 26, b"", 0, memoryview(bytes(1 << 26)), soon(0.3), digest)
         assert connection.closed
 
 

@@ -3,7 +3,7 @@
 One core cannot keep the memory busy: two of them copy 1.7 times as fast. The second thread is one for the whole
 process, it is asked only when it is idle, and it takes chunk by chunk what has not been taken yet: where it comes late
 or not at all, the caller has done the work by then and does not wait for it. When a copy returns or raises, nobody
-writes any more (I11).
+writes any more (I11). It also hashes what the caller is sending.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import ctypes
 import mmap
 import os
 import threading
+from collections import deque
 from queue import SimpleQueue
+from typing import Protocol
 
 import xxhash
 
@@ -182,6 +184,49 @@ class SharedCopy:
             raise interrupt
 
 
+class SharedHash:
+    """The hash of what another thread is sending: a second one reads it, in order, while the first is in the kernel."""
+
+    __slots__ = ("_digest", "_helping", "_source", "_starts")
+
+    def __init__(self, source: memoryview, digest: xxhash.xxh3_64) -> None:
+        self._source = source
+        self._digest = digest
+        self._starts = iter(range(0, source.nbytes, CHUNK))
+        self._helping = threading.Lock()
+
+    def begin(self) -> bool:
+        """False: there is no second thread now."""
+        return _hand.offer(self)
+
+    def help(self) -> None:
+        if self._helping.acquire(blocking=False):
+            try:
+                self._go_on()
+            finally:
+                self._helping.release()
+
+    def _go_on(self) -> None:
+        for start in self._starts:
+            self._digest.update(self._source[start : start + CHUNK])
+
+    def finish(self) -> None:
+        """To be called by the first one: on return all is hashed, and nobody else looks at the bytes."""
+        with self._helping:
+            self._go_on()
+
+    def leave(self) -> None:
+        """The same where the hash is not wanted any more."""
+        deque(self._starts, maxlen=0)
+        with self._helping:
+            pass
+
+
+class Helped(Protocol):
+    def help(self) -> None:
+        """The second thread's part; called once, or, if that is busy, never."""
+
+
 class Hand:
     """The second thread of this process: started when it is first wanted, there until the process ends."""
 
@@ -191,22 +236,23 @@ class Hand:
     def forget(self) -> None:
         """There is no such thread, as in a forked child, whatever it was doing in the parent."""
         self._busy = threading.Lock()
-        self._wanted: SimpleQueue[SharedCopy] = SimpleQueue()
+        self._wanted: SimpleQueue[Helped] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def offer(self, copy: SharedCopy) -> None:
+    def offer(self, work: Helped) -> bool:
         """Have it helped with, if the thread is idle and there is a core for it."""
         if len(os.sched_getaffinity(0)) < 2 or not self._busy.acquire(blocking=False):
-            return
+            return False
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="holdfast-copy", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # No thread is to be had here or now: the caller copies alone.
                 self._busy.release()
-                return
+                return False
             self._thread = thread
-        self._wanted.put(copy)
+        self._wanted.put(work)
+        return True
 
     def _work(self) -> None:
         while True:

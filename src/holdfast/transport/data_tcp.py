@@ -22,6 +22,7 @@ from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import host_and_port
+from holdfast.transport.bulk_copy import SHARED_FROM, SharedHash
 from holdfast.transport.tls import Stream, dialing, dialled
 from holdfast.wire.codec import decode_data_reply, encode, expect
 from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
@@ -144,6 +145,15 @@ class DataConnection:
         self._send(memoryview(frame(0, 0, encode(request))), deadline)
         if digest is None:
             self._send(source, deadline)
+            return
+        shared = SharedHash(source, digest)
+        if source.nbytes >= SHARED_FROM and shared.begin():
+            try:
+                self._send(source, deadline)
+            except BaseException:
+                shared.leave()
+                raise
+            shared.finish()
             return
         for start in range(0, source.nbytes, CHUNK):
             piece = source[start : start + CHUNK]
