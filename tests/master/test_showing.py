@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import Unreachable
+from holdfast.master.server import Connection, RpcServer
 from holdfast.master.showing import Showing
 from holdfast.messages import requests as q
 from holdfast.transport.shown_keys import fetch
@@ -140,3 +141,30 @@ async def test_who_does_not_know_the_secret_is_shown_nothing(showing: Showing, s
     with pytest.raises(Unreachable, match="does not show"):
         await asyncio.to_thread(fetch, showing.name, b"x" * 16)
     os.close(await asyncio.to_thread(fetch, showing.name, showing.secret))
+
+
+async def test_where_no_memory_is_to_be_had_the_master_serves_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(name: str, size_bytes: int) -> int:
+        raise OSError("no memory left")
+
+    monkeypatch.setattr("holdfast.master.showing.create_memory", none_left)
+    server = RpcServer("here", "", shows=True)
+    await server.start("127.0.0.1", 0)
+    try:
+        server.lead(Writer().engine)
+        assert server.greet(Connection(server), q.Hello(5)).shown == ""
+    finally:
+        await server.stop()
+
+
+async def test_whoever_is_welcomed_is_told_where_the_keys_are_shown() -> None:
+    server = RpcServer("here", "", shows=True)
+    await server.start("127.0.0.1", 0)
+    try:
+        server.lead(Writer().engine)
+        welcome = server.greet(Connection(server), q.Hello(5))
+        os.close(await asyncio.to_thread(fetch, welcome.shown, welcome.shown_secret))
+    finally:
+        await server.stop()
+    with pytest.raises(Unreachable):
+        await asyncio.to_thread(fetch, welcome.shown, welcome.shown_secret)

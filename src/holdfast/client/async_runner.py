@@ -153,7 +153,7 @@ class AsyncRunner:
                 self._address = address
                 self._core.welcomed(self._channel.welcome)
                 if self._channel.welcome.shown:
-                    self.shown = await asyncio.to_thread(shown_by, self._channel)
+                    self.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     self._channel.close()
                 self._core.check_open()

@@ -80,10 +80,17 @@ class RpcServer:
             path = "\0" + self._local
             self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
             if self._shows:
-                self._showing = Showing()
+                self._showing = self._begin_to_show()
         self._ticking = asyncio.create_task(self._tick())
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
+
+    def _begin_to_show(self) -> Showing | None:
+        try:
+            return Showing()
+        except OSError as error:
+            log.warning("keys cannot be shown in memory here; clients ask for them", why=str(error))
+            return None
 
     def _waits_for_log(self) -> bool:
         # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
