@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
+from holdfast.master.snapshotting import Snapshots
 from holdfast.simulation.runs import run
 from holdfast.simulation.script import Fault, Operation, Script, Shape
 from simulation.planted import PLANTED, Planted
@@ -51,3 +53,50 @@ def test_a_script_by_hand_finds_at_once_what_is_rare(bug: Planted, script: Calla
     with bug.plant():
         broken = [run(one).violation for one in scripts]
     assert {violation.promise for violation in broken if violation is not None} & {*bug.promises}
+
+
+EVERY_SNAPSHOT_IS_DAMAGED = Script(
+    seed=21062484,
+    shape=Shape(nodes=1, segment_bytes=1048576, slowest_ms=20),
+    operations=(
+        Operation(701, 1, "put", 49, ("key/5",), 262193, 331, pin="soft"),
+        Operation(1070, 2, "upsert", 77, ("key/6",), 1077, 2200, pin="soft"),
+        Operation(1219, 0, "put_many", 68, ("key/4", "key/6", "key/9"), 262212, 1505),
+        Operation(1449, 0, "force_remove", 85, ("key/7",), 149, 2709),
+        Operation(2202, 0, "get", 32, ("key/5",), 96, 1032),
+        Operation(2279, 2, "get", 83, ("key/8",), 147, 3768),
+        Operation(2432, 0, "put", 25, ("key/3",), 262169, 3969),
+        Operation(2436, 1, "upsert", 130, ("key/9",), 262274, 2741),
+        Operation(7339, 2, "put", 21, ("key/2",), 1021, 1954),
+        Operation(7464, 1, "put", 56, ("key/2",), 120, 3197),
+        Operation(7555, 2, "remove", 16, ("key/5",), 80, 72),
+        Operation(7793, 2, "put", 52, ("key/2",), 116, 3103),
+        Operation(7824, 2, "touch", 66, ("key/7",), 130, 328),
+    ),
+    faults=(
+        Fault(1479, "pause_master", 473, "master-0"),
+        Fault(3352, "refuse", 4756, "master-0", "client-2"),
+        Fault(4996, "lost_requests", 6977, share=0.1),
+        Fault(8884, "expire_leader", 573, share=0.8),
+        Fault(11980, "spoil_snapshot", 33, "master-1"),
+        Fault(16151, "spoil_snapshot", 2097, "master-0"),
+        Fault(16418, "spoil_snapshot", 5763, "master-1"),
+        Fault(16820, "expire_leader", 2144, share=0.1),
+    ),
+)
+"""Of both masters, one after the other, while there is little to write; then the primary loses its term, and has to
+begin with nothing beside a log that was trimmed. Found by seed 62421, made short."""
+
+
+def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> None:
+    """liveness: it is a standby again, and does not wait until the log has grown."""
+    found = run(EVERY_SNAPSHOT_IS_DAMAGED)
+    assert found.violation is None, found.violation
+
+    async def ask_nobody(snapshots: Snapshots, address: str) -> None:
+        pass
+
+    with patch.object(Snapshots, "ask_for_one", ask_nobody):
+        broken = run(EVERY_SNAPSHOT_IS_DAMAGED).violation
+    assert broken is not None
+    assert broken.promise == "liveness"

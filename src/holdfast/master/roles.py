@@ -252,6 +252,8 @@ class Master:
             self.standby = found
         else:
             self.standby.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
+            if self.leader is not None and self.leader.address != self.plan.address:
+                await self.snapshots.ask_for_one(self.leader.address)
 
     def _take(self, batches: list[tuple[int, bytes]]) -> None:
         now = now_ms()

@@ -19,8 +19,8 @@ from holdfast.core.state import State
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import now_ms, now_seconds
-from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece
-from holdfast.messages.requests import Hello
+from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
+from holdfast.messages.requests import Done, Hello
 from holdfast.replication.batches import Position
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
@@ -36,6 +36,7 @@ LOOK_SECONDS = 2.0
 FETCH_SECONDS = 30.0
 FRESH_MS = 60_000
 """A master's word about its snapshot is good for so long."""
+ASK_AGAIN_SECONDS = 10.0
 OFFER_AGAIN_SECONDS = 10.0
 """It is repeated so often: the last one may have been lost, and whoever offers none may be the only one to have one."""
 
@@ -69,6 +70,7 @@ class Snapshots:
         """Those that somebody waits for."""
         self.log_bytes = 0
         """Of the log since the last snapshot, as this master applied or wrote it."""
+        self._ask_again_at = 0.0
         self._offered = 0
         self._offer_again_at = 0.0
 
@@ -191,6 +193,24 @@ class Snapshots:
                     return
             except HoldfastError as error:
                 log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
+
+    async def ask_for_one(self, address: str) -> None:
+        """Have the primary write one now. Where every snapshot that reaches the log is damaged, nobody else can, and by
+        itself it would wait until its log has grown."""
+        if now_seconds() < self._ask_again_at:
+            return
+        self._ask_again_at = now_seconds() + ASK_AGAIN_SECONDS
+        deadline = now_seconds() + FETCH_SECONDS
+        try:
+            channel = await AsyncChannel.open(address, Hello(fresh_id(), self._token, looks=True), deadline)
+            try:
+                batch = expect(await channel.call(TakeSnapshot(), deadline), Done).count
+            finally:
+                channel.close()
+        except HoldfastError as error:
+            log.warning("the primary was asked for a snapshot, in vain", address=address, why=str(error))
+        else:
+            log.info("the primary has written a snapshot for this master", batch=batch)
 
     async def _fetch_sound(self, offer: Offer) -> bool:
         for batch in (offer.batch, offer.older):
