@@ -245,11 +245,11 @@ def forget_answers_of_removals() -> Patch:
 def a_commit_asked_again_is_a_new_one() -> Patch:
     real = puts._sort_out
 
-    def sort_out(primary: Any, grant: Any, request: Any, words: Any) -> Any:
+    def sort_out(primary: Any, grant: Any, request: Any) -> Any:
         kept = dict(grant.commits)
         grant.commits.clear()
         try:
-            return real(primary, grant, request, words)
+            return real(primary, grant, request)
         except HoldfastError:
             return [], bytearray(len(request.keys))
         finally:
