@@ -52,13 +52,19 @@ def is_right(words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
     return not int(words[SEQUENCE]) & 1
 
 
-async def test_a_change_is_shown_when_it_is_durable(showing: Showing) -> None:
-    """Nobody sees what may be lost yet (I1), nor that something is gone that may come back (I7)."""
+async def leading(showing: Showing) -> tuple[Writer, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
+    """A primary whose keys are shown, and the memory that they are shown in."""
     writer = Writer()
     showing.lead(writer.engine)
     words = await seen(showing)
     await turn()
     assert is_right(words)
+    return writer, words
+
+
+async def test_a_change_is_shown_when_it_is_durable(showing: Showing) -> None:
+    """Nobody sees what may be lost yet (I1), nor that something is gone that may come back (I7)."""
+    writer, words = await leading(showing)
     assert not fingerprints_in(words)
     writer.grant(1, 64)
     writer.write()
@@ -81,11 +87,7 @@ async def test_a_change_is_shown_when_it_is_durable(showing: Showing) -> None:
 
 
 async def test_what_is_on_disks_that_are_away_is_not_shown(showing: Showing) -> None:
-    writer = Writer()
-    showing.lead(writer.engine)
-    words = await seen(showing)
-    await turn()
-    assert is_right(words)
+    writer, words = await leading(showing)
     writer.engine.state.away.add(99)
     showing.changed()
     assert not is_right(words), "at once: the next reply may tell that something cannot be read"
@@ -99,11 +101,7 @@ async def test_what_is_on_disks_that_are_away_is_not_shown(showing: Showing) -> 
 
 async def test_a_master_that_leads_no_more_shows_nothing(showing: Showing) -> None:
     """I12."""
-    writer = Writer()
-    showing.lead(writer.engine)
-    words = await seen(showing)
-    await turn()
-    assert is_right(words)
+    writer, words = await leading(showing)
     showing.follow()
     assert not is_right(words)
     showing.changed()
