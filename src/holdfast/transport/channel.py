@@ -78,10 +78,15 @@ class Begun(NamedTuple):
 
     def reply(self) -> Message:
         """As of `Channel.call`. To be asked for once."""
-        return self.channel._finish(self)
+        try:
+            return self.channel._wait(self.request_id, self.slot, self.deadline)
+        finally:
+            self.drop()
 
     def drop(self) -> None:
-        self.channel._drop(self)
+        self.channel._waiting.pop(self.request_id, None)
+        if self.channel._waiting:
+            self.channel._pass_on()
 
 
 class Channel:
@@ -213,17 +218,6 @@ class Channel:
             sending.release()
         slot.sent = True
         return Begun(self, request_id, slot, deadline)
-
-    def _finish(self, begun: Begun) -> Message:
-        try:
-            return self._wait(begun.request_id, begun.slot, begun.deadline)
-        finally:
-            self._drop(begun)
-
-    def _drop(self, begun: Begun) -> None:
-        self._waiting.pop(begun.request_id, None)
-        if self._waiting:
-            self._pass_on()
 
     def _send(self, outgoing: bytes, request_id: int, deadline: float) -> None:
         try:
