@@ -146,7 +146,7 @@ class Pinger:
 
 def _ping(pipe: Connection, address: str, echo_port: int) -> None:
     with holdfast.connect(address, timeout=60) as cache, Dialled(echo_port) as dialled:
-        cache.exists("there")
+        cache.exists("there", touch=True)
         pipe.send((0.0, 0.0))
         while True:
             try:
@@ -157,7 +157,7 @@ def _ping(pipe: Connection, address: str, echo_port: int) -> None:
             longest = longest_echo = 0.0
             while not pipe.poll(0.001):
                 began = time.perf_counter()
-                cache.exists("there")
+                cache.exists("there", touch=True)  # Which only the master can answer.
                 between = time.perf_counter()
                 dialled.ping()
                 longest = max(longest, between - began)
