@@ -93,6 +93,13 @@ async def test_what_is_on_disks_that_are_away_is_not_shown(showing: Showing) -> 
     assert not is_right(words), "at once: the next reply may tell that something cannot be read"
     await turn()
     assert not is_right(words)
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "meanwhile")
+    writer.write()
+    await turn()
+    assert not is_right(words)
+    assert len(fingerprints_in(words)) == 1, "what changes is carried out all the same: nothing piles up"
     writer.engine.state.away.clear()
     showing.tick(writer.now)
     await turn()

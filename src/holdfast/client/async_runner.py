@@ -152,11 +152,11 @@ class AsyncRunner:
                     continue
                 self._address = address
                 self._core.welcomed(self._channel.welcome)
-                if self._channel.welcome.shown:
-                    self.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     self._channel.close()
                 self._core.check_open()
+                if self._channel.welcome.shown:
+                    self.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
                 return self._channel
             raise last
 

@@ -89,7 +89,7 @@ class Showing:
         if self._engine.state.away:
             # What is on those disks alone is in the catalogue, and not there for anybody who asks.
             self._shown.turn_off()
-        elif self._shown.is_off and not self._catching_up:
+        if self._shown.is_off and not self._catching_up:
             self._catching_up = True
             self._loop.call_soon(self._catch_up)
 
@@ -116,7 +116,11 @@ class Showing:
 
     async def _accept(self) -> None:
         while True:
-            connection, _ = await self._loop.sock_accept(self._listener)
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:  # No descriptor is left: whoever asks has to wait, or asks for keys instead.
+                await asyncio.sleep(ASKING_SECONDS)
+                continue
             if len(self._asking) >= MOST_ASKING:
                 connection.close()
                 continue
