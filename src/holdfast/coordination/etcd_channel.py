@@ -72,8 +72,9 @@ def told(error: Any, place: Location, writes: bool) -> HoldfastError:
             return NotAuthorized(f"{where} refuses: {details}; check user= and password= in its URL")
         return BadValue(f"{where} refuses: {details}; nothing was changed")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
-        return CoordinationLost(
-            f"{where} has filled its quota and takes no writes; nothing was written; "
+        # The write that takes etcd over its quota is done and answered so nevertheless; those after it are not done.
+        return (ReplyLost if writes else CoordinationLost)(
+            f"{where} has filled its quota and takes no writes; the last one may have been written; "
             "compact and defragment it, then disarm the NOSPACE alarm"
         )
     text = f"{where} does not answer: {details or code.name}"

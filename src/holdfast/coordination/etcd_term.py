@@ -42,9 +42,14 @@ class EtcdTerm(Tenure):
         self._lease = lease
         self._fence = fence
         self._tail = tail
+        self._in_doubt = 0
+        """The batch whose answer was lost; 0 if there is none."""
 
     async def _append(self, index: int, batch: bytes) -> None:
         check_size(batch, MIB)
+        # A full etcd refuses to compare anything, even what it has written: so it is read first.
+        if index == self._in_doubt and await self._is_written(index, batch):
+            return
         for _ in range(2):
             if index == self._tail.number + 1 and await self._put(index, batch):
                 return
@@ -67,6 +72,7 @@ class EtcdTerm(Tenure):
         try:
             answer = await self._channel.write(lambda stubs: stubs.kv.Txn, request)
         except ReplyLost as error:
+            self._in_doubt = index
             raise append_unknown(index, error) from error
         if answer.succeeded:
             self._tail = Tail(index, total_bytes, answer.header.revision)
