@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.coordination.interface import Compacted, LogBehind
+from holdfast.coordination.interface import Compacted, Deposed, LogBehind
 from holdfast.errors import BadValue
 from tests.contract.places import Place
 from tests.contract.stories import append_all, read_log, soon
@@ -101,6 +101,38 @@ async def test_a_gap_or_another_batch_under_a_number_is_refused_and_is_no_deposi
         await soon(term.append(2, b"not b"))
     await append_all(term, 3, [b"c"])
     assert await read_log(coordination, 0, 3) == [(1, b"a"), (2, b"b"), (3, b"c")]
+
+
+async def test_batches_that_are_sent_before_the_last_was_answered_are_in_order_and_none_overtakes(place: Place) -> None:
+    """I13. One that arrived before the one ahead of it is refused, and appended again."""
+    coordination = await place.open()
+    term = await soon(coordination.campaign("one:7070"))
+    wanted = numbered(1, 60)
+    for start in range(0, len(wanted), 3):
+        sent = [asyncio.create_task(term.append(*batch)) for batch in wanted[start : start + 3]]
+        await soon(asyncio.wait(sent))
+        for append, batch in zip(sent, wanted[start : start + 3], strict=True):
+            if append.exception() is not None:
+                assert isinstance(append.exception(), BadValue)
+                assert append is not sent[0]
+                await soon(term.append(*batch))
+    assert await coordination.last_index() == 60
+    assert await read_log(coordination, 0, 60) == wanted
+    assert await coordination.log_bytes() == sum(len(batch) for _, batch in wanted)
+
+
+async def test_a_batch_behind_one_that_another_leader_has_written_is_refused(place: Place) -> None:
+    """I13: two on their way when the term was lost."""
+    one, two = await place.open(), await place.open()
+    old = await soon(one.campaign("one:7070"))
+    await append_all(old, 1, [b"a"])
+    new = await soon(two.campaign("two:7070", replacing=old.epoch))
+    await append_all(new, 2, [b"of the new one"])
+    late = [asyncio.create_task(old.append(2, b"b")), asyncio.create_task(old.append(3, b"c"))]
+    await soon(asyncio.wait(late))
+    assert all(isinstance(append.exception(), Deposed) for append in late)
+    await append_all(new, 3, [b"the next"])
+    assert await read_log(two, 0, 3) == [(1, b"a"), (2, b"of the new one"), (3, b"the next")]
 
 
 async def test_the_next_term_goes_on_where_the_last_one_ended(place: Place) -> None:

@@ -1,17 +1,21 @@
-"""Group commit: those who come back are waited for, others are not, and nobody waits long."""
+"""Group commit: those who come back are waited for, others are not, and nobody waits long; where an append takes long
+the next is sent before it is answered, and where it takes a moment it is made at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 import pytest_asyncio
 
-from holdfast.coordination.interface import Term
+from holdfast.coordination.interface import CoordinationLost, Deposed, Term
+from holdfast.coordination.terms import out_of_order
+from holdfast.errors import ReplyLost
 from holdfast.messages.records import EpochStarted
 from holdfast.replication import log_writer
-from holdfast.replication.batches import Position
+from holdfast.replication.batches import Position, decode_batch
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from tests.contract.stories import soon
@@ -27,11 +31,14 @@ class SlowTerm:
     async def append(self, index: int, batch: bytes) -> None:
         await asyncio.sleep(self.seconds)
 
+    def append_at_once(self, index: int, batch: bytes) -> bool:
+        return False
+
 
 class World:
-    def __init__(self, term: SlowTerm) -> None:
+    def __init__(self, term: SlowTerm, most_under_way: int = 1) -> None:
         self.pending = PendingLog(Position())
-        self.writer = LogWriter(_as_term(term), self.pending, 1 << 20, lambda: None)
+        self.writer = LogWriter(_as_term(term), self.pending, 1 << 20, lambda: None, most_under_way)
         self.task = asyncio.create_task(self.writer.run())
 
     async def put(self) -> None:
@@ -100,5 +107,143 @@ async def test_a_log_that_is_quick_is_not_held_up(world: World, append_ms: float
 async def test_the_end_of_writing_waits_for_nobody(world: World) -> None:
     await soon(asyncio.gather(*(world.put() for _ in range(8))))
     # It waits for eight now.
+    world.writer.finish()
+    await soon(world.task)
+
+
+class LoggingTerm(SlowTerm):
+    """A log that takes batches in order only, and loses what it is told to."""
+
+    def __init__(self, lost: Iterable[int] = (), unanswered: Iterable[int] = ()) -> None:
+        self.log: list[bytes] = []
+        self.lost, self.unanswered = set(lost), set(unanswered)
+        self.begun: list[int] = []
+        self.under_way = self.most_under_way = 0
+
+    async def append(self, index: int, batch: bytes) -> None:
+        self.begun.append(index)
+        self.under_way += 1
+        self.most_under_way = max(self.under_way, self.most_under_way)
+        try:
+            await asyncio.sleep(self.seconds)
+            self._take(index, batch)
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.under_way -= 1
+        if index in self.unanswered:
+            self.unanswered.remove(index)
+            raise ReplyLost("its answer was lost")
+
+    def _take(self, index: int, batch: bytes) -> None:
+        if self.log[index - 1 : index] == [batch]:
+            return
+        if index in self.lost:
+            self.lost.remove(index)
+            raise CoordinationLost("it was lost")
+        if index != len(self.log) + 1:
+            raise out_of_order(index, len(self.log))
+        self.log.append(batch)
+
+
+@contextlib.asynccontextmanager
+async def overlapping(term: SlowTerm) -> AsyncIterator[World]:
+    made = World(term, most_under_way=3)
+    made.writer.append_ms = 10.0
+    made.writer.batches = 1
+    try:
+        yield made
+    finally:
+        made.task.cancel()
+        await asyncio.wait([made.task])
+
+
+def records_in(log: list[bytes]) -> int:
+    position, count = Position(), 0
+    for number, batch in enumerate(log, 1):
+        records, position = decode_batch(position, number, batch)
+        count += len(records)
+    return count
+
+
+async def test_the_next_batch_is_sent_before_the_answer_to_this_one() -> None:
+    term = LoggingTerm()
+    async with overlapping(term) as world:
+        await _two_halves(world)
+    assert 2 <= term.most_under_way <= 3
+    assert term.begun == list(range(1, len(term.log) + 1))
+    assert records_in(term.log) == 8 * ROUNDS
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+@pytest.mark.parametrize("how", ["lost", "unanswered", "both"])
+async def test_what_was_sent_behind_a_batch_that_failed_is_written_behind_it_and_nobody_is_told_before(
+    number: int, how: str
+) -> None:
+    """I1, I13."""
+    unanswered = () if how == "lost" else (number, number + 1)
+    term = LoggingTerm(() if how == "unanswered" else (number,), unanswered)
+    async with overlapping(term) as world:
+        told_early: list[int] = []
+
+        async def puts() -> None:
+            for _ in range(ROUNDS):
+                index = world.pending.index + 1
+                await world.put()
+                if records_in(term.log) < index:
+                    told_early.append(index)
+
+        first = [asyncio.create_task(puts()) for _ in range(4)]
+        await soon(_is_cut(world))
+        second = [asyncio.create_task(puts()) for _ in range(4)]
+        await soon(asyncio.gather(*first, *second))
+    assert not told_early
+    assert not term.lost | term.unanswered, "it was met"
+    assert records_in(term.log) == 8 * ROUNDS
+
+
+async def test_a_refusal_ends_the_writing_and_what_was_sent_behind_it() -> None:
+    class Deposing(LoggingTerm):
+        def _take(self, index: int, batch: bytes) -> None:
+            if index >= 4:
+                raise Deposed("another one leads")
+            super()._take(index, batch)
+
+    term = Deposing()
+    async with overlapping(term) as world:
+        crowd = [asyncio.create_task(world.puts(ROUNDS)) for _ in range(8)]
+        with pytest.raises(Deposed):
+            await soon(world.task)
+        assert term.under_way == 0
+        for one in crowd:
+            one.cancel()
+        await asyncio.wait(crowd)
+    assert len(term.log) == 3
+
+
+async def test_a_log_that_answers_in_a_moment_is_written_at_once_until_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(log_writer, "now_seconds", lambda: now)
+
+    class Quick(SlowTerm):
+        seconds = 0.0
+        at_once = 0
+
+        def append_at_once(self, index: int, batch: bytes) -> bool:
+            nonlocal now
+            self.at_once += 1
+            if self.at_once == 5:
+                now += 2 * log_writer.QUICK_MS / 1000  # A disk that has to think.
+            return True
+
+    term = Quick()
+    world = World(term)
+    await soon(world.puts(log_writer.QUICK_IN_A_ROW))
+    assert term.at_once == 0
+    await soon(world.puts(5))
+    assert term.at_once == 5
+    await soon(world.puts(1))
+    assert term.at_once == 5
     world.writer.finish()
     await soon(world.task)

@@ -50,7 +50,7 @@ FOLLOW_EVERY_S = 0.01
 
 class EtcdCoordination:
     max_batch_bytes = MIB
-    appends_in_flight = 1
+    appends_in_flight = 4
     look_every_s = 0.5
 
     def __init__(self, place: Location, leader_ttl_ms: int) -> None:

@@ -36,7 +36,7 @@ def decode_record(kvs: Any) -> TermRecord | None:
 
 
 def decode_tail(kvs: Any) -> Tail:
-    return stored.decode_tail(kvs[0].value, kvs[0].mod_revision) if kvs else Tail(0, 0, 0)
+    return stored.decode_tail(kvs[0].value, kvs[0].version) if kvs else Tail(0, 0, 0)
 
 
 def created_at(key: bytes, revision: int) -> Any:
@@ -44,8 +44,9 @@ def created_at(key: bytes, revision: int) -> Any:
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
 
 
-def changed_at(key: bytes, revision: int) -> Any:
-    return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
+def has_version(key: bytes, version: int) -> Any:
+    """Compare: the key was put so often."""
+    return rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version)
 
 
 def get(key: bytes, **options: Any) -> Any:

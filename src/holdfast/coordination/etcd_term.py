@@ -8,12 +8,12 @@ from aetcd import rpc
 from holdfast.coordination.etcd_channel import EtcdChannel
 from holdfast.coordination.etcd_keys import (
     Keys,
-    changed_at,
     created_at,
     decode_tail,
     delete,
     found,
     get,
+    has_version,
     put,
     txn,
 )
@@ -43,12 +43,12 @@ class EtcdTerm(Tenure):
         self._fence = fence
         self._tail = tail
         self._in_doubt = 0
-        """The batch whose answer was lost; 0 if there is none."""
+        """The last batch whose answer was lost; 0 if there is none."""
 
     async def _append(self, index: int, batch: bytes) -> None:
         check_size(batch, MIB)
         # A full etcd refuses to compare anything, even what it has written: so it is read first.
-        if index == self._in_doubt and await self._is_written(index, batch):
+        if index <= self._in_doubt and await self._is_written(index, batch):
             return
         for _ in range(2):
             if index == self._tail.number + 1 and await self._put(index, batch):
@@ -61,9 +61,10 @@ class EtcdTerm(Tenure):
         raise append_unknown(index, "the tail of the log moved while it was appended")
 
     async def _put(self, index: int, batch: bytes) -> bool:
-        total_bytes = self._tail.total_bytes + len(batch)
+        tail, self._tail = self._tail, self._tail.with_batch(batch)
+        total_bytes = self._tail.total_bytes
         request = txn(
-            [created_at(self._keys.leader, self._fence), changed_at(self._keys.tail, self._tail.version)],
+            [created_at(self._keys.leader, self._fence), has_version(self._keys.tail, tail.version)],
             [
                 put(self._keys.batch(index), encode_batch(self.epoch, total_bytes, batch)),
                 put(self._keys.tail, encode_tail(index, total_bytes)),
@@ -72,10 +73,8 @@ class EtcdTerm(Tenure):
         try:
             answer = await self._channel.write(lambda stubs: stubs.kv.Txn, request)
         except ReplyLost as error:
-            self._in_doubt = index
+            self._in_doubt = max(index, self._in_doubt)
             raise append_unknown(index, error) from error
-        if answer.succeeded:
-            self._tail = Tail(index, total_bytes, answer.header.revision)
         return bool(answer.succeeded)
 
     async def _is_written(self, index: int, batch: bytes) -> bool:

@@ -84,6 +84,10 @@ class Term(Protocol):
         the same index and bytes may then be appended again, and being found in the log is success."""
         ...
 
+    def append_at_once(self, index: int, batch: bytes) -> bool:
+        """As `append`, in the caller's own thread, where that takes a moment only. False: nothing was done."""
+        ...
+
     async def ended(self) -> str:
         """Returns, with the reason, when the term is over; `valid_until` is then in the past."""
         ...
@@ -94,6 +98,8 @@ class Term(Protocol):
 class Coordination(Protocol):
     max_batch_bytes: int
     appends_in_flight: int
+    """So many may be under way, begun in order. None is written before the one ahead of it: one that was sent with that
+    under way may be refused as out of order, and is appended again when that is written."""
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         """Waits until won. With `replacing`, that very term is deposed at once, if it still leads."""

@@ -170,7 +170,7 @@ class MemoryTerm(Tenure):
 
 class MemoryCoordination:
     max_batch_bytes = MIB
-    appends_in_flight = 1
+    appends_in_flight = 4
     look_every_s = 1.0
 
     def __init__(

@@ -44,6 +44,9 @@ class SqliteTerm(Tenure):
         except TimeoutError as error:
             raise append_unknown(index, f"no answer from {self._writer.path}") from error
 
+    def _append_at_once(self, index: int, batch: bytes) -> bool:
+        return self._writer.at_once(lambda connection: self._write(connection, index, batch))
+
     def _write(self, connection: sqlite3.Connection, index: int, batch: bytes) -> None:
         if connection.execute(self._insert, (index, self.epoch, batch)).rowcount == 1:
             return

@@ -17,10 +17,12 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.sqlite_file import connect, translated
+from holdfast.coordination.sqlite_file import CHECKPOINT_PAGES, connect, translated
 from holdfast.errors import ReplyLost
 
 Result = TypeVar("Result")
+AT_ONCE_IN_A_ROW = 500
+"""The thread then takes one, and writes the log of SQLite back into its file if that is due."""
 
 
 class Asked(NamedTuple):
@@ -41,6 +43,9 @@ class Worker:
         self._asked: SimpleQueue[Asked | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._under_way = 0
+        self._at_once = 0
+        """So many were done in the caller's thread since the last one of this thread's."""
 
     def _put(self, call: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
         if self._closed:
@@ -51,6 +56,7 @@ class Worker:
             self._thread.start()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Result] = loop.create_future()
+        self._under_way += 1
         self._asked.put(Asked(call, loop, answer))
         return answer
 
@@ -82,22 +88,54 @@ class Worker:
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
             # One that was given up before its turn is not begun; one that is given up later is done nevertheless.
-            if asked.answer.cancelled():
-                continue
+            result, error = None, None
             try:
-                result, error = self._call(asked.call), None
+                if not asked.answer.cancelled():
+                    result = self._call(asked.call)
             except Exception as failure:  # noqa: BLE001 - it goes to whoever asked.
-                result, error = None, failure
+                error = failure
             try:
-                asked.loop.call_soon_threadsafe(_answer, asked.answer, result, error)
+                asked.loop.call_soon_threadsafe(self._answer, asked.answer, result, error)
             except RuntimeError:
                 return  # The loop is closed: nobody waits for this or anything else.
         self._disconnect()
+
+    def _answer(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+        self._under_way -= 1
+        if answer.done():
+            return  # Whoever asked has given up.
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def at_once(self, call: Callable[[sqlite3.Connection], None]) -> bool:
+        """Do a write in the caller's thread, if nothing else is under way and nobody else writes. False: not done."""
+        if self._under_way or self._connection is None or self._at_once >= AT_ONCE_IN_A_ROW:
+            return False
+        if self._at_once == 0:
+            # Neither another writer nor a checkpoint is waited for here.
+            self._connection.execute("PRAGMA busy_timeout=0")
+            self._connection.execute("PRAGMA wal_autocheckpoint=0")
+        self._at_once += 1
+        try:
+            call(self._connection)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                return False
+            raise translated(error, self.path) from error
+        finally:
+            self._leave_transaction()
+        return True
 
     def _call(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             if self._connection is None:
                 self._connection = connect(self.path, self._busy_s, self._synchronous)
+            if self._at_once:
+                self._at_once = 0
+                self._connection.execute(f"PRAGMA busy_timeout={round(self._busy_s * 1000)}")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
             return call(self._connection)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
@@ -128,12 +166,3 @@ class Worker:
 def _give_up(answer: asyncio.Future[Any]) -> None:
     if not answer.done():
         answer.set_exception(TimeoutError())
-
-
-def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if answer.done():
-        return  # Whoever asked has given up.
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)

@@ -18,11 +18,15 @@ HEADER = struct.Struct(">QQ")
 
 
 class Tail(NamedTuple):
-    """The last batch, the bytes of all batches that ever were, and what the backend compares to see it unchanged."""
+    """The last batch, the bytes of all batches that ever were, and how often the backend has seen it change."""
 
     number: int
     total_bytes: int
     version: int
+
+    def with_batch(self, batch: bytes) -> Tail:
+        """What it is after the next batch: the one after that may be sent before this one is answered."""
+        return Tail(self.number + 1, self.total_bytes + len(batch), self.version + 1)
 
 
 class Stored(NamedTuple):

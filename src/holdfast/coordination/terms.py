@@ -74,7 +74,8 @@ class Tenure(ABC):
         self._reason = ""
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._appending = asyncio.Lock()
+        self._appending = 0
+        self._appended = asyncio.Event()
 
     @property
     def valid_until(self) -> float:
@@ -113,15 +114,30 @@ class Tenure(ABC):
                 task.cancel()
 
     async def append(self, index: int, batch: bytes) -> None:
-        async with self._appending:
-            try:
-                if not self.over:
-                    await self._append(index, batch)
-                elif not await self._is_written(index, batch):
-                    raise Deposed(f"the term of epoch {self.epoch} is over; batch {index} was not written")
-            except Deposed as error:
-                self.finish(str(error))
-                raise
+        self._appending += 1
+        try:
+            if not self.over:
+                await self._append(index, batch)
+            elif not await self._is_written(index, batch):
+                raise Deposed(f"the term of epoch {self.epoch} is over; batch {index} was not written")
+        except Deposed as error:
+            self.finish(str(error))
+            raise
+        finally:
+            self._appending -= 1
+            self._appended.set()
+
+    def append_at_once(self, index: int, batch: bytes) -> bool:
+        if self.over or self._appending:
+            return False
+        try:
+            return self._append_at_once(index, batch)
+        except Deposed as error:
+            self.finish(str(error))
+            raise
+
+    def _append_at_once(self, index: int, batch: bytes) -> bool:
+        return False
 
     async def resign(self) -> None:
         """Free the leadership at once; if coordination does not answer, it is freed by silence."""
@@ -129,11 +145,13 @@ class Tenure(ABC):
             return
         # From here on nothing more may be answered: the next leader takes the resignation for proof.
         self.finish("resigned")
-        async with self._appending:
-            try:
-                await self._resign()
-            except (CoordinationLost, Uncertain) as error:
-                log.warning("could not resign epoch %d, it will run out instead: %s", self.epoch, error)
+        while self._appending:
+            self._appended.clear()
+            await self._appended.wait()
+        try:
+            await self._resign()
+        except (CoordinationLost, Uncertain) as error:
+            log.warning("could not resign epoch %d, it will run out instead: %s", self.epoch, error)
 
     async def _keep_renewing(self) -> None:
         while not self.over:

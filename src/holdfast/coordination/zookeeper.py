@@ -53,7 +53,7 @@ class ZooKeeperLook(Look):
 
 class ZooKeeperCoordination:
     max_batch_bytes = MAX_BATCH_BYTES
-    appends_in_flight = 1
+    appends_in_flight = 4
     look_every_s = 0.5
 
     def __init__(self, place: Location, leader_ttl_ms: int) -> None:

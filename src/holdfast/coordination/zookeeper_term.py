@@ -88,19 +88,17 @@ class ZooKeeperTerm(Tenure):
         raise append_unknown(index, "the tail of the log moved while it was appended")
 
     async def _create(self, index: int, batch: bytes) -> bool:
-        total_bytes = self._tail.total_bytes + len(batch)
+        tail, self._tail = self._tail, self._tail.with_batch(batch)
+        total_bytes = self._tail.total_bytes
         adding = self._session.client.transaction()
         adding.check(self._paths.epoch, self._fence)
         adding.create(self._paths.batch(index), encode_batch(self.epoch, total_bytes, batch))
-        adding.set_data(self._paths.tail, encode_tail(index, total_bytes), self._tail.version)
+        adding.set_data(self._paths.tail, encode_tail(index, total_bytes), tail.version)
         try:
             results = await self._session.commit(adding)
         except ReplyLost as error:
             raise append_unknown(index, error) from error
-        if results is None:
-            return False
-        self._tail = Tail(index, total_bytes, results[2].version)
-        return True
+        return results is not None
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
         """Whether this very batch is in the log. `Deposed` if it is not, and cannot be any more."""

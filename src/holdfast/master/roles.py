@@ -296,7 +296,11 @@ class Master:
             await give_back(term)
             raise
         writer = self.writer = LogWriter(
-            term, pending, coordination.max_batch_bytes, lambda: engine.after_durable(now_ms())
+            term,
+            pending,
+            coordination.max_batch_bytes,
+            lambda: engine.after_durable(now_ms()),
+            coordination.appends_in_flight,
         )
         engine.on_record = writer.rouse
         renewing = asyncio.create_task(self._write_renewals(coordination, engine, term))
