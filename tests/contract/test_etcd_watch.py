@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
+from aetcd import rpc
 
-from holdfast.coordination.etcd import FOLLOW_EVERY_S, EtcdCoordination
+from holdfast.coordination.etcd import EtcdCoordination
 from holdfast.coordination.etcd_channel import EtcdChannel
+from holdfast.coordination.etcd_following import FOLLOW_EVERY_S
 from holdfast.coordination.locations import parse_location
 from tests.contract.servers import Server
-from tests.contract.stories import append_all, read_log, soon
+from tests.contract.stories import append_all, read_log, soon, until_true
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5, 20])
@@ -24,7 +28,7 @@ async def test_a_watch_at_a_member_that_says_nothing_ends_when_another_is_turned
         channel = EtcdChannel(parse_location(f"etcd://{hosts}/c", "c"), 1.0)
 
         async def watch() -> None:
-            async for _ in channel.watch([b"leader", b"tail"], b"published/"):
+            async for _ in channel.watch([rpc.WatchCreateRequest(key=b"leader")]):
                 raise AssertionError("nobody says anything")
 
         watching = asyncio.create_task(watch())
@@ -54,7 +58,42 @@ async def test_a_follower_of_a_busy_log_reads_several_batches_at_once(etcd_serve
     began = two.timing.clock()
     await append_all(term, 1, [b"batch"] * 100)
     assert await soon(following) == [(number, b"batch") for number in range(1, 101)]
-    # One each 10 ms; the leader is not looked for here, and the place of the log's end is asked for once.
+    # One each 20 ms; the leader is not looked for here, and the place of the log's end is asked for once.
     assert reads <= (two.timing.clock() - began) / FOLLOW_EVERY_S + 4
+    await one.close()
+    await two.close()
+
+
+async def test_a_busy_log_is_not_watched_and_one_that_has_become_quiet_is_again(etcd_server: Server) -> None:
+    place = parse_location(f"etcd://127.0.0.1:{etcd_server.port}/quiet", "quiet")
+    one, two = EtcdCoordination(place, 5000), EtcdCoordination(place, 5000)
+    two.look_every_s = 600.0  # So that only the watch can tell.
+    await one.open()
+    await two.open()
+    told, watch = 0, two._channel.watch
+
+    async def counted(wanted: list[Any]) -> AsyncIterator[Any]:
+        nonlocal told
+        async with aclosing(watch(wanted)) as answers:  # type: ignore[type-var]
+            async for answer in answers:
+                told += any(event.kv.key == two._keys.tail for event in answer.events)
+                yield answer
+
+    two._channel.watch = counted  # type: ignore[method-assign, assignment]
+    term = await soon(one.campaign("one:7070"))
+    got: list[int] = []
+
+    async def follow() -> None:
+        async for batches in two.follow(0):
+            got.extend(index for index, _ in batches)
+
+    following = asyncio.create_task(follow())
+    for burst in range(3):
+        await append_all(term, 100 * burst + 1, [b"batch"] * 100)
+        await until_true(lambda last=100 * (burst + 1): got and got[-1] == last, "the follower has it all")  # type: ignore[misc]
+    assert got == list(range(1, 301))
+    following.cancel()
+    await asyncio.wait([following])
+    assert told < 150, "of 300 batches"
     await one.close()
     await two.close()

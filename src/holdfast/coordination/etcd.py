@@ -11,14 +11,15 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
-import grpc.aio
 from aetcd import rpc
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
 from holdfast.coordination.etcd_channel import EtcdChannel, range_end_of
+from holdfast.coordination.etcd_following import EtcdFollower
 from holdfast.coordination.etcd_keys import (
     Keys,
     created_at,
@@ -32,7 +33,7 @@ from holdfast.coordination.etcd_keys import (
 )
 from holdfast.coordination.etcd_leases import SharedLeases
 from holdfast.coordination.etcd_term import EtcdTerm
-from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, Proof, Term
+from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Leader, Proof, Term
 from holdfast.coordination.locations import Location
 from holdfast.coordination.stored import decode_batch, decode_leader, encode_leader, encode_record
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
@@ -42,10 +43,6 @@ from holdfast.instant import now_seconds
 log = logging.getLogger("holdfast.coordination")
 
 TRIM_KEYS = 512
-WATCH_AGAIN_S = 0.2
-READ_KEYS = (4, 1024)
-FOLLOW_EVERY_S = 0.01
-"""A follower reads no oftener: under load a read brings several batches, and costs what one of them would."""
 
 
 class EtcdCoordination:
@@ -59,7 +56,6 @@ class EtcdCoordination:
         self._channel = EtcdChannel(place, self.timing.answer_s)
         self._compacts = place.options.get("compact", "on") != "off"
         self._leader_changes = following.Changes()
-        self._log_changes = following.Changes()
         self._news = following.Changes()
         self._leases = SharedLeases(self._channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
@@ -71,27 +67,19 @@ class EtcdCoordination:
         self._watching = asyncio.create_task(self._keep_watching(), name="watch etcd")
 
     async def _keep_watching(self) -> None:
-        while True:
-            try:
-                published = self._keys.published.encode()
-                async for keys in self._channel.watch([self._keys.leader, self._keys.tail], published):
-                    if self._keys.leader in keys:
-                        self._leader_changes.bump()
-                    if self._keys.tail in keys:
-                        self._log_changes.bump()
-                    if any(key.startswith(published) for key in keys):
-                        self._news.bump()
-            except grpc.aio.AioRpcError as error:
-                log.debug("the watch of etcd broke: %s", error.details())
-            except asyncio.CancelledError:
-                # The channel cancels the call, not this task, when it turns to another member.
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-            self._leader_changes.bump()
-            self._log_changes.bump()
-            self._news.bump()
-            await asyncio.sleep(WATCH_AGAIN_S)
+        published = self._keys.published.encode()
+        wanted = [
+            rpc.WatchCreateRequest(key=self._keys.leader),
+            rpc.WatchCreateRequest(key=published, range_end=range_end_of(published)),
+        ]
+
+        def told(events: list[Any]) -> None:
+            if not events or any(event.kv.key == self._keys.leader for event in events):
+                self._leader_changes.bump()
+            if not events or any(event.kv.key.startswith(published) for event in events):
+                self._news.bump()
+
+        await self._channel.keep_watching(wanted, told)
 
     async def _read(self, *operations: Any) -> Any:
         return await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], list(operations)))
@@ -182,30 +170,14 @@ class EtcdCoordination:
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
         return following.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
 
-    def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        limit = READ_KEYS[0]
-        seen = -1
-        rested_at = 0.0
-
-        async def read(after: int) -> Batches:
-            nonlocal limit, seen, rested_at
-            await self._log_changes.beyond(seen, self.look_every_s)
-            await asyncio.sleep(max(0.0, rested_at - self.timing.clock()))
-            seen_before, seen = self._log_changes.count, -1
-            start = self._keys.batch(after + 1)
-            answer = await self._read(get(start, range_end=self._keys.log_end, limit=limit))
-            kvs = found(answer, 0)
-            if len(kvs) < limit:  # All there was: more is not looked for before something changes.
-                seen, rested_at = seen_before, self.timing.clock() + FOLLOW_EVERY_S
-            if not kvs:
-                return []
-            if self._keys.index(kvs[0].key) != after + 1:
-                raise Compacted(self._keys.index(kvs[0].key))
-            mean_bytes = max(1, sum(len(kv.value) for kv in kvs) // len(kvs))
-            limit = min(max(READ_KEYS[0], following.READ_BYTES // mean_bytes), READ_KEYS[1])
-            return [(self._keys.index(kv.key), decode_batch(kv.value).batch) for kv in kvs]
-
-        return following.follow_log(read, self.last_index, after_index)
+    async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
+        follower = EtcdFollower(self._channel, self._keys, self.look_every_s)
+        try:
+            async with aclosing(following.follow_log(follower.read, self.last_index, after_index)) as several:
+                async for batches in several:
+                    yield batches
+        finally:
+            await follower.end()
 
     async def last_index(self) -> int:
         return decode_tail(found(await self._read(get(self._keys.tail)), 0)).number

@@ -7,6 +7,7 @@ answer is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.locations import Location
 from holdfast.errors import BadValue, HoldfastError, NotAuthorized, ReplyLost
 
+log = logging.getLogger("holdfast.coordination")
+
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -30,6 +33,7 @@ OPTIONS = [
 ]
 NOT_SENT = ("failed to connect", "connection refused", "name resolution", "dns resolution", "too many requests")
 LEAST_TRY_S = 0.5
+WATCH_AGAIN_S = 0.2
 
 
 class Stubs(NamedTuple):
@@ -101,7 +105,7 @@ class EtcdChannel:
         self._open: dict[int, Stubs] = {}
         self._token = ""
         self._logging_in = asyncio.Lock()
-        self._watching: Any = None
+        self._watching: dict[Any, None] = {}
 
     def _stubs(self) -> Stubs:
         if self._at not in self._open:
@@ -116,8 +120,8 @@ class EtcdChannel:
     def _next_member(self, failed: int) -> None:
         if failed == self._at and len(self.place.hosts) > 1:
             self._at = (self._at + 1) % len(self.place.hosts)
-            if self._watching is not None:
-                self._watching.cancel()
+            for call in self._watching:
+                call.cancel()
 
     def _metadata(self, token: str) -> list[tuple[str, str]]:
         # A member that was cut off from the others must say so instead of waiting for them.
@@ -204,30 +208,43 @@ class EtcdChannel:
         finally:
             call.cancel()
 
-    async def watch(self, keys: list[bytes], prefix: bytes) -> AsyncIterator[list[bytes]]:
-        """Those of the keys, and under the prefix, that changed, as one member tells it; ends when that fails. Nobody
-        may rely on it alone."""
+    async def watch(self, wanted: list[Any]) -> AsyncIterator[Any]:
+        """What one member tells of what is wanted; ends when that fails. Nobody may rely on it alone."""
         over = asyncio.Event()
 
         async def asked() -> AsyncIterator[Any]:
             # Given to the call, not written to it: a write waits for ever on a call that ended before it was sent.
-            for key in keys:
-                yield rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key))
-            under = rpc.WatchCreateRequest(key=prefix, range_end=range_end_of(prefix))
-            yield rpc.WatchRequest(create_request=under)
+            for one in wanted:
+                yield rpc.WatchRequest(create_request=one)
             await over.wait()  # The end of what is asked would be the end of the watch.
 
         call = self._stubs().watch.Watch(asked(), metadata=self._metadata(self._token))
-        self._watching = call
+        self._watching[call] = None
         try:
             async for answer in call:
                 if answer.canceled:
                     return
-                yield [event.kv.key for event in answer.events] or [*keys, prefix]
+                yield answer
         finally:
-            self._watching = None
+            del self._watching[call]
             over.set()
             call.cancel()
+
+    async def keep_watching(self, wanted: list[Any], told: Callable[[list[Any]], None]) -> None:
+        """Until it is cancelled, at one member after another: told of events, and of none when some may be missing."""
+        while True:
+            try:
+                async for answer in self.watch(wanted):
+                    told(answer.events)
+            except grpc.aio.AioRpcError as error:
+                log.debug("the watch of etcd broke: %s", error.details())
+            except asyncio.CancelledError:
+                # `_next_member` cancels the call, not this task.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+            told([])
+            await asyncio.sleep(WATCH_AGAIN_S)
 
     async def close(self) -> None:
         for stubs in self._open.values():
