@@ -37,8 +37,8 @@ LEAST_APPEND_MS = 1.5
 OVERLAP_FROM_MS = 5.0
 """From here on the next batches are sent before this one is answered. Sooner, more of them would cost more than they
 save; and four in this time are 800 writes a second, where 1,000 are the most that coordination should have."""
-QUICK_MS = 3.0
-QUICK_IN_A_ROW = 16
+QUICK_MS = 10.0
+QUICK_IN_A_ROW = 4
 """So many appends, none of them longer: the log answers at once."""
 
 
