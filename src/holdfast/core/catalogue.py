@@ -109,8 +109,9 @@ class Catalogue:
         self.shown: ShownKeys | None = None
         """Where a primary shows which keys there are."""
         self._free: list[int] = []
-        for name, dtype in _COLUMNS.items():
-            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
+        for place, (name, dtype) in enumerate(_COLUMNS.items()):
+            # No two have the same room, so that they are not all copied at once when they grow.
+            setattr(self, name, np.zeros(FIRST_CAPACITY + FIRST_CAPACITY * place // len(_COLUMNS), dtype))
         self._remake_views()
 
     @property
@@ -119,6 +120,7 @@ class Catalogue:
         return len(self.keys)
 
     def _remake_views(self) -> None:
+        self._room = min(len(getattr(self, name)) for name in _COLUMNS)
         self.id_at = self.ids.data
         self.size_at = self.sizes.data
         self.checksum_at = self.checksums.data
@@ -139,16 +141,18 @@ class Catalogue:
             return reused
         first = self.top
         self.keys.extend([None] * fresh)
-        if self.top > len(self.ids):
+        if self.top > self._room:
             self._grow(self.top)
         return reused + list(range(first, first + fresh))
 
     def _grow(self, needed: int) -> None:
-        capacity = len(self.ids)
-        while capacity < needed:
-            capacity *= 2
         for name, dtype in _COLUMNS.items():
             old = getattr(self, name)
+            capacity = len(old)
+            while capacity < needed:
+                capacity *= 2
+            if capacity == len(old):
+                continue
             new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
             new[: len(old)] = old
             setattr(self, name, new)
@@ -172,7 +176,7 @@ class Catalogue:
         else:
             slot = self.top
             self.keys.append(key)
-            if slot == len(self.ids):
+            if slot == self._room:
                 self._grow(slot + 1)
         self.id_at[slot] = oid
         self.size_at[slot] = size
