@@ -7,7 +7,9 @@ array operation over the columns; single values go through memoryviews, which ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -109,9 +111,8 @@ class Catalogue:
         self.shown: ShownKeys | None = None
         """Where a primary shows which keys there are."""
         self._free: list[int] = []
-        for place, (name, dtype) in enumerate(_COLUMNS.items()):
-            # No two have the same room, so that they are not all copied at once when they grow.
-            setattr(self, name, np.zeros(FIRST_CAPACITY + FIRST_CAPACITY * place // len(_COLUMNS), dtype))
+        for name, dtype in _COLUMNS.items():
+            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
         self._remake_views()
 
     @property
@@ -121,6 +122,7 @@ class Catalogue:
 
     def _remake_views(self) -> None:
         self._room = min(len(getattr(self, name)) for name in _COLUMNS)
+        self._nearly_full = self._room - self._room // 32
         self.id_at = self.ids.data
         self.size_at = self.sizes.data
         self.checksum_at = self.checksums.data
@@ -141,21 +143,21 @@ class Catalogue:
             return reused
         first = self.top
         self.keys.extend([None] * fresh)
-        if self.top > self._room:
+        if self.top > self._nearly_full:
             self._grow(self.top)
         return reused + list(range(first, first + fresh))
 
     def _grow(self, needed: int) -> None:
-        for name, dtype in _COLUMNS.items():
+        """Columns that are nearly full are doubled one after another, in step with what is left of their room: to copy
+        all of them at once would be a pause."""
+        capacity = 1 << (max(needed, 2 * self._room) - 1).bit_length()
+        due = math.ceil(len(_COLUMNS) * (needed - self._nearly_full) / (self._room - self._nearly_full))
+        for name, dtype in islice(_COLUMNS.items(), due):
             old = getattr(self, name)
-            capacity = len(old)
-            while capacity < needed:
-                capacity *= 2
-            if capacity == len(old):
-                continue
-            new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
-            new[: len(old)] = old
-            setattr(self, name, new)
+            if len(old) < capacity:
+                new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
+                new[: len(old)] = old
+                setattr(self, name, new)
         self._remake_views()
 
     def insert(
@@ -176,7 +178,7 @@ class Catalogue:
         else:
             slot = self.top
             self.keys.append(key)
-            if slot == self._room:
+            if slot >= self._nearly_full:
                 self._grow(slot + 1)
         self.id_at[slot] = oid
         self.size_at[slot] = size
