@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import statistics
 import time
 
 import numpy as np
@@ -27,6 +28,7 @@ from holdfast.messages.shapes import Message
 OBJECT = 64 << 10
 BATCH = 128
 CORE_BATCH = 2048
+TRIES = 5
 CLIENT, CONNECTION = 7, 1
 
 
@@ -62,12 +64,14 @@ def run_core(scale: Scale) -> list[Row]:
     objects = scale.of(128, 8) * CORE_BATCH
     rows = []
     for order, name in ((np.arange, "used in the order of their puts"), (_at_random, "used in random order")):
-        engine = _filled_engine(objects)
-        catalogue = engine.state.catalogue
-        catalogue.last_used[: catalogue.top] = order(catalogue.top)
-        figure = objects / _evict_all(engine, objects)
-        note = f"{objects:,} objects of 64 KiB, from full to empty"
-        rows.append(least_row(f"core: eviction, {name}", figure, "objects/s", 200_000, note=note))
+        tries = []
+        for _ in range(TRIES):
+            engine = _filled_engine(objects)
+            catalogue = engine.state.catalogue
+            catalogue.last_used[: catalogue.top] = order(catalogue.top)
+            tries.append(objects / _evict_all(engine, objects))
+        note = f"{objects:,} objects of 64 KiB, from full to empty; median of {TRIES}"
+        rows.append(least_row(f"core: eviction, {name}", statistics.median(tries), "objects/s", 200_000, note=note))
     return rows
 
 
