@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from holdfast.master.snapshotting import Snapshots
@@ -56,7 +57,7 @@ def test_a_script_by_hand_finds_at_once_what_is_rare(bug: Planted, script: Calla
 
 
 EVERY_SNAPSHOT_IS_DAMAGED = Script(
-    seed=21062484,
+    seed=529673190,
     shape=Shape(nodes=1, segment_bytes=1048576, slowest_ms=20),
     operations=(
         Operation(701, 1, "put", 49, ("key/5",), 262193, hold_ms=331, pin="soft"),
@@ -74,14 +75,14 @@ EVERY_SNAPSHOT_IS_DAMAGED = Script(
         Operation(7824, 2, "touch", 66, ("key/7",), 130, hold_ms=328),
     ),
     faults=(
-        Fault(1479, "pause_master", 473, "master-0"),
-        Fault(3352, "refuse", 4756, "master-0", "client-2"),
-        Fault(4996, "lost_requests", 6977, share=0.1),
-        Fault(8884, "expire_leader", 573, share=0.8),
-        Fault(11980, "spoil_snapshot", 33, "master-1"),
-        Fault(16151, "spoil_snapshot", 2097, "master-0"),
-        Fault(16418, "spoil_snapshot", 5763, "master-1"),
-        Fault(16820, "expire_leader", 2144, share=0.1),
+        Fault(1278, "pause_master", 473, "master-0"),
+        Fault(3935, "refuse", 4756, "master-0", "client-2"),
+        Fault(5219, "lost_requests", 6977, share=0.1),
+        Fault(8858, "expire_leader", 573, share=0.8),
+        Fault(11878, "spoil_snapshot", 33, "master-1"),
+        Fault(17144, "spoil_snapshot", 2097, "master-0"),
+        Fault(17830, "spoil_snapshot", 5763, "master-1"),
+        Fault(17903, "expire_leader", 2144, share=0.1),
     ),
 )
 """Of both masters, one after the other, while there is little to write; then the primary loses its term, and has to
@@ -90,13 +91,15 @@ begin with nothing beside a log that was trimmed. Found by seed 62421, made shor
 
 def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> None:
     """liveness: it is a standby again, and does not wait until the log has grown."""
-    found = run(EVERY_SNAPSHOT_IS_DAMAGED)
-    assert found.violation is None, found.violation
 
     async def ask_nobody(snapshots: Snapshots, address: str) -> None:
         pass
 
+    # It takes a moment that one seed of some dozens meets.
+    scripts = (msgspec.structs.replace(EVERY_SNAPSHOT_IS_DAMAGED, seed=529673190 + number) for number in range(100))
     with patch.object(Snapshots, "ask_for_one", ask_nobody):
-        broken = run(EVERY_SNAPSHOT_IS_DAMAGED).violation
-    assert broken is not None
-    assert broken.promise == "liveness"
+        broken = next(broken for broken in map(run, scripts) if broken.violation is not None)
+    assert broken.violation is not None
+    assert broken.violation.promise == "liveness"
+    found = run(broken.script)
+    assert found.violation is None, found.violation
