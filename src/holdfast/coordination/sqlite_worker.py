@@ -3,7 +3,7 @@
 An executor would do, but its locks and futures cost as much as a small batch takes to reach the disk: every
 wake-up of a thread that finds the interpreter's lock taken is a second wake-up. So a call goes through one queue,
 the thread says that it is done as its last act before it waits again, and the event loop is free meanwhile,
-however long the disk takes.
+however long the disk takes. While the disk is quick, a batch may be written at once, by the caller itself (ADR 23).
 """
 
 from __future__ import annotations
