@@ -117,10 +117,11 @@ class AgainstByteMap(RuleBasedStateMachine):
         assert self.allocator.largest_free == max((size for _, size in free), default=0)
 
 
-TestAgainstByteMap = AgainstByteMap.TestCase
-TestAgainstByteMap.settings = settings(
+EXAMPLES = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+TestAgainstByteMap = AgainstByteMap.TestCase
+TestAgainstByteMap.settings = EXAMPLES
 
 
 @given(st.integers(1, 1 << 40))

@@ -1,0 +1,157 @@
+"""Free ranges of a segment as two sorted columns: where what a batch freed waits until something of its size is wanted.
+
+Many ranges are taken in, and joined with those that they touch, by array operations, for a tenth of what it takes to
+enter each into the allocator's dicts; and most of what is freed piece by piece has grown together before it is lent.
+No two ranges here overlap or touch. A range that was taken out by itself stays behind as an empty one, until so many
+are moved that it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.ids import SMALL_ALIGN
+
+Column = NDArray[np.int64]
+Ranges = tuple[Column, Column]
+"""Where each begins and where it ends."""
+
+UNIT_BITS = SMALL_ALIGN.bit_length() - 1
+UNIT_MASK = SMALL_ALIGN - 1
+TAKEN_AT_ONCE = 512
+_TAKEN_SHIFT = 8
+"""Or one of so many (as a power of two) of all that there are, if that is more: each taking looks at all of them."""
+
+
+class Reserve:
+    __slots__ = ("_emptied", "_ends", "_longest", "_starts")
+
+    def __init__(self, starts: Column, ends: Column) -> None:
+        """Ranges in order, none of them empty."""
+        self._keep(starts, ends)
+
+    def _keep(self, starts: Column, ends: Column) -> None:
+        self._starts = starts
+        self._ends = ends
+        self._emptied = 0
+        self._longest = self.longest()
+        """None is longer."""
+
+    def __len__(self) -> int:
+        return len(self._starts) - self._emptied
+
+    def longest(self) -> int:
+        """The length of the longest range; 0 if there is none."""
+        return int((self._ends - self._starts).max(initial=0))
+
+    def ranges(self) -> Ranges:
+        """All of them, in order."""
+        if not self._emptied:
+            return self._starts, self._ends
+        there = self._starts != self._ends
+        return self._starts[there], self._ends[there]
+
+    def add(self, starts: Column, ends: Column) -> None:
+        """These as well, in any order; they overlap nothing, here or among themselves (see `overlapped`)."""
+        own_starts, own_ends = self.ranges()
+        # Of ranges that do not overlap, the first to begin is the first to end: either column is sorted by itself.
+        starts = np.sort(np.concatenate((own_starts, starts)), kind="stable")
+        ends = np.sort(np.concatenate((own_ends, ends)), kind="stable")
+        self._keep(*joined(starts, ends))
+
+    def overlapped(self, starts: Column, ends: Column) -> list[int]:
+        """Which of these ranges, as numbers, hold something that lies here."""
+        at = self._ends.searchsorted(starts, side="right")
+        inside = np.flatnonzero(at < len(self._starts))
+        near = inside[self._starts[at[inside]] < ends[inside]].tolist()  # Of the others it is sure that they do not.
+        return [each for each in near if self.touching(int(starts[each]), int(ends[each])) is None]
+
+    def touching_any(self, starts: Column, ends: Column) -> list[int]:
+        """The numbers of the ranges here that touch one of these, which overlap none."""
+        at = self._ends.searchsorted(starts)
+        inside = np.flatnonzero(at < len(self._starts))
+        near = inside[self._starts[at[inside]] <= ends[inside]].tolist()
+        return [number for each in near for number in self.touching(int(starts[each]), int(ends[each])) or ()]
+
+    def touching(self, start: int, end: int) -> list[int] | None:
+        """The numbers of the ranges here that touch this one; None if one overlaps it."""
+        at = int(self._ends.searchsorted(start))
+        found: list[int] = []
+        while at < len(self._starts):
+            own_start, own_end = int(self._starts[at]), int(self._ends[at])
+            if own_start > end:
+                break
+            if own_start == end or own_end == start:
+                found.append(at)
+            elif own_start != own_end:
+                return None
+            at += 1
+        return found
+
+    def take(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
+        """Take out the ranges of these numbers, as (start, end)."""
+        taken = []
+        for at in numbers:
+            start, end = int(self._starts[at]), int(self._ends[at])
+            if start != end:
+                taken.append((start, end))
+                self._ends[at] = start
+                self._emptied += 1
+        return taken
+
+    def take_fitting(self, units: int, mask: int) -> Ranges | None:
+        """Take out the shortest of those that can hold so much, beginning where no bit of the mask is set."""
+        if units > self._longest:
+            return None
+        starts, ends = self.ranges()
+        lengths = ends - starts
+        fitting = np.flatnonzero(lengths >= units + (-starts & mask))
+        if not len(fitting):
+            self._keep(starts, ends)
+            return None
+        most = max(TAKEN_AT_ONCE, len(starts) >> _TAKEN_SHIFT)
+        if len(fitting) > most:
+            fitting = np.sort(fitting[np.argpartition(lengths[fitting], most)[:most]])
+        taken = starts[fitting], ends[fitting]
+        left = np.ones(len(starts), bool)
+        left[fitting] = False
+        self._keep(starts[left], ends[left])
+        return taken
+
+    def cut_off(self, limit: int) -> int:
+        """Nothing from `limit` on is here any more; how much that was."""
+        starts, ends = self.ranges()
+        there = starts < limit
+        kept = ends[there].clip(max=limit)
+        gone = int((ends - starts).sum() - (kept - starts[there]).sum())
+        self._keep(starts[there], kept)
+        return gone
+
+
+def ranges_in_units(offsets: NDArray[Any], sizes: NDArray[Any], size_bytes: int) -> Ranges:
+    """Starts and ends, in units, in order; ValueError names the first range that is no range or overlaps another."""
+    starts = np.asarray(offsets).astype(np.int64)
+    lengths = np.asarray(sizes).astype(np.int64)
+    if not bool((starts[1:] >= starts[:-1]).all()):
+        order = np.argsort(starts, kind="stable")
+        starts, lengths = starts[order], lengths[order]
+    ends = starts + lengths
+    bad = (lengths <= 0) | (starts < 0) | (ends > size_bytes) | (((starts | lengths) & UNIT_MASK) != 0)
+    bad[1:] |= starts[1:] < ends[:-1]
+    if bad.any():
+        at = int(bad.argmax())
+        raise ValueError(
+            f"[{starts[at]}, {ends[at]}) of {size_bytes} overlaps another range or is not inside the segment; "
+            "nothing was changed"
+        )
+    return starts >> UNIT_BITS, ends >> UNIT_BITS
+
+
+def joined(starts: Column, ends: Column) -> Ranges:
+    """These ranges, in order and at least one, with those that touch made one."""
+    apart = starts[1:] != ends[:-1]
+    return starts[np.append(True, apart)], ends[np.append(apart, True)]
