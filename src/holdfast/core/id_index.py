@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,9 @@ _PAGE = 1 << PAGE_BITS
 _MASK = _PAGE - 1
 _EMPTY = array("i", [-1]) * _PAGE
 MANY = 512
-"""From so many ids on they are sorted by page, and each page is asked once."""
+"""From so many ids on they are looked up by array operations."""
+MOST_AT_ONCE = 8192
+"""Each of them may be in a page of its own, which is copied."""
 
 
 class IdIndex:
@@ -35,7 +38,8 @@ class IdIndex:
 
     def slots_of(self, ids: Sequence[ObjectId]) -> list[int]:
         if len(ids) >= MANY:
-            return self._slots_of_many(np.array(ids, np.uint64))
+            parts = (ids[first : first + MOST_AT_ONCE] for first in range(0, len(ids), MOST_AT_ONCE))
+            return [slot for part in parts for slot in self._slots_of_many(np.array(part, np.uint64))]
         pages = self._pages
         return [-1 if (page := pages.get(oid >> PAGE_BITS)) is None else page[oid & _MASK] for oid in ids]
 
@@ -70,12 +74,11 @@ class IdIndex:
             done += count
 
     def _slots_of_many(self, ids: npt.NDArray[np.uint64]) -> list[int]:
-        slots = np.full(len(ids), -1, np.int64)
-        for number, at, chosen in _by_page(ids):
-            page = self._pages.get(number)
-            if page is not None:
-                slots[chosen] = np.frombuffer(page, np.int32)[at]
-        return slots.tolist()
+        numbers, which = np.unique(ids >> np.uint64(PAGE_BITS), return_inverse=True)
+        # The pages one behind another are one column; a page at a time would take three times as long.
+        column = np.frombuffer(b"".join(map(self._pages.get, numbers.tolist(), repeat(_EMPTY))), np.int32)
+        slots: list[int] = column[(which << PAGE_BITS) + (ids & np.uint64(_MASK)).astype(np.int64)].tolist()
+        return slots
 
     def _unbind_many(self, ids: npt.NDArray[np.uint64]) -> None:
         pages, live = self._pages, self._live
