@@ -65,17 +65,21 @@ class Reserve:
 
     def overlapped(self, starts: Column, ends: Column) -> list[int]:
         """Which of these ranges, as numbers, hold something that lies here."""
-        at = self._ends.searchsorted(starts, side="right")
-        inside = np.flatnonzero(at < len(self._starts))
-        near = inside[self._starts[at[inside]] < ends[inside]].tolist()  # Of the others it is sure that they do not.
+        near = self._begun(self._ends.searchsorted(starts, side="right"), ends - 1)
         return [each for each in near if self.touching(int(starts[each]), int(ends[each])) is None]
 
     def touching_any(self, starts: Column, ends: Column) -> list[int]:
         """The numbers of the ranges here that touch one of these, which overlap none."""
-        at = self._ends.searchsorted(starts)
-        inside = np.flatnonzero(at < len(self._starts))
-        near = inside[self._starts[at[inside]] <= ends[inside]].tolist()
+        near = self._begun(self._ends.searchsorted(starts), ends)
         return [number for each in near for number in self.touching(int(starts[each]), int(ends[each])) or ()]
+
+    def _begun(self, numbers: Column, places: Column) -> list[int]:
+        """For which of the pairs the range of this number, which may be an emptied one, begins by that place."""
+        if not len(self._starts):
+            return []
+        there = np.flatnonzero(numbers < len(self._starts))
+        begun: list[int] = there[self._starts[numbers[there]] <= places[there]].tolist()
+        return begun
 
     def touching(self, start: int, end: int) -> list[int] | None:
         """The numbers of the ranges here that touch this one; None if one overlaps it."""
