@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,6 +74,22 @@ def test_an_idle_grant_is_given_back_in_the_background(master: FakeMaster, monke
         cache.put("large", b"x" * 100_000)
         wait_until(lambda: {grant for grant, settled in master.returned if settled} == set(master.grants))
         assert cache.put("again", b"x") is True
+
+
+def test_puts_one_after_another_do_not_wake_the_keeper_each(
+    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = connect(master.address)
+    runner = getattr(cache, "cache", cache)._runner
+    event = runner._roused if hasattr(runner, "_roused") else runner._keeper._roused
+    value = b"x" * 33_000
+    cache.put("first", value)
+    woken = Mock(wraps=event.set)
+    monkeypatch.setattr(event, "set", woken)
+    for number in range(60):
+        assert cache.put(f"key {number}", value) is True
+    assert len(master.asked(m.GrantRanges)) == 61
+    assert woken.call_count < 30
 
 
 def test_a_grant_in_use_is_extended(master: FakeMaster, connect: Connect) -> None:

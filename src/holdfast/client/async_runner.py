@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MASTER_SECONDS
 from holdfast.client.core import Core
-from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
@@ -229,7 +229,7 @@ class AsyncRunner:
                     return
                 pause = SHORTEST_PAUSE
             else:
-                pause = LINGER_SECONDS if due is None else max(SHORTEST_PAUSE, min(due - now, ROUND_SECONDS))
+                pause = pause_until(due, now)
             self._roused.clear()
             self._wakes_at = now + pause
             try:

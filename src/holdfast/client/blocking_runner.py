@@ -11,7 +11,7 @@ import weakref
 from typing import TypeVar
 
 from holdfast.client.core import Core
-from holdfast.client.keeping import LINGER_SECONDS, ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, return_grants
+from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
@@ -222,7 +222,7 @@ class Keeper:
                     return
                 pause = SHORTEST_PAUSE
             else:
-                pause = LINGER_SECONDS if due is None else max(SHORTEST_PAUSE, min(due - now, ROUND_SECONDS))
+                pause = pause_until(due, now)
             self._wakes_at = now + pause
             roused = self._roused.wait(pause)
             self._roused.clear()

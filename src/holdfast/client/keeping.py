@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 
 from holdfast.client.core import Core, OpenView, ask, ask_timed
+from holdfast.client.grants import CARRIED_WITHIN_SECONDS
 from holdfast.client.leases import KEPT_SHARE, lease_until
 from holdfast.client.viewing import RENEW_AT_LEFT
 from holdfast.effects import Operation, Work
@@ -29,6 +30,14 @@ def next_due(core: Core, now: float) -> float | None:
         if not view.lost and (due is None or view.renew_at < due):
             due = view.renew_at
     return due
+
+
+def pause_until(due: float | None, now: float) -> float:
+    """How long the shell's keeper may sleep. While there is something to keep, no longer than a finished grant may
+    wait: so a put that takes a grant need not wake it, where each of many large ones would."""
+    if due is None:
+        return LINGER_SECONDS
+    return max(SHORTEST_PAUSE, min(due - now, CARRIED_WITHIN_SECONDS))
 
 
 def keep_once(core: Core) -> Operation[None]:
