@@ -10,10 +10,18 @@ import pytest
 import xxhash
 
 from holdfast.transport import bulk_copy
-from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, Hand, SharedCopy, SharedHash, copy_bulk
+from holdfast.transport.bulk_copy import (
+    CHUNK,
+    SHARED_FROM,
+    SHARED_HASHED_CHUNK,
+    Hand,
+    SharedCopy,
+    SharedHash,
+    copy_bulk,
+)
 from tests.waiting import wait_until
 
-SIZE = SHARED_FROM + 3 * CHUNK + 12_345
+SIZE = SHARED_FROM + 3 * SHARED_HASHED_CHUNK + 12_345
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ def test_the_second_thread_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> No
     source, target = os.urandom(SIZE), bytearray(SIZE)
     assert copy_bulk(memoryview(target), memoryview(source), True) == xxhash.xxh3_64_intdigest(source)
     assert target == source
-    assert sorted(by) == list(range(0, SIZE, CHUNK)), "every chunk once"
+    assert sorted(by) == list(range(0, SIZE, SHARED_HASHED_CHUNK)), "every chunk once"
     assert all(len(names) == 1 for names in by.values())
 
 
@@ -126,7 +134,7 @@ def test_an_interrupted_copy_raises_only_when_the_other_thread_writes_no_more(
     order.append("raised")
     helper.join(30)
     assert order == ["the other one has written", "raised"]
-    assert bytes(target).count(0) > SIZE - 2 * CHUNK, "nothing further was taken"
+    assert bytes(target).count(0) > SIZE - 2 * SHARED_HASHED_CHUNK, "nothing further was taken"
 
 
 def test_however_often_it_is_interrupted_it_waits_for_the_other_thread(
