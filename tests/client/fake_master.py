@@ -49,6 +49,7 @@ class FakeMaster:
         self.log_id = 7
         self.lease_ttl_ms = 10_000
         self.grant_timeout_ms = 30_000
+        self.grants_ahead = True
         self.host = this_host() if local else "another machine"
         self.requests: list[Message] = []
         self.judge: Callable[[Message], Act | Message] = lambda request: Act.USUAL
@@ -251,7 +252,11 @@ class FakeMaster:
                 self.commits[request.grant, offset] = self.next_id
                 self.next_id += 1
                 stored.append(1)
-        return m.Committed(bytes(stored))
+        ahead = None
+        if request.ahead is not None and self.grants_ahead and any(stored):
+            ahead = self._grant(request.ahead)
+            assert isinstance(ahead, m.Granted)
+        return m.Committed(bytes(stored), ahead)
 
     def _remove_matching(self, pattern: str, cursor: int) -> Message:
         # Two calls for everything: the first half of the keys, then the rest.

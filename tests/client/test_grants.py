@@ -5,10 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.grants import CARRIED_WITHIN_SECONDS, IDLE_SECONDS, Grant, Grants, Kind, lay_out
+from holdfast.client.grants import (
+    CARRIED_WITHIN_SECONDS,
+    IDLE_SECONDS,
+    ROW_BYTES,
+    ROW_SECONDS,
+    Grant,
+    Grants,
+    Kind,
+    lay_out,
+)
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
 
-KIND: Kind = (1, ())
+KIND: Kind = (1, (), False)
 
 
 def taken(grants: Grants, kind: Kind | None = KIND, now: float = 100.0, length: int = 4096) -> Grant:
@@ -37,7 +46,7 @@ def test_small_puts_share_a_grant_from_the_front() -> None:
     assert grants.reserve(KIND, [65], 101) == (grant, [128])
     assert grants.reserve(KIND, [1], 101) is None
     assert grant.users == 2
-    assert grants.reserve((2, ()), [1], 101) is None
+    assert grants.reserve((2, (), False), [1], 101) is None
 
 
 @given(st.lists(st.integers(1, 2 * LARGE_FROM), min_size=1, max_size=20))
@@ -90,7 +99,7 @@ def test_one_caller_at_a_time_asks_for_a_shared_grant() -> None:
     grants = Grants(1)
     assert grants.may_ask(KIND)
     assert not grants.may_ask(KIND)
-    assert grants.may_ask((2, ()))
+    assert grants.may_ask((2, (), False))
     grants.asked(KIND)
     assert grants.may_ask(KIND)
 
@@ -148,3 +157,57 @@ def test_serials_grow_and_are_never_used_twice() -> None:
     grants = Grants(9)
     ids = [grants.next_id() for _ in range(5)]
     assert [(each.client, each.serial) for each in ids] == [(9, serial) for serial in range(1, 6)]
+
+
+ROW: Kind = (1, (), True)
+
+
+def test_a_row_goes_on_for_a_moment_after_each_put() -> None:
+    grants = Grants(1)
+    assert not grants.in_a_row(ROW, 100.0)
+    grants.go_on_with_row(ROW, 100.0)
+    assert grants.in_a_row(ROW, 100.0 + ROW_SECONDS - 0.1)
+    assert not grants.in_a_row((2, (), True), 100.1)
+    assert not grants.in_a_row(ROW, 100.0 + ROW_SECONDS)
+    grants.end_row(ROW, 100.2)
+    assert not grants.in_a_row(ROW, 100.3)
+
+
+def test_more_and_more_is_asked_for_ahead_while_a_row_goes_on() -> None:
+    """I17: up to a bound, and only when there is no room."""
+    grants = Grants(1)
+    assert [grants.ahead_bytes(ROW, 4096, 20_000) for _ in range(4)] == [4096, 8192, 16_384, 20_000]
+    assert grants.ahead_bytes(ROW, 40_000, 20_000) == 40_000, "one object always"
+    taken(grants, ROW, length=8192)
+    assert grants.reserve(ROW, [4096], 101) is not None
+    assert grants.ahead_bytes(ROW, 4096, 20_000) == 0
+    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 80_000
+    grants.refused_ahead()
+    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 8192
+    for _ in range(20):
+        grants.ahead_bytes(ROW, 8192, 1 << 40)
+    assert grants.ahead_bytes(ROW, 8192, 1 << 40) == ROW_BYTES
+    grants.go_on_with_row(ROW, 200.0)
+    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 8192, "a new row"
+
+
+def test_what_came_ahead_waits_no_longer_than_a_row_does() -> None:
+    """I11"""
+    grants = Grants(1)
+    grant = taken(grants, ROW, now=100.0)
+    assert grants.next_due(100.0) == 100.0 + ROW_SECONDS
+    assert grants.reserve(ROW, [4096], 100.5) == (grant, [0])
+    grants.retire_idle(105.0)
+    assert grants.finished == [], "it is being written to"
+    grants.release(grant, 105.0)
+    grants.retire_idle(105.0)
+    assert grants.finished == [grant.id]
+
+
+def test_the_end_of_a_row_gives_its_memory_back() -> None:
+    """I11"""
+    grants = Grants(1)
+    grant = taken(grants, ROW)
+    grants.end_row(ROW, 101.0)
+    assert grants.finished == [grant.id]
+    assert grants.reserve(ROW, [64], 101.0) is None

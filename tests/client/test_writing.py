@@ -79,6 +79,7 @@ def test_an_idle_grant_is_given_back_in_the_background(master: FakeMaster, monke
 def test_puts_one_after_another_do_not_wake_the_keeper_each(
     master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    master.grants_ahead = False
     cache = connect(master.address)
     runner = getattr(cache, "cache", cache)._runner
     event = runner._roused if hasattr(runner, "_roused") else runner._keeper._roused

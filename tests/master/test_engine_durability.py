@@ -98,6 +98,20 @@ def test_memory_durability_does_not_wait() -> None:
     assert len(writer.write()) == 1
 
 
+def test_memory_that_comes_with_a_commit_is_durable_before_it_is_answered() -> None:
+    """I11: in every durability, as any grant."""
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    ahead = q.GrantRanges(GrantId(CLIENT, 2), struct.pack("<Q", 64), attached=[Attachment(1, 1)])
+    assert writer.commit(1, "k", durability="memory", ahead=ahead) is None
+    [committed] = writer.write()
+    assert isinstance(committed, q.Committed)
+    assert committed.ahead is not None
+    refused = q.GrantRanges(GrantId(CLIENT, 3), struct.pack("<Q", 64 << 10))
+    assert writer.commit(2, "l", durability="memory", ahead=refused) == q.Committed(b"\1"), "there was none"
+
+
 def test_a_freed_range_is_lent_again_only_when_that_is_durable() -> None:
     """I9"""
     writer = Writer(high_watermark=1.0)

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.client.async_runner import AsyncRunner
+from holdfast.client.grants import Grant, Grants
 from simulation.planted import Patch, Planted
 
 
@@ -18,6 +19,19 @@ def leave_a_cancelled_put_to_its_thread() -> Patch:
     return patch.object(AsyncRunner, "_finish", finish)
 
 
+def use_what_came_ahead_after_it_was_given_back() -> Patch:
+    """It was idle for too long, and its memory may be somebody else's."""
+    retire = Grants._retire
+
+    def keep_ahead(self: Grants, grant: Grant, now: float) -> None:
+        retire(self, grant, now)
+        if grant.kind is not None and grant.kind[2]:
+            self._shared[grant.kind] = grant
+
+    return patch.object(Grants, "_retire", keep_ahead)
+
+
 PLANTED_IN_BYTES = (
+    Planted("use what came ahead after it was given back", use_what_came_ahead_after_it_was_given_back, ("I2",), 1200),
     Planted("leave a cancelled put to its thread", leave_a_cancelled_put_to_its_thread, ("I2", "I9", "I11"), 2000),
 )

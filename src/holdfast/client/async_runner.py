@@ -22,7 +22,7 @@ from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel, Begun
-from holdfast.transport.shown_keys import ShownKeys, shown_by
+from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
 
@@ -39,8 +39,6 @@ class AsyncRunner:
         self._channel: AsyncChannel | None = None
         self._address = ""
         """Of the master that welcomed us last."""
-        self.shown: ShownKeys | None = None
-        """The keys of that master, if it shows them to us."""
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, "holdfast")
@@ -156,7 +154,7 @@ class AsyncRunner:
                     self._channel.close()
                 self._core.check_open()
                 if self._channel.welcome.shown:
-                    self.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
+                    self._core.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
                 return self._channel
             raise last
 
@@ -195,7 +193,7 @@ class AsyncRunner:
         finally:
             core.closed = CLOSED_TEXT
             core.leases.clear()
-            self.shown = None
+            core.shown = None
             if self._channel is not None:
                 self._channel.close()
             # Unmapping waits for the threads that fill in page tables, which the loop should not.
@@ -240,7 +238,6 @@ class AsyncRunner:
                     return
 
     def leave_to_parent(self) -> None:
-        self.shown = None
         self._core.leave_to_parent()
 
 

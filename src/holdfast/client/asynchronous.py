@@ -220,14 +220,14 @@ class AsyncCache:
     async def exists(self, key: str, *, touch: bool = False) -> bool:
         """Is it stored? `touch` also leases it and marks it as used, as a read does."""
         checked_key(key)
-        if not touch and (shown := self._runner.shown) is not None and (there := shown.has(key)) is not None:
+        if not touch and (shown := self._core.shown) is not None and (there := shown.has(key)) is not None:
             return there
         deadline = now_seconds() + self.timeout
         return await self._run(asking.exists(self._core, key, bool(touch), deadline), deadline)
 
     async def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)
-        if not touch and (shown := self._runner.shown) is not None and (there := shown.has_each(listed)) is not None:
+        if not touch and (shown := self._core.shown) is not None and (there := shown.has_each(listed)) is not None:
             return there
         deadline = now_seconds() + self.timeout
         return await self._run(asking.exists_many(self._core, listed, bool(touch), deadline), deadline)

@@ -206,7 +206,7 @@ class Cache:
         """Is it stored? `touch` also leases it and marks it as used, as a read does."""
         checked_key(key)
         touch = bool(touch)
-        if not touch and (shown := self._runner.shown) is not None and (there := shown.has(key)) is not None:
+        if not touch and (shown := self._core.shown) is not None and (there := shown.has(key)) is not None:
             return there
         deadline = now_seconds() + self.timeout
         reply = self._runner.at_once(Exists([key], touch), deadline)
@@ -216,7 +216,7 @@ class Cache:
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)
-        if not touch and (shown := self._runner.shown) is not None and (there := shown.has_each(listed)) is not None:
+        if not touch and (shown := self._core.shown) is not None and (there := shown.has_each(listed)) is not None:
             return there
         deadline = now_seconds() + self.timeout
         return self._run(asking.exists_many(self._core, listed, bool(touch), deadline), deadline)

@@ -17,7 +17,7 @@ from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Begun, Channel
-from holdfast.transport.shown_keys import ShownKeys, shown_by
+from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
 
@@ -36,8 +36,6 @@ class Runner:
         self._channel: Channel | None = None
         self._address = ""
         """Of the master that welcomed us last."""
-        self.shown: ShownKeys | None = None
-        """The keys of that master, if it shows them to us."""
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
@@ -128,7 +126,7 @@ class Runner:
                     continue
                 self._core.welcomed(channel.welcome)
                 self._channel, self._address = channel, address
-                self.shown = shown_by(channel)
+                self._core.shown = shown_by(channel)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
                     channel.close()
                 self._core.check_open()
@@ -172,12 +170,11 @@ class Runner:
                 core.closed = CLOSED_TEXT
                 core.leases.clear()
                 core.bytes.close()
-                self.shown = None
+                core.shown = None
                 if self._channel is not None:
                     self._channel.close()
 
     def leave_to_parent(self) -> None:
-        self.shown = None
         self._core.leave_to_parent()
 
 

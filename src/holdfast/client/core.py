@@ -39,6 +39,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL
+from holdfast.transport.shown_keys import ShownKeys
 from holdfast.wire.codec import expect, raised
 
 T = TypeVar("T", bound=Message)
@@ -88,6 +89,8 @@ class Core:
         self.keep: Callable[[float], None] = lambda due: None
         """Set by the shell: something is held now that needs to be kept alive, by that time."""
         self.welcome: Welcome | None = None
+        self.shown: ShownKeys | None = None
+        """The keys of the master that we are connected to, if it shows them to us."""
         self._serial = 0
         self._lock = threading.Lock()
         self.bytes.hear(self.revoked)
@@ -159,8 +162,14 @@ class Core:
         """In a forked child nothing of this may be used: the memory is not mapped here."""
         self.closed = "this client belongs to the parent process; connect again in the child, after the fork"
         self.leases.clear()
+        self.shown = None
         self.views = {}
         self.bytes.leave_to_parent()
+
+    def any_shown(self, keys: list[str]) -> bool:
+        """Is one of these known to be there, without asking?"""
+        there = self.shown.has_each(keys) if self.shown is not None else None
+        return there is not None and any(there)
 
     def read_leased(self, key: str) -> bytes | None:
         """The bytes of a small object on this machine whose lease is live: no round trip. None: ask."""

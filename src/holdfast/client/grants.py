@@ -1,7 +1,8 @@
 """The memory that this client may write to.
 
 A large put or a batch has a grant of its own; small puts share one, filled from the front, so that each needs only
-its commit. A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry
+its commit. Large puts that follow each other, a row of them, share one too, and the commit that fills it up brings the
+next (ADR 25). A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry
 it, or in `torn` if bytes of it may still be under way on a broken connection. Nothing here is given back while a
 copy may run, and nothing is forgotten: what is not given back is lost to everybody (I11).
 """
@@ -22,9 +23,13 @@ IDLE_SECONDS = 5.0
 EXTEND_AFTER = 1 / 3
 CARRIED_WITHIN_SECONDS = 1.0
 """Finished grants wait this long for a request that carries them."""
+ROW_SECONDS = 1.0
+"""Large puts that follow each other within this are a row; so long its grant waits for the next one."""
+ROW_BYTES = 64 << 20
+"""The most that is asked for ahead. It is less where the master's window is small."""
 
-Kind: TypeAlias = tuple[int, tuple[str, ...]]
-"""Small puts share a grant if they want the same (replicas, preferred places)."""
+Kind: TypeAlias = tuple[int, tuple[str, ...], bool]
+"""Puts share a grant if they want the same (replicas, preferred places), and if both are small or in a row."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,12 +42,18 @@ class Grant:
     extend_at: float
     last_used: float
     kind: Kind | None = None
+    """None: one put's own."""
     used: int = 0
     users: int = 0
     retired: bool = False
     torn: bool = False
     void: bool = False
     """Of a history that is over: whatever is mapped under its numbers now is somebody else's."""
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long it may be without users."""
+        return ROW_SECONDS if self.kind is not None and self.kind[2] else IDLE_SECONDS
 
     def extended(self, sent_at: float) -> None:
         self.until = sent_at + self.timeout * KEPT_SHARE
@@ -86,6 +97,10 @@ class Grants:
         self.finished_at = 0.0
         self._shared: dict[Kind, Grant] = {}
         self._asking: set[Kind] = set()
+        self._row: tuple[Kind, float] | None = None
+        """Of what kind the last large put was, and when it was done."""
+        self._asked_ahead = 0
+        """How much, in this row."""
         self._serial = 0
         self._lock = threading.Lock()
 
@@ -152,6 +167,39 @@ class Grants:
         grant.last_used = now
         return True
 
+    def in_a_row(self, kind: Kind, now: float) -> bool:
+        """Has a large put of this kind just ended? Then another is likely to follow this one."""
+        row = self._row
+        return row is not None and row[0] == kind and now < row[1] + ROW_SECONDS
+
+    def ahead_bytes(self, kind: Kind, length: int, most: int) -> int:
+        """How much to ask for ahead by the commit of so much: twice as much as last time, and nothing while there is
+        room for another such put."""
+        with self._lock:
+            there = self._shared.get(kind)
+            if there is not None and there.length - there.used >= length:
+                return 0
+            self._asked_ahead = max(length, min(2 * self._asked_ahead, ROW_BYTES, most))
+            return self._asked_ahead
+
+    def refused_ahead(self) -> None:
+        """There was not so much room: the next one asks for less."""
+        self._asked_ahead = 0
+
+    def go_on_with_row(self, kind: Kind, now: float) -> None:
+        """A large put was stored."""
+        if not self.in_a_row(kind, now):
+            self._asked_ahead = 0
+        self._row = kind, now
+
+    def end_row(self, kind: Kind, now: float) -> None:
+        """The next one asks by its key before it writes."""
+        with self._lock:
+            self._row = None
+            self._asked_ahead = 0
+            if (grant := self._shared.get(kind)) is not None:
+                self._retire(grant, now)
+
     def unreserve(self, grant: Grant, offset: int, size: int) -> None:
         """Nothing was stored there: the room can be used again, if it is the last that was reserved."""
         with self._lock:
@@ -213,7 +261,7 @@ class Grants:
     def retire_idle(self, now: float) -> None:
         with self._lock:
             for grant in list(self._shared.values()):
-                if grant.users == 0 and (now - grant.last_used >= IDLE_SECONDS or now >= grant.until):
+                if grant.users == 0 and (now - grant.last_used >= grant.idle_seconds or now >= grant.until):
                     self._retire(grant, now)
 
     def to_extend(self, now: float) -> list[Grant]:
@@ -224,7 +272,7 @@ class Grants:
         """When something is to be done for a grant; past its end, a user finds out by itself."""
         with self._lock:
             dues = [grant.extend_at for grant in self.held.values() if now < grant.until]
-            dues += [grant.last_used + IDLE_SECONDS for grant in self.held.values() if grant.users == 0]
+            dues += [grant.last_used + grant.idle_seconds for grant in self.held.values() if grant.users == 0]
             if self.finished or self.torn:
                 dues.append(self.finished_at + CARRIED_WITHIN_SECONDS)
             return min(dues, default=None)

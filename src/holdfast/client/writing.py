@@ -1,7 +1,8 @@
 """put and put_many: write every replica, then commit.
 
 A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
-key first, and learns there that the key is taken before any byte moves. A grant that timed out or whose connection
+key first, and learns there that the key is taken before any byte moves; in a row of them it is as with small ones, and
+commits bring the memory for what follows (ADR 25). A grant that timed out or whose connection
 broke is left and another is taken, within the deadline: a range is written in one attempt (I2, I11).
 """
 
@@ -70,7 +71,7 @@ def _put_at_once(
     size = len(value)
     if size >= BULK_FROM or size > core.limits.shared_grant_bytes // 8:
         return None
-    reserved = core.grants.reserve_one((options.replicas, options.prefer), size, core.clock())
+    reserved = core.grants.reserve_one((options.replicas, options.prefer, False), size, core.clock())
     if reserved is None:
         return None
     grant, offset = reserved
@@ -171,36 +172,55 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) ->
 
 
 def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
-    sizes = piece.sizes
-    reserved = yield from _shared_room(core, sizes, options, deadline)
+    large = _is_large(core, piece.sizes)
+    kind: Kind = (options.replicas, options.prefer, large)
+    in_a_row = large and core.grants.in_a_row(kind, core.clock())
+    if large:
+        reserved = _room_in_row(core, piece, kind, options) if in_a_row else None
+    else:
+        reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline)
     if reserved is None:
-        return (yield from _put_in_own_grant(core, piece, sizes, options, deadline))
-    grant, offsets = reserved
-    try:
-        stored = yield from _write_and_commit(core, grant, piece, offsets, options, deadline)
-    except (*_ANOTHER_GRANT, WriteFailed):
-        core.grants.retire(grant, core.clock())
-        raise
-    finally:
-        core.grants.release(grant, core.clock())
-    if stored == b"\0":
-        core.grants.unreserve(grant, offsets[0], sizes[0])
+        stored = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
+    else:
+        grant, offsets = reserved
+        try:
+            stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+        except (*_ANOTHER_GRANT, WriteFailed):
+            core.grants.retire(grant, core.clock())
+            raise
+        finally:
+            core.grants.release(grant, core.clock())
+        if stored == b"\0":
+            core.grants.unreserve(grant, offsets[0], piece.sizes[0])
+    if large and stored:
+        # A key that was taken says that others may be.
+        (core.grants.go_on_with_row if 1 in stored else core.grants.end_row)(kind, core.clock())
     return stored.count(1)
 
 
-def _shared_room(
-    core: Core, sizes: list[int], options: PutOptions, deadline: float
-) -> Operation[tuple[Grant, list[int]] | None]:
-    """Room for small objects in a grant that is shared; None if a grant of their own is better."""
+def _is_large(core: Core, sizes: list[int]) -> bool:
+    """Is a grant of their own better for these than to share one with other small puts?"""
     shared_bytes = core.limits.shared_grant_bytes
-    if max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4):
+    return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
+
+
+def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[Grant, list[int]] | None:
+    """Room in the grant that came with an earlier commit. None: there is not enough, or asking by key is better, which
+    maps new memory of this machine and does not copy what is there already."""
+    if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
         return None
-    kind: Kind = (options.replicas, options.prefer)
+    return core.grants.reserve(kind, piece.sizes, core.clock())
+
+
+def _shared_room(
+    core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float
+) -> Operation[tuple[Grant, list[int]] | None]:
+    """Room for small objects in a grant that is shared; None if they must have their own."""
     reserved = core.grants.reserve(kind, sizes, core.clock())
     if reserved is not None or not core.grants.may_ask(kind):
         return reserved
     try:
-        wanted = _SIZE.pack(shared_bytes)
+        wanted = _SIZE.pack(core.limits.shared_grant_bytes)
         _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, deadline)
         # Reserved before anyone else can fill it up.
         return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
@@ -212,23 +232,23 @@ def _shared_room(
 
 
 def _put_in_own_grant(
-    core: Core, piece: Piece, sizes: list[int], options: PutOptions, deadline: float
-) -> Operation[int]:
-    packed = struct.pack(f"<{len(sizes)}Q", *sizes)
+    core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float
+) -> Operation[bytes]:
+    """Which of those whose keys were not taken were stored, a byte each."""
+    packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
     try:
         taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline)
         if grant is None:
-            return 0
+            return b""
         if any(taken):
             free = [index for index, is_taken in enumerate(taken) if not is_taken]
             piece = Piece([piece.keys[index] for index in free], [piece.values[index] for index in free])
         offsets, end = lay_out(piece.sizes)
         if end > grant.length:
             raise BadRequest(f"the master granted {grant.length:,} bytes where {end:,} are needed; nothing was stored")
-        stored = yield from _write_and_commit(core, grant, piece, offsets, options, deadline)
-        return stored.count(1)
+        return (yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline))
     finally:
         core.grants.done_with(grant_id, core.clock())
 
@@ -260,6 +280,10 @@ def take_grant(
     core.segments.seen = granted.topology
     if not granted.ranges:
         return granted.taken, None
+    return granted.taken, _hold(core, grant_id, granted, kind, sent_at)
+
+
+def _hold(core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float) -> Grant:
     timeout = granted.timeout_ms / 1000
     grant = Grant(
         grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
@@ -267,22 +291,46 @@ def take_grant(
     grant.extended(sent_at)
     core.grants.add(grant, core.clock())
     core.keep(min(grant.extend_at, sent_at + CARRIED_WITHIN_SECONDS))
-    return granted.taken, grant
+    return grant
 
 
 def _write_and_commit(
-    core: Core, grant: Grant, piece: Piece, offsets: list[int], options: PutOptions, deadline: float
+    core: Core,
+    grant: Grant,
+    piece: Piece,
+    offsets: list[int],
+    options: PutOptions,
+    in_a_row: bool,
+    deadline: float,
 ) -> Operation[bytes]:
     """Which of them were stored, a byte each."""
     checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
     words = [0] * (3 * len(offsets))
     words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
     rows = struct.pack(f"<{len(words)}Q", *words)
-    return (yield from _commit(core, grant, piece.keys, rows, options, deadline))
+    ahead = _ask_ahead(core, piece.sizes, options) if in_a_row else None
+    return (yield from _commit(core, grant, piece.keys, rows, options, deadline, ahead))
+
+
+def _ask_ahead(core: Core, sizes: list[int], options: PutOptions) -> GrantRanges | None:
+    """For memory for puts like this one, which are expected to follow, unless there is some."""
+    most = core.limits.write_window_bytes // 4 // options.replicas
+    kind: Kind = (options.replicas, options.prefer, True)
+    length = core.grants.ahead_bytes(kind, sum(map(extent_of, sizes)), most)
+    if not length:
+        return None
+    attached = core.bytes.attachments()
+    return GrantRanges(core.grants.next_id(), _SIZE.pack(length), [], options.replicas, list(options.prefer), attached)
 
 
 def _commit(
-    core: Core, grant: Grant, keys: list[str], rows: bytes, options: PutOptions, deadline: float
+    core: Core,
+    grant: Grant,
+    keys: list[str],
+    rows: bytes,
+    options: PutOptions,
+    deadline: float,
+    ahead: GrantRanges | None = None,
 ) -> Operation[bytes]:
     finished = core.grants.take_finished()
     message = CommitPuts(
@@ -294,15 +342,27 @@ def _commit(
         options.hard_pin,
         options.durability,
         finished,
+        ahead,
     )
     try:
-        committed = yield from ask(core, message, Committed, deadline)
+        committed, sent_at = yield from ask_timed(core, message, Committed, deadline)
     except BaseException:
-        core.grants.put_back(core.clock(), finished)
+        # Memory may have been granted ahead, too.
+        core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
         raise
+    if ahead is not None:
+        _take_ahead(core, ahead, committed.ahead, sent_at)
     if len(committed.stored) != len(keys):
         raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
     return committed.stored
+
+
+def _take_ahead(core: Core, asked: GrantRanges, granted: Granted | None, sent_at: float) -> None:
+    if granted is None:
+        core.grants.refused_ahead()
+        return
+    core.segments.seen = granted.topology
+    _hold(core, asked.grant, granted, (asked.replicas, tuple(asked.prefer), True), sent_at)
 
 
 def _give_up_torn(core: Core, deadline: float) -> Operation[None]:

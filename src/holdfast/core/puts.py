@@ -30,6 +30,7 @@ from holdfast.ids import (
     MAX_REPLICAS,
     SMALL_ALIGN,
     GrantId,
+    SegmentHandle,
     extent_of,
     object_id,
 )
@@ -52,10 +53,7 @@ def _own(grant: GrantId, client: int) -> GrantId:
 
 def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Instant) -> Decision:
     state = primary.state
-    _own(request.grant, client)
-    if not 1 <= request.replicas <= MAX_REPLICAS:
-        raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
-    sizes, taken = _wanted(primary, request)
+    sizes, taken = _checked(primary, request, client)
     records = _finish(primary, request.finished, client, settled=True)
     if not sizes:
         return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
@@ -66,7 +64,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
         return _granted(primary, known.id, known.length, list(known.ranges), taken), records
     check_possible(primary, length, extent_of(max(sizes)), request.replicas, now)
-    _check_window(primary, client, length * request.replicas)
+    if beyond := _beyond_window(primary, client, length * request.replicas):
+        raise WindowFull(beyond)
     places = place(primary, length, request.replicas, request.prefer, now)
     while places is None:
         if available_nodes(primary, now) < request.replicas:
@@ -75,10 +74,46 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         if evictions or not gone:
             return PARKED, [*records, *evictions]  # It waits for that record to be durable, or for a lease to end.
         places = place(primary, length, request.replicas, request.prefer, now)
+    granted, record = _give(primary, request, length, places, taken)
+    return granted, [*records, record]
+
+
+def _grant_ahead(
+    primary: Primary, request: q.GrantRanges, client: int, now: Instant
+) -> tuple[q.Granted | None, list[Record]]:
+    """Memory for a put that is expected, if there is room for it under the watermark: nothing is evicted for it, and
+    it takes nothing that a put of now may need."""
+    if request.keys or request.finished:
+        raise BadRequest("what is asked for ahead names no keys and ends no grants; nothing was stored")
+    sizes, _ = _checked(primary, request, client)
+    length = extent_of(sizes[0])
+    known = primary.state.grants.get(request.grant)
+    if known is not None:
+        return (_granted(primary, known.id, known.length, list(known.ranges)) if known.length >= length else None), []
+    if primary.state.mask:
+        return (
+            None,
+            [],
+        )  # The commit may do away with an evicted object that the grant would have to name (`named_once`).
+    rest = primary.free_bytes - length * request.replicas
+    if rest < (1 - primary.rules.high_watermark) * primary.capacity_bytes:
+        return None, []
+    if _beyond_window(primary, client, length * request.replicas):
+        return None, []
+    places = place(primary, length, request.replicas, request.prefer, now)
+    if places is None:
+        return None, []
+    granted, record = _give(primary, request, length, places)
+    return granted, [record]
+
+
+def _give(
+    primary: Primary, request: q.GrantRanges, length: int, places: list[tuple[SegmentHandle, int]], taken: bytes = b""
+) -> tuple[q.Granted, RangesGranted]:
     writers = {attached.segment: attached.writer for attached in request.attached}
     ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
-    records.append(RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length)))
-    return _granted(primary, request.grant, length, ranges, taken), records
+    record = RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length))
+    return _granted(primary, request.grant, length, ranges, taken), record
 
 
 def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
@@ -92,8 +127,11 @@ def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[b
     return narrow.pack_ids(sorted(catalogue.id_at[slot] for slot in gone)), False
 
 
-def _wanted(primary: Primary, request: q.GrantRanges) -> tuple[tuple[int, ...], bytes]:
+def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tuple[int, ...], bytes]:
     """(sizes to find room for, one byte a key: 1 where the key needs no put)"""
+    _own(request.grant, client)
+    if not 1 <= request.replicas <= MAX_REPLICAS:
+        raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
     if not request.keys:
         sizes = unpack_words(request.sizes, 1, 1)
         check_sizes(sizes)
@@ -119,7 +157,7 @@ def wanted_bytes(request: q.GrantRanges) -> int:
     return sum(map(extent_of, unpack_words(request.sizes, 1)))
 
 
-def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes) -> q.Granted:
+def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes = b"") -> q.Granted:
     """The answer carries a MAC for each range that is written over TCP; the log need not hold it."""
     state = primary.state
     vouched = [
@@ -136,16 +174,18 @@ def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range],
     return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
 
 
-def _check_window(primary: Primary, client: int, length: int) -> None:
+def _beyond_window(primary: Primary, client: int, length: int) -> str:
+    """Why this client may not hold so much more; empty if it may."""
     held = primary.live_grants(client)
     left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
     if left and left + length > primary.rules.write_window_bytes:
-        raise WindowFull(
+        return (
             f"this client holds {left:,} granted bytes that it has not committed, and may hold "
             f"{primary.rules.write_window_bytes:,}; nothing was granted. Finish or return some first"
         )
     if len(held) >= MAX_GRANTS_PER_CLIENT:
-        raise WindowFull(f"this client holds {len(held):,} grants, the most there may be; return some first")
+        return f"this client holds {len(held):,} grants, the most there may be; return some first"
+    return ""
 
 
 def extend_grants(primary: Primary, request: q.ExtendGrants, client: int, now: Instant) -> Decision:
@@ -173,8 +213,19 @@ def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool)
 
 
 def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> Decision:
+    committed, records = _commit(primary, request, client, now)
+    # A key that was taken says that others may be: then it is better to ask by key before anything is written.
+    if request.ahead is None or 1 not in committed.stored:
+        return committed, records
+    granted, more = _grant_ahead(primary, request.ahead, client, now)
+    return q.Committed(committed.stored, granted), [*records, *more]
+
+
+def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> tuple[q.Committed, list[Record]]:
     if len(request.keys) == 1 and (plain := _plain_commit(primary, request, client)) is not None:
-        return _STORED, [plain]
+        if not request.finished:
+            return _STORED, [plain]
+        return _STORED, [plain, *_finish(primary, request.finished, client, settled=True)]
     state = primary.state
     grant = state.grants.get(_own(request.grant, client))
     check_keys(request.keys)
@@ -212,24 +263,24 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
 
 
 def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> ObjectsCommitted | None:
-    """The common case, told quickly: one small object, a new key, an aligned and unused piece of a live grant. None:
-    it takes a closer look."""
+    """The common case, told quickly: one object, a new key, an aligned and unused piece of a live grant. None: it takes
+    a closer look."""
     state = primary.state
     key = request.keys[0]
     grant = state.grants.get(request.grant)
     if grant is None or grant.id.client != client or len(request.rows) != _ROW.size:
         return None
     offset, size, _ = _ROW.unpack(request.rows)
-    end = offset + -(-size // SMALL_ALIGN) * SMALL_ALIGN
+    align = SMALL_ALIGN if size < LARGE_FROM else LARGE_ALIGN
+    end = offset - (-size // align) * align
     if (
         request.upsert
-        or request.finished
         or request.durability not in DURABILITIES
         or state.mask
         or state.away
         or not 0 < len(key) <= MAX_KEY_BYTES // 4
-        or not 0 < size < LARGE_FROM
-        or offset % SMALL_ALIGN
+        or size == 0
+        or offset % align
         or end > grant.length
         or grant.taken.overlaps(offset, end)
         or state.catalogue.by_key.slot_of(key) != ABSENT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.primary import Parked
 from holdfast.messages.of_sessions import KeepAlive
-from holdfast.messages.requests import CommitPuts, Exists, ListSegments, Locate, Presence, RenewLeases, Stat
+from holdfast.messages.requests import CommitPuts, Committed, Exists, ListSegments, Locate, Presence, RenewLeases, Stat
 from holdfast.messages.shapes import Message
 from holdfast.replication.pending import PendingLog
 
@@ -27,7 +27,8 @@ def rests_on(
         return 0
     if log.index > before and not isinstance(request, _RENEWING):
         in_memory = isinstance(request, CommitPuts) and (request.durability or durability) == "memory"
-        return 0 if in_memory else log.index
+        grants = isinstance(reply, Committed) and reply.ahead is not None
+        return 0 if in_memory and not grants else log.index
     if isinstance(request, BY_KEYS):
         return log.needed_for(request.keys)
     if isinstance(request, ListSegments):

@@ -82,6 +82,8 @@ class CommitPuts(Message, tag=7):
     durability: str = ""
     """`durable`, `memory`, or empty for the cluster's own."""
     finished: list[GrantId] = []
+    ahead: GrantRanges | None = None
+    """Memory for the next put, of one length and for no key, if there is room at once."""
 
 
 class ReturnGrants(Message, tag=8):
@@ -236,9 +238,14 @@ class Granted(Message, tag=100):
 
 
 class Committed(Message, tag=101):
-    """One byte a key: 1 stored, 0 the key was there already and keeps its object."""
+    """One byte a key: 1 stored, 0 the key was there already and keeps its object.
+
+    `ahead`: what was asked for ahead. None: the next put asks by itself. With it the answer waits for the log, in every
+    durability, as any grant's does.
+    """
 
     stored: bytes
+    ahead: Granted | None = None
 
 
 class Done(Message, tag=102):

@@ -18,6 +18,8 @@ Scene: TypeAlias = tuple[list[Operation], list[Fault]]
 FIRST_NUMBER = 200
 """Of a scene's operations: those of the rest of the script have smaller ones."""
 SMALL = 1_000
+LARGE = 20_000
+"""Of which each has a grant of its own; several of them are far from filling the memory."""
 
 
 def draw_scenes(seed: int, shape: Shape) -> Scene:
@@ -113,10 +115,53 @@ def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scen
     return operations, [Fault(at_ms - 50, "slow_threads", cancel_ms + 40, f"client-{writer}", share=0.8)]
 
 
+def puts_in_a_row(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A client puts one large object after another, each into memory that came with the commit before, while something
+    happens to it, to the primary or on the way between; others read them, and want the memory that it is left with.
+    After a while it goes on."""
+    at_ms = chance.randint(1_000, FAULT_MS - 9_000)
+    writer, reader = chance.sample(range(shape.clients), 2)
+    operations: list[Operation] = []
+    when_ms = at_ms
+    for i in range(chance.randint(6, 12)):
+        verb: Verb = "upsert" if chance.random() < 0.15 else "put"
+        key = (f"scene/row/{i if chance.random() < 0.85 else 0}",)
+        operations.append(Operation(when_ms, writer, verb, number, key, number + LARGE))
+        operations.append(Operation(when_ms + chance.randint(20, 2_000), reader, "get", number + 1, key))
+        when_ms += chance.choice((15, 60, 200))
+        number += 2
+    row_ended_ms = when_ms
+    for i in range(chance.randint(2, 5)):
+        # What the row has left is back a second after it.
+        later_ms, key = row_ended_ms + chance.randint(1_050, 3_000), (f"scene/row/other/{i}",)
+        operations.append(Operation(later_ms, reader, "put", number, key, number + chance.choice((LARGE, BIG))))
+        operations.append(Operation(later_ms + chance.randint(300, 3_000), reader, "get", number + 1, key))
+        number += 2
+    again_ms = row_ended_ms + chance.randint(1_200, 3_000)
+    for i in range(chance.randint(2, 5)):
+        operations.append(Operation(again_ms, writer, "put", number, (f"scene/row/again/{i}",), number + LARGE))
+        again_ms += chance.choice((20, 100))
+        number += 1
+    who = f"client-{writer}"
+    happens_ms, lasts_ms = chance.randint(at_ms + 50, row_ended_ms), chance.choice((100, 1_500, 6_000))
+    happens = chance.choice(
+        (
+            Fault(happens_ms, "kill_master", lasts_ms, PRIMARY),
+            Fault(happens_ms, "pause_master", lasts_ms, PRIMARY),
+            Fault(happens_ms, "pause_client", lasts_ms, who),
+            Fault(happens_ms, "kill_client", lasts_ms, who),
+            Fault(happens_ms, "cut", lasts_ms, PRIMARY, who),
+            Fault(happens_ms, "slow_threads", lasts_ms, who, share=0.5),
+        )
+    )
+    return operations, [happens]
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
     "shorter leases": (0.05, shorter_leases),
     "cancelled writer": (0.08, a_cancelled_writer),
+    "puts in a row": (0.08, puts_in_a_row),
 }
 """The share of seeds with it, and how it is drawn."""
