@@ -16,6 +16,7 @@ from holdfast.client.grants import (
     lay_out,
 )
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
+from holdfast.messages.shapes import Range
 
 KIND: Kind = (1, (), False)
 
@@ -176,19 +177,46 @@ def test_a_row_goes_on_for_a_moment_after_each_put() -> None:
 def test_more_and_more_is_asked_for_ahead_while_a_row_goes_on() -> None:
     """I17: up to a bound, and only when there is no room."""
     grants = Grants(1)
-    assert [grants.ahead_bytes(ROW, 4096, 20_000) for _ in range(4)] == [4096, 8192, 16_384, 20_000]
-    assert grants.ahead_bytes(ROW, 40_000, 20_000) == 40_000, "one object always"
+
+    def ask(length: int, most: int = 1 << 40) -> int:
+        try:
+            return grants.ahead_bytes(ROW, length, most)
+        finally:
+            grants.asked(ROW)
+
+    assert [ask(4096, 20_000) for _ in range(4)] == [4096, 8192, 16_384, 20_000]
+    assert ask(40_000, 20_000) == 40_000, "one object always"
     taken(grants, ROW, length=8192)
     assert grants.reserve(ROW, [4096], 101) is not None
-    assert grants.ahead_bytes(ROW, 4096, 20_000) == 0
-    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 80_000
+    assert ask(4096) == 0
+    assert ask(8192) == 80_000
     grants.refused_ahead()
-    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 8192
-    for _ in range(20):
-        grants.ahead_bytes(ROW, 8192, 1 << 40)
-    assert grants.ahead_bytes(ROW, 8192, 1 << 40) == ROW_BYTES
+    assert ask(8192) == 8192
+    assert max(ask(8192) for _ in range(20)) == ROW_BYTES
     grants.go_on_with_row(ROW, 200.0)
-    assert grants.ahead_bytes(ROW, 8192, 1 << 30) == 8192, "a new row"
+    assert ask(8192) == 8192, "a new row"
+
+
+def test_one_commit_at_a_time_asks_ahead() -> None:
+    grants = Grants(1)
+    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 4096
+    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 0
+    grants.asked(ROW)
+    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 8192
+
+
+def test_what_is_idle_makes_way_for_what_would_not_fit_into_the_window() -> None:
+    grants = Grants(1)
+    idle, row = taken(grants, length=4096), taken(grants, ROW, length=8192)
+    idle.ranges = row.ranges = (Range(1, 0, 1),)
+    assert grants.reserve(ROW, [4096], 101) is not None
+    grants.make_way(8192, 16_384, 101)
+    assert grants.finished == []
+    grants.make_way(8193, 16_384, 101)
+    assert grants.finished == [idle.id]
+    grants.release(row, 102)
+    grants.make_way(16_384, 16_384, 102)
+    assert grants.finished == [idle.id, row.id]
 
 
 def test_what_came_ahead_waits_no_longer_than_a_row_does() -> None:

@@ -341,9 +341,9 @@ def test_a_commit_asked_again_brings_the_same_memory(world: World) -> None:
     world.check()
 
 
-@pytest.mark.parametrize(("size", "fits"), [(900 << 10, True), (920 << 10, False)])
+@pytest.mark.parametrize(("size", "fits"), [(224 << 10, True), (232 << 10, False)])
 def test_nothing_is_granted_ahead_over_the_watermark(world: World, size: int, fits: bool) -> None:
-    """Nothing is evicted for it either: the put that needs it will ask."""
+    """Nor most of the room under it; nothing is evicted for it either. The put that needs it will ask."""
     world.put("old")
     ahead = ahead_of(world, size)
     committed = committed_with(world, ahead)
@@ -354,10 +354,23 @@ def test_nothing_is_granted_ahead_over_the_watermark(world: World, size: int, fi
 
 def test_what_comes_ahead_counts_for_the_window(world: World) -> None:
     """I17"""
-    world.node("b", size=1 << 30, boot=6, connection=101)
+    world.node("b", size=4 << 30, boot=6, connection=101)
     window = world.primary.rules.write_window_bytes
-    assert committed_with(world, ahead_of(world, window - 8192), key="fits").ahead is not None
+    large = ahead_of(world, window - 8192)
+    assert committed_with(world, large, key="fits").ahead is not None
     assert committed_with(world, ahead_of(world, 8192), key="window").ahead is None
+
+
+def test_what_a_request_gives_back_does_not_count_for_its_window(world: World) -> None:
+    world.node("b", size=4 << 30, boot=6, connection=101)
+    window = world.primary.rules.write_window_bytes
+    first, _ = world.grant(window // 2)
+    with pytest.raises(errors.WindowFull):
+        world.grant(window)
+    second, granted = world.grant(window, finished=[first])
+    assert granted.length == window
+    assert world.state.grants.keys() == {second}
+    world.check()
 
 
 def test_where_the_key_was_taken_nothing_is_granted_ahead(world: World) -> None:

@@ -22,7 +22,7 @@ def never_trim_the_log() -> Patch:
 
 
 def forget_the_write_window() -> Patch:
-    return patch.object(puts, "_beyond_window", lambda primary, client, length: "")
+    return patch.object(puts, "_beyond_window", lambda primary, client, length, ending: "")
 
 
 def keep_sessions_that_are_over() -> Patch:

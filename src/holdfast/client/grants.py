@@ -174,11 +174,12 @@ class Grants:
 
     def ahead_bytes(self, kind: Kind, length: int, most: int) -> int:
         """How much to ask for ahead by the commit of so much: twice as much as last time, and nothing while there is
-        room for another such put."""
+        room for another such put, or somebody asks already. Who asks says when it has ended, by `asked`."""
         with self._lock:
             there = self._shared.get(kind)
-            if there is not None and there.length - there.used >= length:
+            if kind in self._asking or (there is not None and there.length - there.used >= length):
                 return 0
+            self._asking.add(kind)
             self._asked_ahead = max(length, min(2 * self._asked_ahead, ROW_BYTES, most))
             return self._asked_ahead
 
@@ -199,6 +200,15 @@ class Grants:
             self._asked_ahead = 0
             if (grant := self._shared.get(kind)) is not None:
                 self._retire(grant, now)
+
+    def make_way(self, length: int, window: int, now: float) -> None:
+        """So much is about to be asked for: where the master would refuse it for what is held, nothing is kept idle."""
+        with self._lock:
+            held = sum((grant.length - grant.used) * len(grant.ranges) for grant in self.held.values())
+            if held + length > window:
+                for grant in list(self._shared.values()):
+                    if not grant.users:
+                        self._retire(grant, now)
 
     def unreserve(self, grant: Grant, offset: int, size: int) -> None:
         """Nothing was stored there: the room can be used again, if it is the last that was reserved."""

@@ -264,6 +264,8 @@ def take_grant(
 ) -> Operation[tuple[bytes, Grant | None]]:
     """(which keys are taken, the grant). No grant: every key is taken."""
     yield from ready_to_write(core, deadline)
+    wanted = sum(map(extent_of, struct.unpack(f"<{len(sizes) // 8}Q", sizes))) * options.replicas
+    core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
     finished = core.grants.take_finished()
     attached = core.bytes.attachments()
     message = GrantRanges(
@@ -308,15 +310,13 @@ def _write_and_commit(
     words = [0] * (3 * len(offsets))
     words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
     rows = struct.pack(f"<{len(words)}Q", *words)
-    ahead = _ask_ahead(core, piece.sizes, options) if in_a_row else None
-    return (yield from _commit(core, grant, piece.keys, rows, options, deadline, ahead))
+    row_bytes = sum(map(extent_of, piece.sizes)) if in_a_row else 0
+    return (yield from _commit(core, grant, piece.keys, rows, options, deadline, row_bytes))
 
 
-def _ask_ahead(core: Core, sizes: list[int], options: PutOptions) -> GrantRanges | None:
-    """For memory for puts like this one, which are expected to follow, unless there is some."""
-    most = core.limits.write_window_bytes // 4 // options.replicas
-    kind: Kind = (options.replicas, options.prefer, True)
-    length = core.grants.ahead_bytes(kind, sum(map(extent_of, sizes)), most)
+def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> GrantRanges | None:
+    """For memory for puts of so much, which are expected to follow, unless there is some."""
+    length = core.grants.ahead_bytes(kind, row_bytes, core.limits.write_window_bytes // 4 // options.replicas)
     if not length:
         return None
     attached = core.bytes.attachments()
@@ -330,39 +330,46 @@ def _commit(
     rows: bytes,
     options: PutOptions,
     deadline: float,
-    ahead: GrantRanges | None = None,
+    row_bytes: int = 0,
 ) -> Operation[bytes]:
+    """Which were stored, a byte each. `row_bytes`: how much a put of this row is, if it is of one."""
+    row: Kind = (options.replicas, options.prefer, True)
+    ahead: GrantRanges | None = None
     finished = core.grants.take_finished()
-    message = CommitPuts(
-        grant.id,
-        keys,
-        rows,
-        options.upsert,
-        options.soft_pin,
-        options.hard_pin,
-        options.durability,
-        finished,
-        ahead,
-    )
     try:
+        ahead = _ask_ahead(core, row, row_bytes, options) if row_bytes else None
+        message = CommitPuts(
+            grant.id,
+            keys,
+            rows,
+            options.upsert,
+            options.soft_pin,
+            options.hard_pin,
+            options.durability,
+            finished,
+            ahead,
+        )
         committed, sent_at = yield from ask_timed(core, message, Committed, deadline)
     except BaseException:
         # Memory may have been granted ahead, too.
         core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
         raise
+    finally:
+        if ahead is not None:
+            core.grants.asked(row)
     if ahead is not None:
-        _take_ahead(core, ahead, committed.ahead, sent_at)
+        _take_ahead(core, row, ahead.grant, committed.ahead, sent_at)
     if len(committed.stored) != len(keys):
         raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
     return committed.stored
 
 
-def _take_ahead(core: Core, asked: GrantRanges, granted: Granted | None, sent_at: float) -> None:
+def _take_ahead(core: Core, row: Kind, grant_id: GrantId, granted: Granted | None, sent_at: float) -> None:
     if granted is None:
         core.grants.refused_ahead()
         return
     core.segments.seen = granted.topology
-    _hold(core, asked.grant, granted, (asked.replicas, tuple(asked.prefer), True), sent_at)
+    _hold(core, grant_id, granted, row, sent_at)
 
 
 def _give_up_torn(core: Core, deadline: float) -> Operation[None]:

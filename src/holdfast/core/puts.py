@@ -21,7 +21,7 @@ from holdfast.core.keys import ABSENT
 from holdfast.core.placement import available_nodes, check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.reads import readable_slots
-from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
+from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
 from holdfast.ids import (
     LARGE_ALIGN,
@@ -64,7 +64,7 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
         return _granted(primary, known.id, known.length, list(known.ranges), taken), records
     check_possible(primary, length, extent_of(max(sizes)), request.replicas, now)
-    if beyond := _beyond_window(primary, client, length * request.replicas):
+    if beyond := _beyond_window(primary, client, length * request.replicas, request.finished):
         raise WindowFull(beyond)
     places = place(primary, length, request.replicas, request.prefer, now)
     while places is None:
@@ -79,10 +79,10 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
 
 
 def _grant_ahead(
-    primary: Primary, request: q.GrantRanges, client: int, now: Instant
+    primary: Primary, request: q.GrantRanges, ending: list[GrantId], client: int, now: Instant
 ) -> tuple[q.Granted | None, list[Record]]:
-    """Memory for a put that is expected, if there is room for it under the watermark: nothing is evicted for it, and
-    it takes nothing that a put of now may need."""
+    """Memory for puts that are expected, if it is a small part of the room under the watermark: nothing is evicted for
+    it, and it takes next to nothing of what a put of now may need."""
     if request.keys or request.finished:
         raise BadRequest("what is asked for ahead names no keys and ends no grants; nothing was stored")
     sizes, _ = _checked(primary, request, client)
@@ -91,14 +91,11 @@ def _grant_ahead(
     if known is not None:
         return (_granted(primary, known.id, known.length, list(known.ranges)) if known.length >= length else None), []
     if primary.state.mask:
-        return (
-            None,
-            [],
-        )  # The commit may do away with an evicted object that the grant would have to name (`named_once`).
-    rest = primary.free_bytes - length * request.replicas
-    if rest < (1 - primary.rules.high_watermark) * primary.capacity_bytes:
+        # What was evicted without a record and lies there may be what the commit does away with: named twice.
         return None, []
-    if _beyond_window(primary, client, length * request.replicas):
+    room = primary.free_bytes - (1 - primary.rules.high_watermark) * primary.capacity_bytes
+    everywhere = length * request.replicas
+    if everywhere * AHEAD_SHARE > room or _beyond_window(primary, client, everywhere, ending):
         return None, []
     places = place(primary, length, request.replicas, request.prefer, now)
     if places is None:
@@ -174,9 +171,9 @@ def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range],
     return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
 
 
-def _beyond_window(primary: Primary, client: int, length: int) -> str:
-    """Why this client may not hold so much more; empty if it may."""
-    held = primary.live_grants(client)
+def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:
+    """Why this client may not hold so much more, without those that it ends now; empty if it may."""
+    held = [grant for grant in primary.live_grants(client) if grant.id not in ending]
     left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
     if left and left + length > primary.rules.write_window_bytes:
         return (
@@ -217,7 +214,7 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
     # A key that was taken says that others may be: then it is better to ask by key before anything is written.
     if request.ahead is None or 1 not in committed.stored:
         return committed, records
-    granted, more = _grant_ahead(primary, request.ahead, client, now)
+    granted, more = _grant_ahead(primary, request.ahead, request.finished, client, now)
     return q.Committed(committed.stored, granted), [*records, *more]
 
 

@@ -69,6 +69,8 @@ def in_force(own: Rules, changed: dict[str, SettingValue]) -> Rules:
 
 MAX_GRANTS_PER_CLIENT = 1_024
 """Bounds what one client can make a master remember, beside the bytes that `write_window_bytes` bounds."""
+AHEAD_SHARE = 4
+"""What one client is granted ahead is at most one part in so many of the room under the watermark."""
 EVICT_STEP = 8_192
 """Victims of one step: a step must not hold up the requests behind it."""
 NAMED_EVICTIONS = 64
