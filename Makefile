@@ -15,11 +15,16 @@ WORKERS ?= 2
 # Debian packages that tests need, each installed only if it is missing.
 APT_PACKAGES := etcd-server zookeeper openssl
 
+# What `make bench-peers` compares with.
+PEERS := .venv-peers
+PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis pymemcache
+PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
+
 .DEFAULT_GOAL := help
-.PHONY: help up check sim fmt bench soak clean apt
+.PHONY: help up check sim fmt bench bench-peers soak clean apt
 
 help: ## say what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,9 +69,20 @@ fmt: $(STAMP) ## format, and fix what can be fixed
 bench: $(STAMP) ## measure this machine against the figures of docs/performance.md
 	$(BIN)/python -m benchmarks
 
+# The others have an environment of their own: what they need is not for holdfast to have.
+$(PEERS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --editable '.[all]' $(PEER_PACKAGES)
+	@touch $@
+
+bench-peers: ## measure holdfast beside Mooncake Store, Redis and memcached, in one run
+	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'
+	@$(MAKE) --no-print-directory $(PEERS)/.installed
+	$(PEERS)/bin/python -m benchmarks.peers
+
 soak: $(STAMP) ## minutes of a cluster's life: the log is trimmed, nothing grows
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
