@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster
+from client.fake_master import Act, FakeMaster, first
 from holdfast import errors
+from holdfast.coordination import whereabouts
 from holdfast.effects import LeaveMaster, Operation, Sleep
 from holdfast.instant import now_seconds
 from holdfast.messages import requests as m
@@ -142,3 +143,18 @@ def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(node: Served, m
             runner._nearer(far, now_seconds() + 20)  # type: ignore[arg-type]
         assert refused
         assert far.closed
+
+
+def test_a_standby_that_names_a_stopped_primary_is_asked_again_soon(
+    master: FakeMaster, node: Served, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: until it takes over itself. The stopped one takes connections, and would be waited for each time."""
+    with FakeMaster(node) as standby:
+        # To wait a second for the stopped one each time would take longer than the whole call may.
+        cache = connect(f"{master.address},{standby.address}", timeout=6)
+        standby.judge = first(m.Hello, *[m.Failed("not_leader", "not yet", hint=master.address)] * 6)
+        master.judge = lambda request: Act.SILENCE
+        monkeypatch.setattr(whereabouts, "LOST_MASTER_SECONDS", 0.005)
+        master.cut()
+        assert cache.exists("key") is False
+        assert len(standby.asked(m.Hello)) == 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.coordination.memory import MemoryCoordination, named_store
-from holdfast.coordination.whereabouts import Masters, Round
+from holdfast.coordination.whereabouts import LOST_MASTER_SECONDS, ONE_MASTER_SECONDS, Masters, Round
 from holdfast.errors import BadValue, Unreachable
 
 
@@ -31,6 +31,21 @@ def test_a_master_whose_connection_ended_is_tried_last_however_it_was_found() ->
         assert masters.candidates() == ["c:3", "a:1", "b:2"]
     masters.lost("unix:@somewhere")
     assert masters.candidates() == ["c:3", "a:1", "b:2"]
+
+
+def test_a_master_whose_connection_ended_is_waited_for_briefly_and_longer_each_time() -> None:
+    masters = Masters("a:1,b:2")
+    assert masters.patience("a:1") == ONE_MASTER_SECONDS
+    patience = []
+    for _ in range(5):
+        masters.lost("a:1")
+        patience.append(masters.patience("a:1"))
+        assert masters.patience("b:2") == ONE_MASTER_SECONDS
+    assert patience == [*(LOST_MASTER_SECONDS * times for times in (1, 2, 4)), ONE_MASTER_SECONDS, ONE_MASTER_SECONDS]
+    masters.found()
+    assert masters.patience("a:1") == ONE_MASTER_SECONDS
+    masters.lost("a:1")
+    assert masters.patience("a:1") == LOST_MASTER_SECONDS
 
 
 async def test_coordination_is_asked_each_time_the_primary_is_lost() -> None:

@@ -14,7 +14,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS, ONE_MASTER_SECONDS
+from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
 from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.coordination.whereabouts import Masters
@@ -139,7 +139,7 @@ class AsyncRunner:
             known = await asyncio.to_thread(masters.candidates) if masters.looks_up else masters.candidates()
             for address in known:
                 try:
-                    until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
+                    until = min(deadline, self._core.clock() + masters.patience(address))
                     self._channel = await self._nearer(
                         await AsyncChannel.open(address, self._core.hello(), until, tls=self._tls), until
                     )
@@ -148,6 +148,7 @@ class AsyncRunner:
                     masters.failed()
                     masters.hinted(error.hint)
                     continue
+                masters.found()
                 self._address = address
                 self._core.welcomed(self._channel.welcome)
                 if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.

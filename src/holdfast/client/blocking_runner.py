@@ -21,7 +21,6 @@ from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
 
-ONE_MASTER_SECONDS = 1.0
 CLOSING_SECONDS = 1.0
 CLOSED_TEXT = "the client was closed; connect again"
 
@@ -117,13 +116,14 @@ class Runner:
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
             for address in self._masters.candidates():
                 try:
-                    until = min(deadline, self._core.clock() + ONE_MASTER_SECONDS)
+                    until = min(deadline, self._core.clock() + self._masters.patience(address))
                     channel = self._nearer(Channel.open(address, self._core.hello(), until, tls=self._tls), until)
                 except TryAgain as error:
                     last = Unreachable(str(error))
                     self._masters.failed()
                     self._masters.hinted(error.hint)
                     continue
+                self._masters.found()
                 self._core.welcomed(channel.welcome)
                 self._channel, self._address = channel, address
                 self._core.shown = shown_by(channel)

@@ -12,6 +12,10 @@ from holdfast.errors import Unreachable
 from holdfast.transport.addresses import master_addresses
 
 LOOK_SECONDS = 2.0
+ONE_MASTER_SECONDS = 1.0
+"""For one of them to take a client in, before the next is tried."""
+LOST_MASTER_SECONDS = 0.15
+"""For the one that the last connection was to, the first time; twice as long each time after that."""
 
 
 class Masters:
@@ -23,6 +27,8 @@ class Masters:
         self._url = ""
         self._hint = ""
         self._turn = 0
+        self._lost = ""
+        self._lost_seconds = 0.0
         self.direction: str
         """Some address on the way to the masters, for finding one's own towards them."""
         if "://" in address:
@@ -70,6 +76,20 @@ class Masters:
         """The connection to that one ended: it is tried last. A stopped process takes new ones, and says nothing."""
         if address in self._given:
             self._turn = self._given.index(address) + 1
+        if address != self._lost:
+            self._lost, self._lost_seconds = address, LOST_MASTER_SECONDS
+
+    def patience(self, address: str) -> float:
+        """How long this one is waited for, in seconds. The others name one that has stopped until somebody takes over:
+        meanwhile it is they who should be asked again soon."""
+        if address != self._lost:
+            return ONE_MASTER_SECONDS
+        seconds, self._lost_seconds = self._lost_seconds, min(2 * self._lost_seconds, ONE_MASTER_SECONDS)
+        return seconds
+
+    def found(self) -> None:
+        """One of them took us in."""
+        self._lost = ""
 
 
 class Round:
