@@ -214,6 +214,8 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
     # A key that was taken says that others may be: then it is better to ask by key before anything is written.
     if request.ahead is None or 1 not in committed.stored:
         return committed, records
+    if request.ahead.grant in (request.grant, *request.finished):
+        raise BadRequest("what is asked for ahead is a grant that is written to or ended by this; nothing was stored")
     granted, more = _grant_ahead(primary, request.ahead, request.finished, client, now)
     return q.Committed(committed.stored, granted), [*records, *more]
 
