@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from benchmarks.baselines import spawned
-from benchmarks.measure import interleaved
+from benchmarks.measure import interleaved, rate, rate_over
 from benchmarks.peer_stores import (
+    LARGE,
     Holdfast,
     Mooncake,
     Started,
@@ -73,20 +74,6 @@ class Line:
         return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
 
-def timed(step: Callable[[], object], count: int) -> float:
-    started = time.perf_counter()
-    step()
-    return count / (time.perf_counter() - started)
-
-
-def each(step: Callable[[str], object], keys: list[str]) -> Callable[[], None]:
-    def run() -> None:
-        for key in keys:
-            step(key)
-
-    return run
-
-
 def measure_keys(stores: list[Store], amounts: Amounts) -> list[Line]:
     """One key at a time, 1 KiB. Each key is read once, so that no store answers from what its client remembers."""
     value = os.urandom(SMALL)
@@ -96,7 +83,7 @@ def measure_keys(stores: list[Store], amounts: Amounts) -> list[Line]:
 
     def turn(verb: str, store: Store, number: int) -> float:
         step = {"put": lambda key: store.put(key, value), "get": store.get, "exists": store.exists}[verb]
-        return timed(each(step, names(number)), amounts.keys)
+        return rate_over(step, names(number))
 
     lines = _in_turns(stores, amounts, "1 KiB, one key", "ops/s", ("put", "get", "exists"), turn)
     for store in stores:
@@ -119,7 +106,7 @@ def measure_batches(stores: list[Store], amounts: Amounts) -> list[Line]:
                 elif (store.get_many(keys) if verb == "get" else store.exists_many(keys)) != BATCH:
                     raise SystemExit(f"{store.name} does not have what was put")
 
-        return timed(run, BATCH * amounts.batches)
+        return rate(run, 1) * BATCH * amounts.batches
 
     lines = _in_turns(stores, amounts, f"1 KiB, {BATCH} keys", "keys/s", ("put", "get", "exists"), turn)
     for store in stores:
@@ -132,7 +119,7 @@ def measure_batches(stores: list[Store], amounts: Amounts) -> list[Line]:
 def measure_large(stores: list[Store], amounts: Amounts) -> list[Line]:
     def turn(verb: str, store: Store, number: int) -> float:
         keys = [f"large/{number}/{i}" for i in range(amounts.large)]
-        figure = timed(each(store.put_large if verb == "put" else store.get_large, keys), amounts.large) * 16 / 1024
+        figure = rate_over(store.put_large if verb == "put" else store.get_large, keys) * LARGE / (1 << 30)
         if verb == "get":
             store.remove_many(keys)
         return figure

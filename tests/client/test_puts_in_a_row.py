@@ -111,7 +111,7 @@ def test_other_replicas_are_another_row(master: FakeMaster, connect: Connect) ->
 
 
 def test_what_came_ahead_and_is_not_used_is_given_back_in_the_background(
-    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grants, "CARRIED_WITHIN_SECONDS", 0.05)
     with holdfast.connect(master.address) as cache:
@@ -135,7 +135,7 @@ def test_an_answer_that_was_lost_brings_the_same_grant_again(master: FakeMaster,
 
 
 def test_a_commit_that_failed_gives_back_what_it_may_have_been_granted(
-    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grants, "CARRIED_WITHIN_SECONDS", 0.05)
     with holdfast.connect(master.address) as cache:

@@ -2,8 +2,8 @@
 
 A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
 key first, and learns there that the key is taken before any byte moves; in a row of them it is as with small ones, and
-commits bring the memory for what follows (ADR 25). A grant that timed out or whose connection
-broke is left and another is taken, within the deadline: a range is written in one attempt (I2, I11).
+commits bring the memory for what follows (ADR 25). A grant that timed out or whose connection broke is left and
+another is taken, within the deadline: a range is written in one attempt (I2, I11).
 """
 
 from __future__ import annotations

@@ -155,8 +155,7 @@ class SharedCopy:
                 self._hash(digest)
 
     def _copy(self, start: int) -> None:
-        step, left = self._step, self._size - start
-        _memmove(self._to + start, self._from + start, min(left, step))
+        _memmove(self._to + start, self._from + start, min(self._step, self._size - start))
         self._copied.add(start)
 
     def _hash(self, digest: xxhash.xxh3_64) -> None:
