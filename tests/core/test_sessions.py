@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import errors
+from holdfast.core import membership, upkeep
 from holdfast.core.drift import lengthened
+from holdfast.core.primary import Primary
 from holdfast.core.promotion import promote
-from holdfast.core.sessions import MAX_COMMANDS, Book, SessionTimes
+from holdfast.core.sessions import CLOSE_AGAIN_MS, MAX_COMMANDS, Book, Session, SessionTimes
+from holdfast.ids import GrantId
+from holdfast.master import engine
 from holdfast.master.engine import Waiting
 from holdfast.messages.of_sessions import CloseSession, EpochDiffers, KeepAlive, KeptAlive, OpenSession
 from holdfast.messages.records import SessionClosed, SessionEnd
-from holdfast.messages.requests import Done, Failed
-from tests.core.world import World
+from holdfast.messages.requests import Done, Failed, Granted, GrantRanges, ReturnGrants
+from holdfast.messages.shapes import Record
+from tests.core.world import CLIENT, World
 from tests.master.test_engine_durability import Writer
 
 LEASE, LEFT, JEOPARDY = 12_000, 5_000, 30_000
@@ -237,7 +244,144 @@ def test_ten_thousand_sessions_are_looked_after_by_one_tick() -> None:
     assert len(book.overdue(10**9)) == 10_000
 
 
+def test_a_session_that_was_closed_and_opened_again_is_over_once() -> None:
+    heard = Heard()
+    [first] = list(heard.book)
+    heard.book.close(first, "goodbye")
+    session, is_new, _ = heard.book.begin(S, "f", 2, heard.now)
+    assert is_new
+    heard.book.opened(session, 2, heard.now)
+    assert heard.book.overdue(heard.now + WHOLE) == [session]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["open", "close", "keep", "tick"]), st.integers(1, 3), st.integers(0, 30))))
+def test_each_session_is_reported_over_once_and_exactly_when_it_is(steps: list[tuple[str, int, int]]) -> None:
+    """I4. However sessions are closed and opened again under the same numbers."""
+    book = Book(SessionTimes(LEASE, LEFT, JEOPARDY), 1)
+    ends: dict[int, int] = {}
+    now = serial = 0
+    for step, number, seconds in [*steps, ("tick", 1, 3_600)]:
+        now += seconds * 1_000
+        session = book.get(number)
+        if step == "open":
+            book.opened(book.begin(number, f"f{number}", number, now)[0], number, now)
+            ends[number] = now + WHOLE
+        elif step == "close" and session is not None:
+            book.close(session, "goodbye")
+            del ends[number]
+        elif step == "keep" and session is not None:
+            serial += 1
+            if book.keep_alive(KeepAlive(number, serial, 1), number, now) is not None:
+                ends[number] = now + WHOLE
+        elif step == "tick":
+            over = book.overdue(now)
+            assert sorted(one.id for one in over) == sorted(known for known, end in ends.items() if end <= now)
+            for one in over:
+                book.close(one, "silence")
+                del ends[one.id]
+    assert len(book) == 0
+
+
 # As a primary decides on it.
+
+
+def test_a_reopened_session_expires_with_the_records_of_its_pass() -> None:
+    """Closed and opened again under one number, it was over twice, which ended the pass and lost its records."""
+    world = World()
+    world.node("a", boot=5)
+    world.ask(Done, CloseSession(5))
+    world.node("a", boot=5)
+    world.node("b", boot=6, connection=101)
+    world.put("k")
+    for connection in (100, 101):
+        world.engine.connection_lost(connection)
+    world.pass_time(WHOLE)
+    closed = [record for record in world.primary.records if isinstance(record, SessionClosed)]
+    assert [(record.session, record.cause) for record in closed] == [
+        (5, SessionEnd.GOODBYE),
+        (5, SessionEnd.EXPIRED),
+        (6, SessionEnd.EXPIRED),
+    ]
+    assert not world.state.segments
+    world.check()
+
+
+def test_a_defect_in_one_duty_costs_that_one_and_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.node("a", boot=5)
+    world.node("b", boot=6, connection=101)
+    unfinished, _ = world.grant(1_000)
+    for connection in (100, 101):
+        world.engine.connection_lost(connection)
+
+    def expire(primary: Primary, session: Session) -> list[Record]:
+        if session.name == "a" and not world.upkeep_failures:
+            raise KeyError("a defect")
+        return membership.expire(primary, session)
+
+    monkeypatch.setattr(upkeep, "expire", expire)
+    world.pass_time(WHOLE)
+    [failure] = world.upkeep_failures
+    assert (failure.kind, failure.subject) == ("session", "a")
+    assert isinstance(failure.error, KeyError)
+    assert world.engine.upkeep_failures == {"session": 1}
+    assert unfinished not in world.state.grants, "the duties before it"
+    assert {segment.name.node for segment in world.state.segments.values()} == {"a"}, "and after it were done"
+    world.upkeep_failures.clear()
+    world.upkeep_failures.append(failure)
+    world.pass_time(CLOSE_AGAIN_MS)
+    assert not world.state.segments, "it is done when it can be"
+    world.upkeep_failures.clear()
+    world.check()
+
+
+def test_a_defect_in_a_whole_step_of_a_tick_does_not_keep_the_others_from_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I10: keepalives are answered and late puts refused, whatever is broken beside them."""
+    world = World()
+    world.node("a", boot=5)
+    world.grant(1 << 20)
+    request = GrantRanges(GrantId(CLIENT, 900), (4_096).to_bytes(8, "little"))
+    assert world.send(request, timeout_ms=1_000) is None
+    world.keep_alive(5)
+
+    def broken(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    for name in ("duties", "plan_copies", "evict"):
+        monkeypatch.setattr(engine, name, broken)
+    world.now += LEASE - LEFT
+    world.engine.tick(world.now)
+    assert {failure.kind for failure in world.upkeep_failures} == {"duties", "copies", "eviction"}
+    [late] = world.late
+    assert isinstance(late, Failed)
+    assert late.code == "no_room"
+    assert world.primary.sessions.require(5).held is None, "its keepalive was answered"
+
+
+def test_a_defect_about_one_waiting_put_is_told_to_it_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10."""
+    world = World()
+    world.node("a", boot=5)
+    _, granted = world.grant(1 << 20)
+    full = GrantId(CLIENT, world.serial)
+    for serial in (900, 901):
+        assert world.send(GrantRanges(GrantId(CLIENT, serial), (4_096).to_bytes(8, "little"))) is None
+    decide = engine.decide
+
+    def broken(primary: Primary, request: Any, client: int, now: int) -> Any:
+        if isinstance(request, GrantRanges) and request.grant.serial == 900:
+            raise ZeroDivisionError
+        return decide(primary, request, client, now)
+
+    monkeypatch.setattr(engine, "decide", broken)
+    world.ask(Done, ReturnGrants([full]))
+    first, second = world.late
+    assert isinstance(first, Failed)
+    assert "internal error" in first.text
+    assert isinstance(second, Granted)
+    assert granted.length == 1 << 20
 
 
 def test_a_goodbye_is_in_the_log_and_asked_again_it_is_done() -> None:

@@ -19,7 +19,7 @@ from holdfast.core.standby_eviction import evict_alone
 from holdfast.core.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine, Waiting
+from holdfast.master.engine import Engine, UpkeepFailure, Waiting
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
@@ -54,6 +54,8 @@ class World:
         self.now = 1_000_000
         self.primary = TwinnedPrimary(State(), Rules(**rules))  # type: ignore[arg-type]
         self.engine = Engine(self.primary)
+        self.upkeep_failures: list[UpkeepFailure] = []
+        self.engine.on_upkeep_failure = self.upkeep_failures.append
         self.engine.start_log(11, "test", b"secret", self.now)
         self.engine.start_epoch(1, self.now)
         self.serial = 0
@@ -215,6 +217,7 @@ class World:
     def check(self) -> None:
         """I5: the twin agrees. I9: the memory is accounted for."""
         state = self.state
+        assert not self.upkeep_failures
         assert digest(state.catalogue) == digest(self.primary.twin.catalogue)
         assert state.catalogue.count == len(state.catalogue.live())
         assert state.objects == len(state.catalogue.by_key)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from holdfast.core.disks import leave_disks
 from holdfast.core.grants import Quarantined
 from holdfast.core.primary import Decision, Member, Primary
+from holdfast.core.sessions import Session
 from holdfast.core.state import Segment, State
 from holdfast.errors import BadRequest, CommandsWaiting, MemoryVoid, UnknownNode
 from holdfast.ids import MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
@@ -126,17 +127,16 @@ def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now:
     return q.Done(len(request.figures)), _writers_gone(primary, member, gone) if gone else []
 
 
-def ask_to_clean(primary: Primary, now: Instant) -> None:
-    """Tell nodes what they have not been told yet; the node says itself when it is done."""
-    for member in primary.members.values():
-        if member.clean_untold and primary.is_live(member, now):
-            some = list(member.clean_untold)[:MAX_CLEAN]
-            try:
-                primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)))
-            except CommandsWaiting:
-                continue  # It is asked when it has taken what it was told before.
-            for grant in some:
-                del member.clean_untold[grant]
+def ask_to_clean(primary: Primary, member: Member) -> list[Record]:
+    """Tell a live node which grants it has to close and was not told of yet. It reports when it is done."""
+    some = list(member.clean_untold)[:MAX_CLEAN]
+    try:
+        primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)))
+    except CommandsWaiting:
+        return []  # It is asked when it has taken what it was told before.
+    for grant in some:
+        del member.clean_untold[grant]
+    return []
 
 
 def _writers(primary: Primary, member: Member) -> set[int]:
@@ -168,18 +168,18 @@ def _free_on(primary: Primary, member: Member, ended: Callable[[Quarantined], bo
 
 def unmount(primary: Primary, node: str) -> list[Record]:
     """Its segments, and it with them; a disk stays, away."""
+    records = [*leave_disks(primary, node), *(SegmentUnmounted(s.handle) for s in segments_of(primary, node))]
     primary.members.pop(node, None)
-    return [*leave_disks(primary, node), *(SegmentUnmounted(s.handle) for s in segments_of(primary, node))]
-
-
-def silent_too_long(primary: Primary, now: Instant) -> list[Record]:
-    """Close the sessions that are over, and unmount what they held; and what no session has come back for."""
-    records: list[Record] = []
-    for session in primary.sessions.overdue(now):
-        primary.sessions.close(session, "its lease and the time of jeopardy after it have passed")
-        records.append(SessionClosed(session.id, SessionEnd.EXPIRED))
-        records += unmount(primary, session.name)
-    forgotten = [m.name for m in primary.members.values() if not m.session and m.given_up_at <= now]
-    for name in forgotten:
-        records += unmount(primary, name)
     return records
+
+
+def expire(primary: Primary, session: Session) -> list[Record]:
+    """Close a session that is over, and unmount the memory that it held."""
+    records = [SessionClosed(session.id, SessionEnd.EXPIRED), *unmount(primary, session.name)]
+    primary.sessions.close(session, "its lease and the time of jeopardy after it have passed")
+    return records
+
+
+def given_up(primary: Primary, now: Instant) -> list[str]:
+    """Nodes without a session that no session has come back for in time."""
+    return [member.name for member in primary.members.values() if not member.session and member.given_up_at <= now]

@@ -40,6 +40,8 @@ MAX_COMMANDS = 1_024
 MAX_COMMAND_NAME = 64
 MAX_COMMAND_BYTES = 256 << 10
 MAX_ANSWER_BYTES = 1 << 20
+CLOSE_AGAIN_MS = 1_000
+"""Until a session that is over and could not be closed is reported again."""
 RESTORED = -1
 """The connection of a session that an earlier master had: it counts as just renewed, and is expected back."""
 
@@ -88,6 +90,8 @@ class Session:
     fresh: bool = False
     """Not yet renewed by this master: its first keepalive is answered at once."""
     serial: int = 0
+    expiry: int = 0
+    """The number of its one entry in the heap of expiries; entries with another number are stale."""
     held: Held | None = None
     commands: deque[Queued] = field(default_factory=deque)
     last_command: str = ""
@@ -116,7 +120,8 @@ class Book:
         self._by_name: dict[str, Session] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
         self._replies: list[tuple[Instant, int, int]] = []
-        self._expiries: list[tuple[Instant, int]] = []
+        self._expiries: list[tuple[Instant, int, int]] = []
+        """(when to look, number of the entry, session id). A session has one entry that counts."""
         self._spoken_to: dict[int, None] = {}
         """Sessions with commands that were not yet allowed to be said."""
         self._order = 0
@@ -179,7 +184,7 @@ class Book:
         expires_at = now + lengthened(lease_ms + jeopardy_ms)
         made = Session(session, name, 0, now + lease_ms, expires_at, self.session_epoch)
         self._sessions[session] = self._by_name[name] = made
-        heapq.heappush(self._expiries, (expires_at, session))
+        self._look_at(made, expires_at)
         self._connect(made, connection)
         return made
 
@@ -324,19 +329,27 @@ class Book:
                 self._answer_held(found, now)
 
     def overdue(self, now: Instant) -> list[Session]:
-        """Sessions that are over by now; they are to be closed."""
+        """Sessions that are over by now, each once; they are to be closed. One that is not is reported again later."""
         expiries = self._expiries
         over: list[Session] = []
         while expiries and expiries[0][0] <= now:
-            _, session = heapq.heappop(expiries)
+            _, number, session = heapq.heappop(expiries)
             found = self._sessions.get(session)
-            if found is None:
+            # A session that was closed and opened again under its number has an older entry in the heap.
+            if found is None or found.expiry != number:
                 continue
             if found.expires_at <= now:
                 over.append(found)
+                self._look_at(found, now + CLOSE_AGAIN_MS)
             else:
-                heapq.heappush(expiries, (found.expires_at, session))
+                self._look_at(found, found.expires_at)
         return over
+
+    def _look_at(self, session: Session, when: Instant) -> None:
+        """Look then whether it is over. This replaces its entry in the heap."""
+        self._order += 1
+        session.expiry = self._order
+        heapq.heappush(self._expiries, (when, self._order, session.id))
 
     def close(self, session: Session, why: str) -> None:
         """It is over: whoever waits on either side is told."""

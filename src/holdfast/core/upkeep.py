@@ -1,6 +1,14 @@
-"""What time brings about, asked for at every tick: grants and quarantines that end, nodes long silent."""
+"""Upkeep, decided at every tick: grants and quarantines that end, sessions that expire, nodes that are given up.
+
+It is a list of duties, each about one thing and decided and applied by itself: a defect in one costs that one, which is
+tried again at the next tick, and never the records of the others.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,30 +16,50 @@ from holdfast.core.copies import plan
 from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
 from holdfast.core.eviction import let_go, over_brim, over_watermark, spared, within
 from holdfast.core.live_settings import leases_shortened
-from holdfast.core.membership import ask_to_clean, silent_too_long
+from holdfast.core.membership import ask_to_clean, expire, given_up, unmount
 from holdfast.core.named_once import named_once
 from holdfast.core.primary import Primary
 from holdfast.core.saving_ahead import save_ahead
+from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.messages.records import GrantEnded, RangesFreed
 from holdfast.messages.shapes import Record
 
 
-def upkeep(primary: Primary, now: Instant) -> list[Record]:
-    records: list[Record] = []
+class Duty(NamedTuple):
+    """One thing that is due: decide it, apply its records, then go on to the next."""
+
+    kind: str
+    """A word of a short list, for counting."""
+    subject: str
+    decide: Callable[[], list[Record]]
+
+
+def duties(primary: Primary, now: Instant) -> list[Duty]:
+    """All that is due by now."""
     ended = [grant for grant, deadline in primary.grant_deadline.items() if deadline <= now]
-    # Its time ends the grant, never the quarantine: the writer may only be stopped (I11).
-    records += [GrantEnded(grant, settled=[]) for grant in ended]
     released = [entry for entry, when in primary.release_at.items() if when <= now]
+    due = [Duty("grant", str(grant), partial(_end_grant, primary, grant)) for grant in ended]
     if released:
-        records.append(RangesFreed(released))
-        for entry in released:
-            del primary.release_at[entry]
-    records += silent_too_long(primary, now)
-    records += disks_away_too_long(primary, now)
-    records += leases_shortened(primary, now)
-    ask_to_clean(primary, now)
-    return records
+        due.append(Duty("quarantine", f"{len(released)} ranges", partial(_release, primary, released)))
+    over = primary.sessions.overdue(now)
+    due += [Duty("session", session.name, partial(expire, primary, session)) for session in over]
+    due += [Duty("node", name, partial(unmount, primary, name)) for name in given_up(primary, now)]
+    due.append(Duty("disks", "disks that are away", partial(disks_away_too_long, primary, now)))
+    due.append(Duty("leases", "the longest lease", partial(leases_shortened, primary, now)))
+    untold = [member for member in primary.members.values() if member.clean_untold and primary.is_live(member, now)]
+    return due + [Duty("cleaning", member.name, partial(ask_to_clean, primary, member)) for member in untold]
+
+
+def _end_grant(primary: Primary, grant: GrantId) -> list[Record]:
+    """Its time ends the grant, never the quarantine: the writer may only be stopped (I11)."""
+    # A node that was given up before this may have taken the grant with it.
+    return [GrantEnded(grant, settled=[])] if grant in primary.state.grants else []
+
+
+def _release(primary: Primary, entries: list[int]) -> list[Record]:
+    still = [entry for entry in entries if primary.release_at.pop(entry, None) is not None]
+    return [RangesFreed(still)] if still else []
 
 
 def plan_copies(primary: Primary, now: Instant) -> list[Record]:

@@ -12,8 +12,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from holdfast.core.apply import Freed, bytes_of
+from holdfast.core.copy_book import Command
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
 from holdfast.core.placement import why_no_room
@@ -21,7 +23,7 @@ from holdfast.core.primary import Parked, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.puts import wanted_bytes
 from holdfast.core.state import State
-from holdfast.core.upkeep import evict, plan_copies, upkeep
+from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.master.resting import rests_on
@@ -40,6 +42,7 @@ from holdfast.messages.records import (
 from holdfast.messages.requests import (
     CommitPuts,
     Exists,
+    Failed,
     GrantRanges,
     Locate,
     Remove,
@@ -55,12 +58,21 @@ ROUNDS = 2
 MAX_PENDING_BYTES = 64 << 20
 """Puts are turned away while the log is this far behind."""
 FOR_EVER: Instant = 1 << 62
+T = TypeVar("T")
 Answer = Callable[[Message], None]
 _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, KeepAlive, CloseSession})
 """Whose caller is known by its connection."""
 _LOOKING = frozenset({Exists, Locate})
 _NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted})
 _PUTS = frozenset({GrantRanges, CommitPuts})
+
+
+class UpkeepFailure(NamedTuple):
+    """A defect in one step of upkeep. It cost that step, which is tried again at the next tick, and nothing else."""
+
+    kind: str
+    subject: str
+    error: Exception
 
 
 @dataclass(slots=True)
@@ -88,6 +100,10 @@ class Engine:
         """Called when a lease was renewed that was about to end."""
         self.on_durable: Callable[[], None] = lambda: None
         """Called when records have become durable."""
+        self.upkeep_failures: Counter[str] = Counter()
+        """By kind."""
+        self.on_upkeep_failure: Callable[[UpkeepFailure], None] = lambda failure: None
+        """Called with each: this module writes no log."""
         self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
         """Called with records of sessions and segments before they are applied."""
         self._durability = durability
@@ -205,7 +221,7 @@ class Engine:
         while sessions.outgoing:
             outgoing, sessions.outgoing = sessions.outgoing, []
             for then, what in outgoing:
-                then(what)
+                self._guard("answer", "a session's", partial(then, what))
 
     def notify(
         self,
@@ -289,11 +305,14 @@ class Engine:
         is not confirmed follows from the state, and is planned again."""
         outbox, self.primary.copies.outbox = self.primary.copies.outbox, []
         for command in outbox:
-            confirm = self._confirmed if command.confirm else None
-            try:
-                self.notify(command.node, command.name, command.body, now, confirm)
-            except (UnknownNode, CommandsWaiting, NotLeader) as error:
-                self.failures[error.code] += 1
+            self._guard("command", command.node, partial(self._tell_node, command, now))
+
+    def _tell_node(self, command: Command, now: Instant) -> None:
+        confirm = self._confirmed if command.confirm else None
+        try:
+            self.notify(command.node, command.name, command.body, now, confirm)
+        except (UnknownNode, CommandsWaiting, NotLeader) as error:
+            self.failures[error.code] += 1
 
     def _confirmed(self, error: HoldfastError | None) -> None:
         if error is not None:
@@ -325,7 +344,7 @@ class Engine:
             self._freed = False
             waiting, self._parked = self._parked, []
             for one in waiting:
-                reply = self._decide(one.request, one.client, now)
+                reply = self._decide_parked(one, now)
                 if isinstance(reply, Parked):
                     self._parked.append(one)
                 else:
@@ -337,12 +356,20 @@ class Engine:
         """Leases end without freeing anything by that; one put that asks again evicts what may go now. True: it got
         its room, and so may others."""
         oldest = self._parked[0]
-        reply = self._decide(oldest.request, oldest.client, now)
+        reply = self._decide_parked(oldest, now)
         if isinstance(reply, Parked):
             return self._freed
         del self._parked[0]
         self._answer(oldest, reply)
         return True
+
+    def _decide_parked(self, one: Waiting, now: Instant) -> Message | Parked:
+        """A defect costs the put that met it, which is told so (I10), and none of those that wait with it."""
+        try:
+            return self._decide(one.request, one.client, now)
+        except Exception as error:  # noqa: BLE001 - It is reported to both sides.
+            self._failed("waiting put", str(one.client), error)
+            return Failed("error", f"internal error: {type(error).__name__}: {error}")
 
     def _answer(self, waiting: Waiting, reply: Message) -> None:
         if self.log is None:
@@ -354,22 +381,48 @@ class Engine:
         """What time brings. True: there is more to do, so tick again soon."""
         if now >= self.leads_until():
             return False
-        sessions = self.primary.sessions
-        sessions.log_index = self.durable_index
-        self._log(upkeep(self.primary, now), now)
-        self._log(plan_copies(self.primary, now), now)
-        sessions.answer_due(now)
+        self.primary.sessions.log_index = self.durable_index
+        self._guard("duties", "all", partial(self._do_duties, now))
+        self._guard("copies", "plan", lambda: self._log(plan_copies(self.primary, now), now))
+        self._guard("keepalives", "due", partial(self._answer_due, now))
+        evicts = self._guard("eviction", "step", partial(self._evict, now)) or False
+        self._guard("commands", "all", partial(self._tell_nodes, now))
+        self._guard("waiting puts", "all", partial(self._serve_parked, now))
+        self._guard("late puts", "all", partial(self._refuse_late, now))
+        return evicts or (bool(self._parked) and self._freed)
+
+    def _guard(self, kind: str, subject: str, act: Callable[[], T]) -> T | None:
+        """Do one step of upkeep. None if a defect ended it: the steps that follow go on."""
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001 - It is counted and reported.
+            self._failed(kind, subject, error)
+            return None
+
+    def _failed(self, kind: str, subject: str, error: Exception) -> None:
+        self.upkeep_failures[kind] += 1
+        self.on_upkeep_failure(UpkeepFailure(kind, subject, error))
+
+    def _do_duties(self, now: Instant) -> None:
+        for duty in duties(self.primary, now):
+            self._guard(duty.kind, duty.subject, lambda due=duty: self._log(due.decide(), now))  # type: ignore[misc]
+
+    def _answer_due(self, now: Instant) -> None:
+        self.primary.sessions.answer_due(now)
         self._deliver(now)
+
+    def _evict(self, now: Instant) -> bool:
+        """One step. True: it evicted something, and there may be more to evict."""
         gone, evictions = evict(self.primary, now)
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
-        self._tell_nodes(now)
+        return gone > 0
+
+    def _serve_parked(self, now: Instant) -> None:
         if self._parked and not self.primary.unlent_bytes:
             self._freed = self._freed or self._retry_oldest(now)
         if self._parked and self._freed:
             self._retry_parked(now)
-        self._refuse_late(now)
-        return gone > 0 or (bool(self._parked) and self._freed)
 
     def _refuse_late(self, now: Instant) -> None:
         late = [one for one in self._parked if one.deadline <= now]

@@ -21,7 +21,7 @@ from holdfast.core.primary import Parked
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
-from holdfast.master.engine import Answer, Engine, Waiting
+from holdfast.master.engine import Answer, Engine, UpkeepFailure, Waiting
 from holdfast.master.lookout import Lookout
 from holdfast.master.showing import Showing, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
@@ -35,6 +35,7 @@ GREETING_SECONDS = 10.0
 MAX_CONNECTIONS = 20_000
 DEFAULT_TIMEOUT_MS = 30_000
 TICK_SECONDS = 0.05
+LOG_AGAIN_MS = 30_000
 LONG_BYTES = 4096
 """A request over this takes some hundred microseconds, and is one of its kind in a turn of the loop."""
 log = structlog.get_logger("holdfast.master")
@@ -59,6 +60,8 @@ class RpcServer:
         self.tick_seconds = TICK_SECONDS
         self.heard: Callable[[], None] = lambda: None
         """Called for every answer that leaves."""
+        self._failures_logged: dict[str, tuple[int, Instant]] = {}
+        """Kind -> (failures of upkeep since the last line about it, when the next line may be written)."""
         self._stays_awake = busy_poll_us / 1e6
         self._next = 1
         self._listeners: list[asyncio.Server] = []
@@ -104,6 +107,7 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """From now on requests are decided here."""
         self.engine = engine
+        engine.on_upkeep_failure = self.upkeep_failed
         if self._showing is not None:
             self._showing.lead(engine)
 
@@ -125,13 +129,28 @@ class RpcServer:
         error.hint = self.leader_hint
         return error
 
+    def upkeep_failed(self, failure: UpkeepFailure) -> None:
+        """Log a defect in upkeep: each kind at once, and while it goes on every 30 s with its number (I17)."""
+        count, due = self._failures_logged.get(failure.kind, (0, 0))
+        now = now_ms()
+        if now >= due:
+            log.error(
+                "a step of upkeep failed; it is tried again, and the others went on",
+                kind=failure.kind,
+                subject=failure.subject,
+                since_last=count + 1,
+                exc_info=failure.error,
+            )
+            count, due = -1, now + LOG_AGAIN_MS
+        self._failures_logged[failure.kind] = count + 1, due
+
     async def _tick(self) -> None:
         while True:
             again = False
             try:
                 again = self.engine.tick(now_ms()) if self.engine is not None else False
-            except Exception:
-                log.exception("upkeep failed; it is tried again")
+            except Exception as error:  # noqa: BLE001 - It is logged there.
+                self.upkeep_failed(UpkeepFailure("tick", "whole", error))
             if self._showing is not None:
                 self._showing.tick(now_ms())
             # Between two steps of an eviction, requests get their turn.

@@ -261,3 +261,9 @@ class Figures(Collector):
         for code, count in list(engine.failures.items()) if engine is not None else ():
             refused.add_metric([code], count)
         yield refused
+        failed_upkeep = CounterMetricFamily(
+            "holdfast_upkeep_failures", "Steps of upkeep that a defect ended, by kind.", labels=["kind"]
+        )
+        for kind_of_step, count in list(engine.upkeep_failures.items()) if engine is not None else ():
+            failed_upkeep.add_metric([kind_of_step], count)
+        yield failed_upkeep

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.instant import now_seconds
-from holdfast.master.engine import Engine
+from holdfast.master.engine import Engine, UpkeepFailure
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
@@ -27,6 +28,13 @@ class ObservedServer(RpcServer):
     def lead(self, engine: Engine) -> None:
         self._machine.leads(self._machine, engine)
         super().lead(engine)
+
+    def upkeep_failed(self, failure: UpkeepFailure) -> None:
+        """In a simulated world it is a violation: the checkers report what no code of the process handled."""
+        super().upkeep_failed(failure)
+        assert self._machine.process is not None
+        trace = "".join(traceback.format_exception(failure.error)[-3:])
+        self._machine.process.failures.append(f"upkeep, {failure.kind} {failure.subject}: {failure.error!r}\n{trace}")
 
 
 @dataclass(slots=True)
