@@ -26,13 +26,27 @@ def test_ids_come_back_in_order(ids: list[int]) -> None:
     assert count_ids(packed) == len(ids)
 
 
-@given(st.binary(max_size=80))
-def test_bytes_that_are_no_column_are_refused(packed: bytes) -> None:
-    for unpack in (unpack_column, unpack_ids):
-        try:
-            assert len(unpack(packed)) <= len(packed)
-        except BadValue:
-            continue
+@given(st.lists(WORDS, min_size=2, unique=True), st.data())
+def test_bytes_that_are_no_column_are_refused(values: list[int], data: st.DataObject) -> None:
+    """Cut short anywhere, longer than they say, or of a width that no column has."""
+    for whole, unpack, head in ((pack_column(values), unpack_column, 0), (pack_ids(values), unpack_ids, 8)):
+        # The first id alone is whole in its eight bytes.
+        cut = data.draw(st.integers(1, len(whole) - 1).filter(lambda cut, head=head: cut != head))
+        width = data.draw(st.integers(0, 255).filter(lambda width: width not in (1, 2, 4, 8)))
+        spoiled = [whole[:cut], whole + data.draw(st.binary(min_size=1, max_size=80))]
+        count = int.from_bytes(whole[head + 1 : head + 5], "little")
+        spoiled.append(whole[:head] + bytes([width]) + whole[head + 1 : head + 13] + bytes(width * count))
+        for packed in spoiled:
+            with pytest.raises(BadValue):
+                unpack(packed)
+
+
+def test_nothing_is_allocated_by_a_length_that_the_bytes_name() -> None:
+    """A head that promises four billion numbers of eight bytes, and one of them."""
+    packed = b"\x08" + b"\xff" * 4 + bytes(8) + bytes(8)
+    for unpack, head in ((unpack_column, b""), (unpack_ids, bytes(8))):
+        with pytest.raises(BadValue):
+            unpack(head + packed)
 
 
 def test_evicted_ids_take_two_bytes_where_they_were_put_together() -> None:

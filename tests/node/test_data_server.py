@@ -220,7 +220,10 @@ def test_a_peer_that_leaves_in_the_middle_costs_nothing(served: Served) -> None:
     for cut in (0, 3, 8, 11, 25, len(request)):
         with served.raw() as connected:
             connected.sendall(request[:cut])
-    wait_until(lambda: served.data.connections == 0)
+            wait_until(lambda: served.data.connections == 1, what="the server has taken the connection")
+        wait_until(lambda: served.data.connections == 0)
+    with served.connection() as after:
+        after.read_into(served.name(), 0, memoryview(bytearray(8)), soon())
 
 
 def test_a_connection_that_says_nothing_is_closed_after_a_while(tmp_path: Path) -> None:
@@ -243,7 +246,9 @@ def test_a_reader_that_takes_no_bytes_ends(tmp_path: Path) -> None:
     with Served(tmp_path, stall_seconds=0.1) as served, served.raw() as connected:
         request = frame(0, 0, encode(ReadRange(served.name(), 0, SIZE)))
         connected.sendall(PREAMBLE + request * 16)
+        assert connected.recv(1), "the server has begun to answer"
         wait_until(lambda: served.data.connections == 0)
+        assert len(read_to_end(connected)) < 16 * SIZE
 
 
 def test_one_connection_too_many_is_told_to_come_later(tmp_path: Path) -> None:

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.effects import Call, Effect, Pause, Work
 from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownSegment
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.commands import CLEAN, Clean, UpdateConfig, encode_body
-from holdfast.messages.of_nodes import RegisterNode, ReportUsage, ReportWriters
-from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, OpenSession, SessionCommand
+from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, Opened, OpenSession, SessionCommand
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
+from holdfast.node.life import NodeLife
 from holdfast.node.node import Node, NodePlan
+from holdfast.node.performing import Commands
+from holdfast.node.report import Report
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host
@@ -65,6 +69,63 @@ def test_how_often_it_reports_is_changed_while_it_waits(master: FakeMaster, tmp_
         before = len(master.of_kind(ReportUsage))
         master.command("config_update", encode_body(UpdateConfig(1_000)))
         wait_until(lambda: len(master.of_kind(ReportUsage)) > before + 2, what="0 leaves it as it is")
+
+
+def test_figures_that_the_master_did_not_take_are_told_again_long_before_the_next_are_due(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    """The rig's master asks for a report per minute; the first answer is lost and the second is a refusal."""
+
+    def take_the_third(request: Message) -> Message:
+        if isinstance(request, ReportUsage):
+            count = len(master.of_kind(ReportUsage))
+            if count == 0:
+                master.cut_connections()
+            if count == 1:
+                raise Refused("not now")
+        return master.usual_answer(request)
+
+    master.answer = take_the_third
+    with running(master.address, tmp_path):
+        wait_until(lambda: len(master.of_kind(ReportUsage)) == 3, what="the report is made until it is taken")
+        assert len(master.registrations()) == 1, "it was not made again because of another registration"
+
+
+def test_a_registration_that_overtakes_an_idle_report_is_followed_by_figures(tmp_path: Path) -> None:
+    """The thread that reports may look, see nobody to report to, and look away just as the memory is being mounted."""
+    passes: list[Effect] = []
+
+    class Lender(Node):
+        def trust(self, secret: bytes) -> None:
+            super().trust(secret)
+            # The answer has come, and the memory counts as mounted in a moment: now the other thread has its turn.
+            passes.append(tell.send(None))
+
+    node = Lender(NodePlan("127.0.0.1:1", "n1", SIZE, socket_dir=tmp_path))
+    try:
+        life = NodeLife(node.card, node, Report(), Commands(), lambda: None)
+        tell, belong = life.tell(), life.belong()
+        passes.append(next(tell))
+        effect = next(belong)
+        while not (isinstance(effect, Call) and isinstance(effect.message, KeepAlive)):
+            effect = belong.send(effect.run() if isinstance(effect, Work) else answered(effect))
+        assert len(passes) == 2
+        after = tell.send(None)
+        while isinstance(after, Pause):
+            assert after.until() or after.seconds == 0, f"the figures would come in {after.seconds} s"
+            after = tell.send(None)
+        assert isinstance(after, Call)
+        assert isinstance(after.message, ReportUsage)
+    finally:
+        node.stop()
+
+
+def answered(effect: Effect) -> Message:
+    assert isinstance(effect, Call)
+    if isinstance(effect.message, OpenSession):
+        return Opened(effect.message.session, 7, 1, 0, 2_000, 60_000)
+    assert isinstance(effect.message, RegisterNode)
+    return Registered(7, 1, SECRET, 60_000)
 
 
 def test_a_node_registers_its_memory_keeps_its_session_and_says_goodbye(master: FakeMaster, tmp_path: Path) -> None:

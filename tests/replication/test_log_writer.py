@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 
 import pytest
 import pytest_asyncio
@@ -100,8 +100,23 @@ async def test_nobody_who_does_not_come_back_is_waited_for_longer_than_a_moment(
 @pytest.mark.parametrize("append_ms", [0.3, 1.4])
 async def test_a_log_that_is_quick_is_not_held_up(world: World, append_ms: float) -> None:
     world.writer.append_ms = append_ms
-    await soon(asyncio.wait_for(world.writer._gather(8), 1))
+    assert not waits(world.writer._gather(8))
     await soon(world.put())
+
+
+async def test_a_log_that_is_not_quick_waits_for_those_who_come_back(world: World) -> None:
+    world.writer.append_ms = log_writer.LEAST_APPEND_MS
+    assert waits(world.writer._gather(8))
+
+
+def waits(gathering: Coroutine[object, None, None]) -> bool:
+    """Whether it gives the loop back at least once before it ends."""
+    try:
+        gathering.send(None)
+    except StopIteration:
+        return False
+    gathering.close()
+    return True
 
 
 async def test_the_end_of_writing_waits_for_nobody(world: World) -> None:

@@ -31,6 +31,7 @@ from holdfast.wire.codec import expect
 CALL_SECONDS = 5.0
 CLEAN_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
+LONGEST_AGAIN_SECONDS = 5.0
 
 log = structlog.get_logger("holdfast.node")
 
@@ -88,6 +89,9 @@ class NodeLife:
         self._has_been_member = False
         self._report_interval_seconds = 10.0
         self._reported_at = 0.0
+        self._reported_under: tuple[int, int] | None = None
+        """What `_mounted` was at the last report of figures that was taken. Only `tell` writes these two: a report
+        counts once it was answered, and for that registration alone."""
         self._to_clean: dict[GrantId, None] = {}
         commands.on(c.CLEAN, self._take_clean)
 
@@ -159,7 +163,6 @@ class NodeLife:
     def _taken(self, registered: Registered) -> None:
         self._mounted_under = self._offered_under = registered.log_id
         self._report_interval_seconds = registered.report_interval_ms / 1000
-        self._reported_at = 0.0  # A master that was never told how the node fares is told now.
         self._lender.trust(registered.secret)
         self._report.registered()
         log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
@@ -189,10 +192,11 @@ class NodeLife:
 
     def tell(self) -> Operation[None]:
         """Until `stop`: what the master must know soon, and figures now and then."""
+        again_seconds = AGAIN_SECONDS
         while not self.is_stopping():
-            now, interval = now_seconds(), self._report_interval_seconds
+            interval = self._report_interval_seconds
             yield Pause(
-                max(0.0, self._reported_at + interval - now),
+                self._seconds_until_due(),
                 lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
             )
             if self.is_stopping():
@@ -200,12 +204,15 @@ class NodeLife:
             try:
                 yield from self._clean()
                 yield from self._tell_once()
+                again_seconds = AGAIN_SECONDS
             except HoldfastError as error:
                 if not self.is_stopping():
                     log.info("a report was not taken; it is made again", reason=str(error))
                 if not isinstance(error, Refused):
                     yield LeaveMaster(error.hint)
-                yield Pause(AGAIN_SECONDS, self.is_stopping)
+                told = self._mounted
+                yield Pause(again_seconds, lambda told=told: self.is_stopping() or self._mounted != told)  # type: ignore[misc]
+                again_seconds = min(2 * again_seconds, LONGEST_AGAIN_SECONDS)
 
     def _has_news(self) -> bool:
         if self._mounted is None:
@@ -213,7 +220,13 @@ class NodeLife:
         return self.is_stopping() or bool(self._to_clean) or self._report.has_news or self._report_is_due()
 
     def _report_is_due(self) -> bool:
-        return now_seconds() >= self._reported_at + self._report_interval_seconds
+        """A master that was never told how the node fares is told at once."""
+        return self._reported_under != self._mounted or self._seconds_until_due() == 0.0
+
+    def _seconds_until_due(self) -> float:
+        if self._mounted is None:
+            return self._report_interval_seconds  # There is nobody to tell; being mounted ends the pause.
+        return max(0.0, self._reported_at + self._report_interval_seconds - now_seconds())
 
     def _clean(self) -> Operation[None]:
         grants = list(self._to_clean)
@@ -228,15 +241,13 @@ class NodeLife:
     def _tell_once(self) -> Operation[None]:
         mounted, boot = self._mounted, self._lender.boot
         if mounted is None:
-            # There is nobody to tell; what must be said is said after the next registration.
-            self._reported_at = now_seconds()
-            return
+            return  # There is nobody to tell; what must be said is said after the next registration.
         if self._report.has_news:
             news = self._report.news(mounted[0], boot)
             expect((yield Call(news, now_seconds() + CALL_SECONDS)), Done)
             self._report.acknowledged(news)
         if self._report_is_due():
-            self._reported_at = now_seconds()
-            figures = self._lender.figures()
-            usage = ReportUsage(mounted[0], boot, figures, *self._report.attendance())
-            expect((yield Call(usage, now_seconds() + CALL_SECONDS)), Done)
+            began = now_seconds()
+            usage = ReportUsage(mounted[0], boot, self._lender.figures(), *self._report.attendance())
+            expect((yield Call(usage, began + CALL_SECONDS)), Done)
+            self._reported_at, self._reported_under = began, mounted
