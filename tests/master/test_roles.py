@@ -15,10 +15,12 @@ from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, ReplyLost
-from holdfast.master import roles
+from holdfast.master import roles, snapshotting
 from holdfast.master.renewing import RenewalFollower
 from holdfast.master.roles import MASTERS, Master, Plan
 from holdfast.master.server import RpcServer
+from holdfast.master.snapshotting import Snapshots
+from holdfast.master.view import MasterView
 from holdfast.messages.requests import ChangeSettings, SettingsInForce
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
 from holdfast.replication.renewals import PREFIX
@@ -218,3 +220,51 @@ async def test_whoever_waits_for_a_snapshot_is_told_when_the_term_ends(tmp_path:
         finally:
             child_ends.set()
     await other.close()
+
+
+async def test_a_standby_whose_snapshot_directory_is_gone_says_so_and_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I15, I18: what fails beside following the log is seen while it fails, and costs no promotion."""
+    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.01)
+    store = MemoryStore()
+    leader = MemoryCoordination(store)
+    term = await soon(leader.campaign("there:7070"))
+    folder = tmp_path / "snapshots"
+    async with running(MemoryCoordination(store), folder) as master:
+        await until_true(lambda: master.promotable()[0], "it could take over")
+        folder.rmdir()
+        await until_true(folder.is_dir, "the directory is made again")
+        folder.rmdir()
+        folder.write_text("in the way")
+        await until_true(lambda: not master.promotable()[0], "it says that it should not")
+        assert "'snapshots' is down" in master.promotable()[1]
+        assert str(folder) in master.promotable()[1]
+        assert not MasterView(master).ready()[0]
+        await term.resign()
+        await until_true(lambda: master.role == "primary", "it leads all the same: nobody else does")
+        await until_true(lambda: not MasterView(master).ready()[0], "and says what is wrong as a primary too")
+        folder.unlink()
+        await until_true(lambda: MasterView(master).ready()[0], "all is well")
+        assert folder.is_dir()
+    await leader.close()
+
+
+async def test_a_defect_beside_the_log_does_not_cost_the_promotion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I15: the standby is there when it is needed."""
+
+    async def broken(*_: object) -> None:
+        raise KeyError("defect")
+
+    monkeypatch.setattr(Snapshots, "keep_for_standby", broken)
+    monkeypatch.setattr(Master, "_announce", broken)
+    store = MemoryStore()
+    leader = MemoryCoordination(store)
+    term = await soon(leader.campaign("there:7070"))
+    async with running(MemoryCoordination(store)) as master:
+        await until_true(lambda: set(master.supervisor.down()) == {"snapshots", "announcements"}, "both are down")
+        assert not master.promotable()[0]
+        await term.resign()
+        await until_true(lambda: master.role == "primary", "it leads")
+        assert master.server.engine is not None
+    await leader.close()

@@ -15,6 +15,7 @@ from holdfast.errors import Unreachable
 from holdfast.master.server import Connection, RpcServer
 from holdfast.master.showing import Showing
 from holdfast.messages import requests as q
+from holdfast.supervisor import Supervisor
 from holdfast.transport.shown_keys import fetch
 from holdfast.wire.shown import ASKED, CONFIRMED, GOOD_MS, MOST_BYTES, SEQUENCE
 from tests.core.shown import fingerprints_in
@@ -25,7 +26,7 @@ TURNS = 50
 
 @pytest.fixture
 async def showing() -> AsyncIterator[Showing]:
-    made = Showing()
+    made = Showing(Supervisor())
     try:
         yield made
     finally:

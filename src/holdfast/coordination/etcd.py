@@ -39,6 +39,7 @@ from holdfast.coordination.stored import decode_batch, decode_leader, encode_lea
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
 from holdfast.errors import HoldfastError, Uncertain
 from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -50,7 +51,8 @@ class EtcdCoordination:
     appends_in_flight = 4
     look_every_s = 0.5
 
-    def __init__(self, place: Location, leader_ttl_ms: int) -> None:
+    def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
         self._keys = Keys(place.cluster)
         self._channel = EtcdChannel(place, self.timing.answer_s)
@@ -64,7 +66,7 @@ class EtcdCoordination:
     async def open(self) -> None:
         await self._channel.authenticate()
         await self.last_index()
-        self._watching = asyncio.create_task(self._keep_watching(), name="watch etcd")
+        self._watching = asyncio.create_task(self.supervisor.keep("watch of etcd", self._keep_watching))
 
     async def _keep_watching(self) -> None:
         published = self._keys.published.encode()
@@ -171,7 +173,7 @@ class EtcdCoordination:
         return following.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
 
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        follower = EtcdFollower(self._channel, self._keys, self.look_every_s)
+        follower = EtcdFollower(self._channel, self._keys, self.look_every_s, self.supervisor)
         try:
             async with aclosing(following.follow_log(follower.read, self.last_index, after_index)) as several:
                 async for batches in several:

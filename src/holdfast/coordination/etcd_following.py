@@ -8,6 +8,7 @@ read brings nothing.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from aetcd import rpc
@@ -18,6 +19,7 @@ from holdfast.coordination.following import READ_BYTES, Changes
 from holdfast.coordination.interface import Batches, Compacted
 from holdfast.coordination.stored import decode_batch
 from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
 
 READ_KEYS = (4, 1024)
 FOLLOW_EVERY_S = 0.02
@@ -25,7 +27,8 @@ FOLLOW_EVERY_S = 0.02
 
 
 class EtcdFollower:
-    def __init__(self, channel: EtcdChannel, keys: Keys, look_every_s: float) -> None:
+    def __init__(self, channel: EtcdChannel, keys: Keys, look_every_s: float, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self._channel = channel
         self._keys = keys
         self._look_every_s = look_every_s
@@ -66,8 +69,8 @@ class EtcdFollower:
     def _watch(self) -> None:
         if self._watching is None:
             wanted = [rpc.WatchCreateRequest(key=self._keys.tail)]
-            watching = self._channel.keep_watching(wanted, lambda _: self._changes.bump())
-            self._watching = asyncio.create_task(watching, name="watch the log in etcd")
+            watch = partial(self._channel.keep_watching, wanted, lambda _: self._changes.bump())
+            self._watching = asyncio.create_task(self._supervisor.keep("watch of the log in etcd", watch))
 
     async def end(self) -> None:
         """Watch nothing any more."""

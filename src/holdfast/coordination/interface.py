@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import Refused, TryAgain
+from holdfast.supervisor import Supervisor
 
 Proof: TypeAlias = Literal["first", "resigned", "flock", "silence", "guess"]
 """How the end of the previous term is known: there was none, it resigned, its process is dead for sure, its
@@ -96,6 +97,8 @@ class Term(Protocol):
 
 
 class Coordination(Protocol):
+    supervisor: Supervisor
+    """Of the tasks that the backend runs by itself: renewals of a term, watches."""
     max_batch_bytes: int
     appends_in_flight: int
     """So many may be under way, begun in order. None is written before the one ahead of it: one that was sent with that

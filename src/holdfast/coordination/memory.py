@@ -30,6 +30,7 @@ from holdfast.coordination.interface import (
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
 from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
 
 AppendFate = Literal["answered", "written_unanswered", "lost"]
 
@@ -181,7 +182,9 @@ class MemoryCoordination:
         clock: Callable[[], float] = now_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         link: Link | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, clock, sleep)
         self._clock = store.clock
         self._faults = store.faults

@@ -34,6 +34,7 @@ from holdfast.coordination.sqlite_term import SqliteTerm
 from holdfast.coordination.sqlite_worker import Result, Worker
 from holdfast.coordination.terms import Tenure, TermRecord, Timing
 from holdfast.instant import now_ms, now_seconds
+from holdfast.supervisor import Supervisor
 
 TRIM_ROWS = 32
 POLL_S = (0.005, 0.02)
@@ -85,7 +86,15 @@ class SqliteCoordination:
     appends_in_flight = 1
     look_every_s = POLL_S[1]
 
-    def __init__(self, path: Path, cluster: str, leader_ttl_ms: int, synchronous: str = "FULL") -> None:
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        leader_ttl_ms: int,
+        synchronous: str = "FULL",
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
         self._path = path
         self._cluster = cluster

@@ -50,7 +50,7 @@ class Worker:
     def _put(self, call: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
         if self._closed:
             raise CoordinationLost(f"{self.path} was closed here; nothing was written")
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             # Nothing is lost with a thread that a process leaves behind at its end: a batch is written whole or not.
             self._thread = threading.Thread(target=self._work, name=f"sqlite-{self._name}", daemon=True)
             self._thread.start()

@@ -93,8 +93,10 @@ class Tenure(ABC):
         self.extend(sent_at)
         self._settled_at = sent_at + self._timing.ttl_s * (1 + 2 * DRIFT)
         self._tasks = [
-            asyncio.create_task(self._keep_renewing(), name=f"renew epoch {self.epoch}"),
-            asyncio.create_task(self._keep_watching(coordination), name=f"watch epoch {self.epoch}"),
+            asyncio.create_task(coordination.supervisor.keep("renewal of the term", self._keep_renewing)),
+            asyncio.create_task(
+                coordination.supervisor.keep("watch of the term", lambda: self._keep_watching(coordination))
+            ),
         ]
 
     def extend(self, sent_at: float) -> None:
@@ -171,18 +173,15 @@ class Tenure(ABC):
             await self._timing.sleep(self._timing.beat_s)
 
     async def _keep_watching(self, coordination: Coordination) -> None:
-        try:
-            async with aclosing(coordination.watch_leader()) as leaders:
-                async for leader in leaders:
-                    if leader is None:
-                        self.finish("the leadership was lost: it ran out or was revoked")
-                        return
-                    if leader.epoch != self.epoch:
-                        self.finish(f"deposed by epoch {leader.epoch} at {leader.address}")
-                        return
-        except HoldfastError as error:
-            # The renewals will find out as well, only later.
-            log.warning("epoch %d cannot watch its own leadership: %s", self.epoch, error)
+        """What fails here is started again by the supervisor; meanwhile the renewals find out as well, only later."""
+        async with aclosing(coordination.watch_leader()) as leaders:
+            async for leader in leaders:
+                if leader is None:
+                    self.finish("the leadership was lost: it ran out or was revoked")
+                    return
+                if leader.epoch != self.epoch:
+                    self.finish(f"deposed by epoch {leader.epoch} at {leader.address}")
+                    return
 
     @abstractmethod
     async def _append(self, index: int, batch: bytes) -> None: ...

@@ -38,6 +38,7 @@ from holdfast.coordination.zookeeper_session import ZooKeeperSession
 from holdfast.coordination.zookeeper_term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
 from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -56,7 +57,8 @@ class ZooKeeperCoordination:
     appends_in_flight = 4
     look_every_s = 0.5
 
-    def __init__(self, place: Location, leader_ttl_ms: int) -> None:
+    def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
         self._paths = Paths(place.cluster)
         self._session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)

@@ -29,6 +29,7 @@ from holdfast.dashboard.view import (
     SessionsShown,
     StatusShown,
 )
+from holdfast.supervisor import Supervisor
 
 MOST_OBJECTS = 1_000
 MOST_EVENTS = 1_000
@@ -135,50 +136,71 @@ class _QuietServer(uvicorn.Server):
 
 
 class RunningServer:
-    """An HTTP server in this loop, until `stop`."""
+    """An HTTP server in this loop, from `start` until `stop`; one that ends by itself is started again."""
 
-    def __init__(self, server: uvicorn.Server, task: asyncio.Task[None], listener: socket.socket) -> None:
-        self._server = server
-        self._task = task
-        self._listener = listener
-        host, port = listener.getsockname()[:2]
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        """OSError at once when the port cannot be had."""
+        self._app = app
+        self._listener = _bind(host, port)
+        self._at: tuple[str, int] = self._listener.getsockname()[:2]
+        host, port = self._at
         self.address: str = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._server = self._made()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def _made(self) -> uvicorn.Server:
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            loop="none",
+            timeout_graceful_shutdown=int(STOP_WITHIN_S),
+        )
+        return _QuietServer(config)
+
+    async def start(self, supervisor: Supervisor) -> None:
+        """Return when it answers."""
+        self._task = asyncio.create_task(supervisor.keep("HTTP server", self._serve), name="http")
+        async with asyncio.timeout(START_WITHIN_S):
+            while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it by this attribute only.
+                await asyncio.sleep(0.005)
+
+    async def _serve(self) -> None:
+        if self._stopping:
+            return
+        if self._listener.fileno() < 0:  # An earlier server has ended, and closed it.
+            self._listener = _bind(*self._at)
+            self._server = self._made()
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            self._listener.close()
+        if not self._stopping:
+            raise OSError(f"the HTTP server on {self.address} ended by itself")
 
     async def stop(self) -> None:
         """Let answers finish for a moment, then close."""
+        self._stopping = True
         self._server.should_exit = True
         try:
-            await asyncio.wait_for(self._task, STOP_WITHIN_S + 1)
+            if self._task is not None:
+                await asyncio.wait_for(self._task, STOP_WITHIN_S + 1)
         finally:
             self._listener.close()
 
 
-async def serve_http(app: FastAPI, host: str, port: int) -> RunningServer:
+async def serve_http(app: FastAPI, host: str, port: int, supervisor: Supervisor | None = None) -> RunningServer:
     """Serve in the caller's loop. OSError at once when the port cannot be had."""
-    listener = _bind(host, port)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        loop="none",
-        timeout_graceful_shutdown=int(STOP_WITHIN_S),
-    )
-    server = _QuietServer(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    server = RunningServer(app, host, port)
     try:
-        async with asyncio.timeout(START_WITHIN_S):
-            while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn tells it by this attribute only.
-                await asyncio.sleep(0.005)
-        if task.done():
-            await task
-            raise OSError(f"the HTTP server on {host}:{port} ended while it started")
+        await server.start(supervisor if supervisor is not None else Supervisor())
     except BaseException:
-        task.cancel()
-        listener.close()
+        await server.stop()
         raise
-    return RunningServer(server, task, listener)
+    return server
 
 
 def _bind(host: str, port: int) -> socket.socket:

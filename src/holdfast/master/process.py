@@ -24,6 +24,7 @@ from holdfast.replication.depots import open_depot
 from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import PRESETS, BadSetting, MasterSettings, join_address, split_address
+from holdfast.supervisor import Supervisor
 from holdfast.transport.tls import take_identity
 
 log = structlog.get_logger("holdfast.master")
@@ -64,16 +65,17 @@ async def _serve(settings: MasterSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    coordination = await _coordination(settings, stopped)
+    supervisor = Supervisor()
+    coordination = await _coordination(settings, stopped, supervisor)
     if stopped.is_set():
         return 0
-    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, shows=True)
+    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, shows=True, supervisor=supervisor)
     try:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)
         master = _master(settings, server, coordination, join_address(host, port))
         listen = settings.http
-        http = await serve_http(build_app(MasterView(master)), *split_address(listen))
+        http = await serve_http(build_app(MasterView(master)), *split_address(listen), supervisor)
     except OSError as error:
         print(f"holdfast: cannot listen on {listen}: {error.strerror or error}", file=sys.stderr)
         await server.stop()
@@ -82,7 +84,7 @@ async def _serve(settings: MasterSettings) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    running = asyncio.create_task(master.run())
+    running = asyncio.create_task(supervisor.keep("roles", master.run))
     log.info("serving", name=settings.name, address=master.plan.address, http=http.address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, http.address)
@@ -121,14 +123,16 @@ def _store(settings: MasterSettings) -> SnapshotStore:
     return SharedSnapshotStore(directory, open_depot(settings.snapshots, settings.cluster))
 
 
-async def _coordination(settings: MasterSettings, stopped: asyncio.Event) -> Coordination | None:
+async def _coordination(
+    settings: MasterSettings, stopped: asyncio.Event, supervisor: Supervisor
+) -> Coordination | None:
     """Keeps trying until it answers; None for the in-memory log of a master that is alone."""
     if settings.coordination.startswith("memory:"):
         return None
     said = False
     while not stopped.is_set():
         try:
-            return await open_coordination(settings.coordination, settings.cluster, settings.leader_ttl_ms)
+            return await open_coordination(settings.coordination, settings.cluster, settings.leader_ttl_ms, supervisor)
         except CoordinationLost as error:
             if not said:
                 log.warning("coordination does not answer; it is tried until it does", why=str(error))

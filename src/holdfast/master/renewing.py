@@ -76,15 +76,14 @@ class RenewalFollower:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        reading = asyncio.create_task(self._read_all())
-        try:
-            async with contextlib.aclosing(self._coordination.watch(PREFIX)) as news:
-                async for values in news:
-                    self._take(values)
-        finally:
-            reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reading
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._read_all())
+            both.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        async with contextlib.aclosing(self._coordination.watch(PREFIX)) as news:
+            async for values in news:
+                self._take(values)
 
     async def _read_all(self) -> None:
         """The safety net under the watch; and for a standby that started over, everything there is."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -43,6 +45,7 @@ from holdfast.replication.pending import PendingLog
 from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
+from holdfast.supervisor import Supervisor, first_cause
 
 log = structlog.get_logger("holdfast.master")
 PROVEN = ("first", "resigned", "flock")
@@ -72,12 +75,21 @@ class Master:
 
     def __init__(self, server: RpcServer, coordination: Coordination | None, plan: Plan, store: SnapshotStore) -> None:
         self.server = server
+        self.supervisor: Supervisor = server.supervisor
         self.coordination = coordination
         self.plan = plan
         self.cluster = plan.cluster
         self.store = store
         self.snapshots = (
-            Snapshots(store, coordination, server.name, plan.address, server.token, plan.snapshot_bytes)
+            Snapshots(
+                store,
+                coordination,
+                server.name,
+                plan.address,
+                server.token,
+                plan.snapshot_bytes,
+                lambda: self.supervisor.well("snapshots"),
+            )
             if coordination is not None
             else None
         )
@@ -115,6 +127,8 @@ class Master:
             return False, "it is the primary"
         if self.standby.stuck:
             return False, self.standby.stuck
+        for name, why in self.supervisor.down().items():
+            return False, f"its background task {name!r} is down: {why}"
         behind = self._last_batch - self.standby.position.batch
         if not self._caught_up.is_set() or behind > 0:
             return False, f"it has not caught up with the log: {max(0, behind)} batches behind"
@@ -126,12 +140,13 @@ class Master:
             self._lead_alone()
             await asyncio.Event().wait()
             return
-        watching = asyncio.create_task(self._watch_leader(self.coordination))
-        announcing = asyncio.create_task(self._announce(self.coordination))
+        coordination = self.coordination
+        watching = self._background("leader watch", lambda: self._watch_leader(coordination))
+        announcing = self._background("announcements", lambda: self._announce(coordination))
         try:
             while True:
                 try:
-                    await self._as_primary(self.coordination, await self._as_standby(self.coordination))
+                    await self._as_primary(coordination, await self._as_standby(coordination))
                 except UnknownRecord:
                     await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
                 except (HoldfastError, ValueError) as error:
@@ -142,6 +157,10 @@ class Master:
         finally:
             self._serve_nobody("the master is stopping")
             await until_ended(watching, announcing)
+
+    def _background(self, name: str, work: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+        """Work beside that of the role, which can neither fail unseen nor take the role with it."""
+        return asyncio.create_task(self.supervisor.keep(name, work), name=name)
 
     def _lead_alone(self) -> None:
         now = now_ms()
@@ -179,13 +198,14 @@ class Master:
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""
         self._caught_up.clear()
-        restored = await asyncio.to_thread(self.store.newest)
+        restored = await self._restored()
         self.standby = restored if restored is not None else Standby()
-        assert self.snapshots is not None, "there is coordination"
+        snapshots = self.snapshots
+        assert snapshots is not None, "there is coordination"
         following = asyncio.create_task(self._follow(coordination))
-        keeping = asyncio.create_task(self.snapshots.keep_for_standby(lambda: self.standby))
+        keeping = self._background("snapshots", lambda: snapshots.keep_for_standby(lambda: self.standby))
         caught_up = asyncio.create_task(self._caught_up.wait())
-        aside = asyncio.create_task(self._follow_aside(coordination))
+        aside = self._background("renewals", lambda: self._follow_aside(coordination))
         beside = (following, keeping, caught_up, aside)
         try:
             # A master that has not read the log must not win over one that has.
@@ -196,12 +216,28 @@ class Master:
         campaigning = asyncio.create_task(self._campaign(coordination))
         try:
             await first(following, campaigning)
-            await until_ended(*beside)
+            await self._end_standby(*beside)
             self._won_at = now_seconds()
         except BaseException:
             await withdraw(campaigning, *beside)
             raise
         return campaigning.result()
+
+    async def _end_standby(self, *tasks: asyncio.Task[Any]) -> None:
+        """End the work of a standby that has won. How that ends does not matter any more: the log is applied to its end
+        once more, and a failure here must not cost the term."""
+        try:
+            await until_ended(*tasks)
+        except Exception:
+            log.exception("work of this standby ended in an error; it is promoted all the same")
+
+    async def _restored(self) -> Standby | None:
+        """From the newest snapshot. A directory that cannot be read costs what it holds, never the standby (I18)."""
+        try:
+            return await asyncio.to_thread(self.store.newest)
+        except OSError as error:
+            log.error("the snapshots cannot be read; this master goes on from what it can follow", why=str(error))
+            return None
 
     async def _follow_aside(self, coordination: Coordination) -> None:
         """What a standby does beside following the log, once it has read it."""
@@ -215,7 +251,7 @@ class Master:
                     if rules.standby_eviction == "independent":
                         doing.create_task(keep_evicting_alone(lambda: self.standby, rules))
             except* HoldfastError as errors:
-                log.warning("renewals cannot be followed now; they are again soon", why=str(errors.exceptions[0]))
+                log.warning("renewals cannot be followed now; they are again soon", why=str(first_cause(errors)))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, coordination: Coordination) -> None:
@@ -247,7 +283,7 @@ class Master:
         log.warning("the log was trimmed past this master; it looks for a snapshot", why=str(error))
         assert self.snapshots is not None, "there is coordination"
         await self.snapshots.fetch_newest()
-        found = await asyncio.to_thread(self.store.newest)
+        found = await self._restored()
         if found is not None and found.position.batch + 1 >= error.first_index:
             self.standby = found
         else:
@@ -303,12 +339,13 @@ class Master:
             coordination.appends_in_flight,
         )
         engine.on_record = writer.rouse
-        renewing = asyncio.create_task(self._write_renewals(coordination, engine, term))
+        renewing = self._background("renewals", lambda: self._write_renewals(coordination, engine, term))
         ended = asyncio.create_task(term.ended())
         writing = asyncio.create_task(self._write(writer, engine, term))
         giving_up = asyncio.create_task(self.hand_over.wait())
-        assert self.snapshots is not None, "there is coordination"
-        keeping = asyncio.create_task(self.snapshots.keep_for_primary(engine.state, writer, pending))
+        snapshots = self.snapshots
+        assert snapshots is not None, "there is coordination"
+        keeping = self._background("snapshots", lambda: snapshots.keep_for_primary(engine.state, writer, pending))
         try:
             await first(ended, writing, giving_up)
             if giving_up.done():
@@ -324,7 +361,7 @@ class Master:
         finally:
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
-            self.snapshots.end_term()
+            snapshots.end_term()
             try:
                 await until_ended(writing, keeping, renewing, ended, giving_up)
             finally:

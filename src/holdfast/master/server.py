@@ -27,6 +27,7 @@ from holdfast.master.showing import Showing, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
+from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
@@ -44,7 +45,16 @@ log = structlog.get_logger("holdfast.master")
 class RpcServer:
     """What the connections share: the engine of a primary, who is connected, and how often each verb was asked."""
 
-    def __init__(self, name: str, token: str, busy_poll_us: int = 0, shows: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        busy_poll_us: int = 0,
+        shows: bool = False,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
+        """Of all background work of this master."""
         self.engine: Engine | None = None
         self.leader_hint = ""
         self.name = name
@@ -84,13 +94,13 @@ class RpcServer:
             self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
             if self._shows:
                 self._showing = self._begin_to_show()
-        self._ticking = asyncio.create_task(self._tick())
+        self._ticking = asyncio.create_task(self.supervisor.keep("upkeep", self._tick))
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
 
     def _begin_to_show(self) -> Showing | None:
         try:
-            return Showing()
+            return Showing(self.supervisor)
         except OSError as error:
             log.warning("keys cannot be shown in memory here; clients ask for them", why=str(error))
             return None

@@ -20,6 +20,7 @@ from holdfast.core.shown_keys import ShownKeys
 from holdfast.entropy import fresh_bytes
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
+from holdfast.supervisor import Supervisor
 from holdfast.transport.shared_memory import create_memory
 from holdfast.wire.shown import MOST_BYTES, SECRET_BYTES
 
@@ -38,7 +39,8 @@ def may_show() -> bool:
 class Showing:
     """The memory of one master process, and who is handed it."""
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self.name = f"holdfast-{fresh_bytes(12).hex()}"
         self.secret = fresh_bytes(SECRET_BYTES)
         descriptor = create_memory("holdfast-keys", MOST_BYTES)
@@ -56,7 +58,7 @@ class Showing:
         self._listener.setblocking(False)
         self._listener.bind("\0" + self.name)
         self._listener.listen(128)
-        self._accepting = asyncio.create_task(self._accept())
+        self._accepting = asyncio.create_task(supervisor.keep("key table", self._accept))
         self._asking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -127,6 +129,7 @@ class Showing:
             asking = asyncio.create_task(self._hand_out(connection))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
+            self._supervisor.watch("handing out the key table", asking)
 
     async def _hand_out(self, connection: socket.socket) -> None:
         """The memory, for reading, to who knows the secret; whoever does not is told nothing."""

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from holdfast.coordination.interface import Coordination
+from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.state import State
 from holdfast.entropy import fresh_id
-from holdfast.errors import HoldfastError, TryAgain
+from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, Hello
@@ -55,9 +55,18 @@ class Snapshots:
     """The snapshots of one master."""
 
     def __init__(
-        self, store: SnapshotStore, coordination: Coordination, name: str, address: str, token: str, every_bytes: int
+        self,
+        store: SnapshotStore,
+        coordination: Coordination,
+        name: str,
+        address: str,
+        token: str,
+        every_bytes: int,
+        works: Callable[[], None] = lambda: None,
     ) -> None:
+        """`works` is called after each round that went well."""
         self.store = store
+        self._works = works
         self._coordination = coordination
         self._name = name
         self._address = address
@@ -70,6 +79,8 @@ class Snapshots:
         """Those that somebody waits for."""
         self.log_bytes = 0
         """Of the log since the last snapshot, as this master applied or wrote it."""
+        self._counted: tuple[LogWriter, int] | None = None
+        """Which writer's bytes are in `log_bytes`, and how many of them."""
         self._ask_again_at = 0.0
         self._offered = 0
         self._offer_again_at = 0.0
@@ -84,8 +95,9 @@ class Snapshots:
             if self._newest() >= standby.position.batch:
                 return self._newest()
             batch, content = self.store.take(standby)
-            self.log_bytes = 0
+            covered = self.log_bytes
             kept = await asyncio.to_thread(self.store.write, batch, content)
+            self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written", batch=batch, bytes=kept.size_bytes)
         await self._offer(batch)
         return batch
@@ -97,7 +109,7 @@ class Snapshots:
         """
         loop = asyncio.get_running_loop()
         async with self._writing:
-            self.log_bytes = 0
+            covered = self.log_bytes
             forked: asyncio.Future[tuple[Callable[[], int], Position]] = loop.create_future()
             writer.at_boundary(lambda position: self._begin_child(forked, state, position))
             exit_code, position = await forked
@@ -108,6 +120,7 @@ class Snapshots:
             pending.when_durable(position.index, lambda: None if durable.done() else durable.set_result(None))
             await durable
             await asyncio.to_thread(self.store.prove, position.batch)
+            self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written by a child", batch=position.batch)
         await self._offer(position.batch)
         return position.batch
@@ -230,25 +243,32 @@ class Snapshots:
             await asyncio.to_thread(self.store.share)
 
     async def keep_for_standby(self, standby: Callable[[], Standby]) -> None:
-        """Write one whenever the log has grown enough; until cancelled."""
+        """Write one whenever the log has grown enough; until cancelled.
+
+        A store of snapshots that fails is raised, and tried again by whoever supervises this: what was not written is
+        still due. Coordination that does not answer for a while is no failure of this work.
+        """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self.store.check_writable()
             try:
                 if self.store.directory is not None and self.log_bytes >= self._every_bytes:
                     await self.write(standby())
                 else:
                     await self._offer_newest()
                 await self._share()
-            except HoldfastError as error:
-                log.error("no snapshot was written; the log grows until one is", why=str(error))
+            except (CoordinationLost, Uncertain) as error:
+                log.warning("snapshots cannot be offered to the other masters now", why=str(error))
+            self._works()
 
     async def keep_for_primary(self, state: State, writer: LogWriter, pending: PendingLog) -> None:
-        """Fetch what a standby wrote, or have a child write one, and trim the log behind; until cancelled."""
-        trimmed = written = 0
+        """Fetch what a standby wrote, or have a child write one, and trim the log behind; until cancelled. It raises as
+        `keep_for_standby` does."""
+        trimmed = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.log_bytes += writer.bytes - written
-            written = writer.bytes
+            self._count(writer)
+            self.store.check_writable()
             try:
                 await self.fetch_newest()
                 if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
@@ -262,8 +282,15 @@ class Snapshots:
                     await self._coordination.trim(through)
                     trimmed = through
                     log.info("the log was trimmed", through=through)
-            except (HoldfastError, OSError) as error:
-                log.error("the log could not be trimmed now", why=str(error))
+            except (CoordinationLost, Uncertain) as error:
+                log.warning("the log could not be trimmed now", why=str(error))
+            self._works()
+
+    def _count(self, writer: LogWriter) -> None:
+        """Add what this primary wrote since it was last asked."""
+        before = self._counted[1] if self._counted is not None and self._counted[0] is writer else 0
+        self.log_bytes += writer.bytes - before
+        self._counted = (writer, writer.bytes)
 
 
 def _fork(store: SnapshotStore, state: State, position: Position) -> Callable[[], int]:

@@ -66,6 +66,7 @@ class MasterView:
                 answer(failed(error if isinstance(error, HoldfastError) else SnapshotFailed(str(error))))
 
         task = asyncio.create_task(take())
+        self.master.supervisor.watch("a snapshot that was asked for", task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -197,6 +198,8 @@ class MasterView:
         if self.master.server.engine is None:
             promotable, reason = self.master.promotable()
             return promotable, f"standby: {reason}"
+        for name, why in self.master.supervisor.down().items():
+            return False, f"serving, but its background task {name!r} is down: {why}"
         if not self.state.segments:
             return True, "serving; no node lends memory yet"
         return True, "serving"
@@ -225,6 +228,7 @@ class Figures(Collector):
         server = self._view.master.server
         engine = server.engine
         status = self._view.status_message()
+        down = len(server.supervisor.down())
         gauges = {
             "objects": ("Objects stored.", status.objects),
             "capacity_bytes": ("Memory that nodes lend.", status.capacity_bytes),
@@ -237,6 +241,7 @@ class Figures(Collector):
             "parked_puts": ("Puts waiting for room.", engine.parked if engine is not None else 0),
             "primary": ("1 while this master is the primary.", int(status.role == "primary")),
             "promotable": ("1 while this master could take over.", int(status.promotable)),
+            "tasks_down": ("Background tasks that failed and do not work again yet.", down),
             "epoch": ("The master's epoch.", status.epoch),
             "log_index": ("Records in the log.", status.log_index),
             "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),

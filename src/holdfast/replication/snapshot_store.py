@@ -61,11 +61,31 @@ class SnapshotStore:
         if self.directory is None:
             return []
         found = []
-        for path in self.directory.iterdir():
+        for path in self._files(self.directory):
             batch = batch_of(path.name)
             if batch is not None:
-                found.append(Kept(batch, path, path.stat().st_size))
+                with contextlib.suppress(FileNotFoundError):  # Somebody else removed it in this moment.
+                    found.append(Kept(batch, path, path.stat().st_size))
         return sorted(found, key=lambda one: one.batch, reverse=True)
+
+    def _files(self, directory: Path) -> list[Path]:
+        """A directory that somebody deleted is made again: the next snapshot is written there."""
+        try:
+            return list(directory.iterdir())
+        except FileNotFoundError:
+            directory.mkdir(parents=True, exist_ok=True)
+            log.error("the directory of the snapshots was deleted; it is made again, and is empty", path=str(directory))
+            return []
+
+    def check_writable(self) -> None:
+        """SnapshotFailed where the next snapshot could not be written, long before it is due."""
+        if self.directory is not None and not os.access(self.directory, os.W_OK | os.X_OK):
+            if not self.directory.exists():
+                self._files(self.directory)
+            elif not self.directory.is_dir():
+                raise SnapshotFailed(f"{self.directory} is no directory, so no snapshot can be kept; remove it")
+            else:
+                raise SnapshotFailed(f"no snapshot can be written to {self.directory}: it is read-only here")
 
     def newest(self) -> Standby | None:
         """The newest that can be read, as a standby that goes on from there."""

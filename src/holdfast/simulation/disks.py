@@ -47,6 +47,9 @@ class DiskStore(SnapshotStore):
         files = self._disk.files
         return [Kept(batch, Path(str(batch)), len(files[batch])) for batch in sorted(files, reverse=True)]
 
+    def check_writable(self) -> None:
+        """It always is."""
+
     def newest(self) -> Standby | None:
         for one in self.kept():
             try:

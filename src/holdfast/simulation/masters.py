@@ -15,13 +15,28 @@ from holdfast.master.view import MasterView
 from holdfast.simulation.disks import Disk, DiskStore, at_once
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.store import StoreFaults, StoreLink
+from holdfast.supervisor import Supervisor
 
 PORT = 7070
 
 
+class StrictSupervisor(Supervisor):
+    """Background work that fails by a defect is a failure of the process, though a real one would go on."""
+
+    def __init__(self, machine: MasterMachine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def found_defect(self, name: str, error: BaseException) -> None:
+        process = self._machine.process
+        if process is not None and not process.dead:
+            trace = "".join(traceback.format_exception(error)[-3:])
+            process.failures.append(f"{process.name}: {name} failed by {error!r}\n{trace}")
+
+
 class ObservedServer(RpcServer):
     def __init__(self, machine: MasterMachine) -> None:
-        super().__init__(machine.name, "")
+        super().__init__(machine.name, "", supervisor=StrictSupervisor(machine))
         self.tick_seconds = 0.1  # Half as many events; nothing that is promised depends on it.
         self._machine = machine
 
@@ -64,6 +79,7 @@ class MasterMachine:
             leader_ttl_ms=self.plan.leader_ttl_ms,
             clock=now_seconds,
             link=StoreLink(self.store, self.process, self.faults),
+            supervisor=server.supervisor,
         )
         self.master = Master(server, coordination, self.plan, DiskStore(self.disk))
         MasterView(self.master)  # It answers what is asked about the process, snapshots among it.
