@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
+from holdfast.core.lessees import MOST_KNOWN, Lessees
+from holdfast.core.promotion import guard_leases
 from holdfast.core.rules import REMEMBERED_ANSWERS, VISIT_SLOTS
 from holdfast.ids import extent_of
 from holdfast.messages import requests as q
@@ -34,6 +36,59 @@ def test_a_leased_object_is_removed_only_by_force_and_its_memory_waits(world: Wo
     world.pass_time(world.primary.rules.lease_ttl_ms)
     assert world.primary.free_bytes == free + extent_of(1_000)
     world.check()
+
+
+def forgetful(*keys: str, serial: int) -> q.Remove:
+    return q.Remove(list(keys), serial, forgotten=True)
+
+
+@pytest.mark.parametrize("keys", [["k"], [f"k{i}" for i in range(100)]], ids=["one", "a batch"])
+def test_leases_that_their_only_client_has_forgotten_do_not_keep_it_from_removing(
+    world: World, keys: list[str]
+) -> None:
+    world.put(*keys)
+    for _ in range(2):
+        world.ask(q.Located, q.Locate(keys), client=7)
+    assert world.ask(q.Removed, q.Remove(keys, serial=1), client=7).leased == len(keys), "it may be reading them"
+    assert world.ask(q.Removed, forgetful(*keys, serial=2), client=8).leased == len(keys), "it forgot nothing of this"
+    assert world.ask(q.Removed, forgetful(*keys, serial=3), client=7).removed == len(keys)
+    assert not world.state.quarantine
+    world.check()
+
+
+@pytest.mark.parametrize("keys", [["k"], [f"k{i}" for i in range(100)]], ids=["one", "a batch"])
+def test_a_lease_of_anybody_else_counts_until_it_ends(world: World, keys: list[str]) -> None:
+    """I8: also where the forgetful client had leases before and after it."""
+    world.put(*keys)
+    for client in (7, 8, 7):
+        world.ask(q.Located, q.Locate(keys), client=client)
+    assert world.ask(q.Removed, forgetful(*keys, serial=1), client=7).leased == len(keys)
+    assert world.ask(q.Removed, q.RemoveMatching("", 2, forgotten=True), client=8).leased == len(keys)
+    world.pass_time(world.primary.rules.lease_ttl_ms)
+    world.ask(q.Located, q.Locate(keys), client=8)
+    assert world.ask(q.Removed, q.RemoveMatching("", 3, forgotten=True), client=8).removed == len(keys)
+
+
+def test_nobody_knows_whose_the_leases_of_an_earlier_primary_are(world: World) -> None:
+    """I8: the old one may have given a lease to somebody else in its last second."""
+    world.put("k")
+    world.locate("k")
+    until = world.now + world.primary.rules.lease_ttl_ms
+    guard_leases(world.state, until)
+    assert world.ask(q.Removed, forgetful("k", serial=1)).leased == 1
+    world.locate("k")
+    assert world.ask(q.Removed, forgetful("k", serial=2)).leased == 1
+
+
+def test_the_numbers_of_lessees_are_bounded_and_never_return() -> None:
+    """I17, I8."""
+    lessees = Lessees()
+    first = lessees.number_of(1)
+    assert lessees.number_of(1) == first != 0
+    seen = {lessees.number_of(client) for client in range(2, 2 + MOST_KNOWN)}
+    assert len(seen) == MOST_KNOWN
+    assert len(lessees._numbers) <= MOST_KNOWN
+    assert lessees.number_of(1) not in {first, *seen}
 
 
 def test_a_hard_pin_is_removed_only_by_force(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.core import KEYS_A_REQUEST, Core, ask, ask_timed
+from holdfast.client.viewing import let_go_of_ended
 from holdfast.effects import Operation
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
 from holdfast.messages.requests import (
@@ -61,8 +62,13 @@ def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Op
 
 def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]:
     core.leases.drop(key)
-    removed = yield from ask(core, Remove([key], core.next_serial(), force), Removed, deadline)
-    core.leases.drop(key)
+    let_go_of_ended(core)
+    removal, forgotten = core.own_removals.announce(key)
+    try:
+        removed = yield from ask(core, Remove([key], core.next_serial(), force, forgotten), Removed, deadline)
+    finally:
+        core.leases.drop(key)
+        core.own_removals.end_removal(removal)
     if removed.leased:
         raise ObjectLeased(
             f"{key!r} is being read: its lease goes on for {removed.lease_left_ms:,} ms. Nothing was removed; "
@@ -78,8 +84,14 @@ def remove_matching(core: Core, pattern: str, force: bool, deadline: float) -> O
     total = cursor = 0
     try:
         while True:
-            message = RemoveMatching(pattern, core.next_serial(), cursor, force)
-            removed = yield from ask(core, message, Removed, deadline)
+            core.leases.clear()
+            let_go_of_ended(core)
+            removal, forgotten = core.own_removals.announce(None)
+            try:
+                message = RemoveMatching(pattern, core.next_serial(), cursor, force, forgotten)
+                removed = yield from ask(core, message, Removed, deadline)
+            finally:
+                core.own_removals.end_removal(removal)
             total += removed.removed
             cursor = removed.cursor
             if cursor == 0:

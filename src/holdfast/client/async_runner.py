@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
 from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
+from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
@@ -193,6 +194,7 @@ class AsyncRunner:
             pass
         finally:
             core.closed = CLOSED_TEXT
+            abandon_views(core)
             core.leases.clear()
             core.shown = None
             if self._channel is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import ssl
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
-from holdfast.errors import BadPattern, ObjectNotFound
+from holdfast.errors import BadPattern, ObjectNotFound, Refused
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import NodeList, ObjectStat, Status
 
@@ -97,6 +96,8 @@ class AsyncView:
         return viewed is not None and viewed.open is not None and viewed.open.revoked
 
     async def __aenter__(self) -> memoryview:
+        if self._viewed is not None:
+            raise Refused(f"this view of {self._key!r} is open already; call view() again for another one")
         cache = self._cache
         deadline = now_seconds() + cache.timeout
         self._viewed = await cache._run(viewing.open_view(cache._core, self._key, deadline), deadline)
@@ -108,16 +109,14 @@ class AsyncView:
         viewed, self._viewed = self._viewed, None
         if viewed is None:
             return False
-        # The caller may have made arrays of it that live on; the memory stays mapped for them, without a lease.
-        with contextlib.suppress(BufferError):
-            viewed.view.release()
         cache = self._cache
-        if kind is not None:
+        try:
             # What the block raised is what the caller should see.
-            viewing.drop_view(cache._core, viewed)
-            return False
-        deadline = now_seconds() + cache.timeout
-        await cache._run(viewing.close_view(cache._core, viewed, deadline), deadline)
+            if kind is None:
+                deadline = now_seconds() + cache.timeout
+                await cache._run(viewing.close_view(cache._core, viewed, deadline), deadline)
+        finally:
+            viewing.end_view(cache._core, viewed)
         return False
 
 
@@ -201,7 +200,7 @@ class AsyncCache:
         """Copy the object into the caller's buffer; how many bytes it has. BufferTooSmall: nothing was copied."""
         target = CallersBuffer(checked_key(key), checked_target(buffer))
         deadline = now_seconds() + self.timeout
-        lease = await self._run(reading.fetch(self._core, key, target, deadline, into_caller=True), deadline)
+        lease = await self._run(reading.get_into(self._core, key, target, deadline), deadline)
         if lease is None:
             raise ObjectNotFound(f"no object is stored under {key!r}; nothing was copied")
         return lease.size_bytes

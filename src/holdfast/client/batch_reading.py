@@ -18,6 +18,7 @@ import xxhash
 
 from holdfast.client.core import Core
 from holdfast.client.leases import Lease, LeaseRow
+from holdfast.client.own_removals import guarded_read
 from holdfast.client.reading import FreshBytes, get, locate, still_there, take_over
 from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
 from holdfast.errors import ReplyLost, TryAgain, Uncertain, UnknownSegment, Unreachable
@@ -53,6 +54,11 @@ class Part:
 
 
 def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
+    """The objects by key; keys that are not stored are left out."""
+    return guarded_read(core.own_removals, keys, _get_many(core, keys, deadline), core.clock, deadline)
+
+
+def _get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
     """In parts: while one is copied, the master looks up the next."""
     if len(keys) < 2 * LEAST_PART:
         return (yield from _get_part(core, (yield from _ask_for(core, keys)), deadline)) if keys else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -28,7 +27,7 @@ from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
 from holdfast.client.targets import CallersBuffer
 from holdfast.coordination.whereabouts import Masters
-from holdfast.errors import BadPattern, ObjectNotFound
+from holdfast.errors import BadPattern, ObjectNotFound, Refused
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Locate, Located, NodeList, ObjectStat, Presence, Status
 from holdfast.messages.shapes import Message
@@ -74,6 +73,8 @@ class View:
         return viewed is not None and viewed.open is not None and viewed.open.revoked
 
     def __enter__(self) -> memoryview:
+        if self._viewed is not None:
+            raise Refused(f"this view of {self._key!r} is open already; call view() again for another one")
         cache = self._cache
         deadline = now_seconds() + cache.timeout
         self._viewed = cache._run(viewing.open_view(cache._core, self._key, deadline), deadline)
@@ -85,16 +86,14 @@ class View:
         viewed, self._viewed = self._viewed, None
         if viewed is None:
             return False
-        # The caller may have made arrays of it that live on; the memory stays mapped for them, without a lease.
-        with contextlib.suppress(BufferError):
-            viewed.view.release()
         cache = self._cache
-        if kind is not None:
+        try:
             # What the block raised is what the caller should see.
-            viewing.drop_view(cache._core, viewed)
-            return False
-        deadline = now_seconds() + cache.timeout
-        cache._run(viewing.close_view(cache._core, viewed, deadline), deadline)
+            if kind is None:
+                deadline = now_seconds() + cache.timeout
+                cache._run(viewing.close_view(cache._core, viewed, deadline), deadline)
+        finally:
+            viewing.end_view(cache._core, viewed)
         return False
 
 
@@ -170,10 +169,15 @@ class Cache:
         deadline = sent_at + self.timeout
         core = self._core
         if core.leases.live(checked_key(key), sent_at) is None and core.bytes.maps:
-            history = core.limits.log_id
-            reply = self._runner.at_once(Locate([key]), deadline)
-            if type(reply) is Located:
-                data = reading.read_located(core, key, reply, sent_at, history)
+            entry = core.own_removals.begin_read((key,))
+            try:
+                if not core.own_removals.under_way:
+                    history = core.limits.log_id
+                    reply = self._runner.at_once(Locate([key]), deadline)
+                    if type(reply) is Located:
+                        data = reading.read_located(core, key, reply, sent_at, history)
+            finally:
+                core.own_removals.end_read(entry)
         if data is None:
             data = self._run(reading.get(core, key, deadline), deadline)
         if data:
@@ -186,7 +190,7 @@ class Cache:
         """Copy the object into the caller's buffer; how many bytes it has. BufferTooSmall: nothing was copied."""
         target = CallersBuffer(checked_key(key), checked_target(buffer))
         deadline = now_seconds() + self.timeout
-        lease = self._run(reading.fetch(self._core, key, target, deadline, into_caller=True), deadline)
+        lease = self._run(reading.get_into(self._core, key, target, deadline), deadline)
         if lease is None:
             raise ObjectNotFound(f"no object is stored under {key!r}; nothing was copied")
         return lease.size_bytes

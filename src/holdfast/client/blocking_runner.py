@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
+from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
@@ -168,6 +169,7 @@ class Runner:
                 pass
             finally:
                 core.closed = CLOSED_TEXT
+                abandon_views(core)
                 core.leases.clear()
                 core.bytes.close()
                 core.shown = None

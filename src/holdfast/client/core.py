@@ -7,6 +7,7 @@ and removals carry a number of the client's own, commits are known by (grant, of
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +17,7 @@ import xxhash
 from holdfast.client.grants import Grants
 from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
+from holdfast.client.own_removals import OwnRemovals
 from holdfast.client.segments import Segments
 from holdfast.effects import LeaveMaster, Operation, Sleep
 from holdfast.entropy import fresh_id
@@ -59,11 +61,18 @@ _digest = xxhash.xxh3_64_intdigest
 class OpenView:
     """A reader that looks at an object in place, and needs its lease to go on."""
 
+    key: str
     id: int
     segment: int
     offset: int
     until: float
     renew_at: float
+    window: weakref.ref[object]
+    """Dead once neither the view nor anything made from it is left."""
+    read_entry: object = None
+    """Its entry in `OwnRemovals`."""
+    ended: bool = False
+    """The block is over, and something made from the view may live on."""
     lost: bool = False
     revoked: bool = False
     """The object was removed or moved, as a node has told. Until the lease ends, what is seen is right."""
@@ -84,6 +93,7 @@ class Core:
         self.grants = Grants(self.client)
         self.bytes = node_bytes if node_bytes is not None else NodeBytes()
         self.views: dict[OpenView, None] = {}
+        self.own_removals = OwnRemovals()
         self.closed = ""
         """Why no more requests are made; empty while they are."""
         self.keep: Callable[[float], None] = lambda due: None
@@ -164,6 +174,7 @@ class Core:
         self.leases.clear()
         self.shown = None
         self.views = {}
+        self.own_removals.clear()
         self.bytes.leave_to_parent()
 
     def any_shown(self, keys: list[str]) -> bool:

@@ -6,16 +6,18 @@ lease or a grant that ran out, is found and handled by the call that needs it.
 
 from __future__ import annotations
 
+import logging
 import struct
 
 from holdfast.client.core import Core, OpenView, ask, ask_timed
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS
 from holdfast.client.leases import KEPT_SHARE, lease_until
-from holdfast.client.viewing import RENEW_AT_LEFT
+from holdfast.client.viewing import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
 
+log = logging.getLogger("holdfast.client")
 ROUND_SECONDS = 5.0
 SHORTEST_PAUSE = 0.02
 LINGER_SECONDS = 5.0
@@ -44,6 +46,7 @@ def keep_once(core: Core) -> Operation[None]:
     """One round of what is due."""
     now = core.clock()
     deadline = now + ROUND_SECONDS
+    let_go_of_ended(core)
     yield from _try(_renew_views(core, now, deadline))
     yield from _try(_extend(core, now, deadline))
     core.grants.retire_idle(core.clock())
@@ -79,6 +82,8 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
             view.renew_at = until - ttl * RENEW_AT_LEFT
         else:
             view.lost = True
+            if view.ended:
+                log.warning("the memory of %r, which something made from a view still uses, may change now", view.key)
 
 
 def _extend(core: Core, now: float, deadline: float) -> Operation[None]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.leases import Lease, LeaseRow, lease_until
+from holdfast.client.own_removals import guarded_read
 from holdfast.client.places import ready_to_read, refresh
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import (
@@ -254,6 +255,16 @@ def still_there(core: Core, leases: Sequence[Lease], history: int, deadline: flo
 
 
 def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
+    return guarded_read(core.own_removals, (key,), _get(core, key, deadline), core.clock, deadline)
+
+
+def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[Lease | None]:
+    """Read into the caller's buffer, which `target` gives. None: it is not stored."""
+    read = fetch(core, key, target, deadline, into_caller=True)
+    return guarded_read(core.own_removals, (key,), read, core.clock, deadline)
+
+
+def _get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
     if core.leases.live(key, core.clock()) is None:
         if (yield from locate_one(core, key, deadline)) is None:
             return None

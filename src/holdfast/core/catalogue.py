@@ -52,6 +52,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "lease_until": np.int64,
     "last_used": np.int64,
     "flags": np.uint8,
+    "lessees": np.uint32,
     "renewed": np.uint8,
     "wanted": np.uint8,
 }
@@ -90,6 +91,8 @@ class Catalogue:
     lease_until: npt.NDArray[np.int64]
     last_used: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
+    lessees: npt.NDArray[np.uint32]
+    """Where a lease is live: the one client that has all of them, as the primary's `Lessees` number it, or 0."""
     renewed: npt.NDArray[np.uint8]
     """1 where a lease was given since the standbys were last told."""
     wanted: npt.NDArray[np.uint8]
@@ -132,6 +135,7 @@ class Catalogue:
         self.lease_at = self.lease_until.data
         self.used_at = self.last_used.data
         self.flags_at = self.flags.data
+        self.lessee_at = self.lessees.data
         self.renewed_at = self.renewed.data
         self.wanted_at = self.wanted.data
 

@@ -15,6 +15,7 @@ from holdfast.core.apply_replicas import unpack_places
 from holdfast.core.catalogue import DISK
 from holdfast.core.copy_book import CopyBook
 from holdfast.core.grants import Grant
+from holdfast.core.lessees import Lessees
 from holdfast.core.narrow import count_ids
 from holdfast.core.narrow import unpack_ids as unpack_close_ids
 from holdfast.core.rules import Rules, in_force
@@ -88,6 +89,7 @@ class Primary:
         """Objects, since this primary began."""
         self.urgent = False
         """A lease was renewed that was about to end: the standbys should hear of it soon."""
+        self.lessees = Lessees()
         self.copies = CopyBook()
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """When the replicas of a disk that is away are given up."""

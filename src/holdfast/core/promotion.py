@@ -12,6 +12,7 @@ import numpy as np
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import ranges_of
 from holdfast.core.drift import lengthened
+from holdfast.core.lessees import SEVERAL_LESSEES
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Member, Primary
 from holdfast.core.rules import Rules
@@ -67,7 +68,8 @@ def _expect_back(primary: Primary, base: Instant) -> None:
 
 
 def guard_leases(state: State, until: Instant) -> None:
-    """No lease ends before; those that are known to last longer are kept."""
+    """No lease ends before; longer ones are kept. Only an earlier primary knew whose they are."""
+    state.catalogue.lessees[: state.catalogue.top] = SEVERAL_LESSEES
     leases = state.catalogue.lease_until[: state.catalogue.top]
     np.maximum(leases, until, out=leases)
 

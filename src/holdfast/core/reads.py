@@ -12,6 +12,7 @@ import numpy as np
 
 from holdfast.core.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
 from holdfast.core.checks import check_keys, unpack_words
+from holdfast.core.lessees import SEVERAL_LESSEES
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
@@ -33,27 +34,31 @@ def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> De
     slots = readable_slots(primary.state, request.keys)
     if not request.touch:
         return q.Presence(bytes([slot >= 0 for slot in slots])), []
-    _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), now)
+    _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), client, now)
     return q.Presence(bytes([slot >= 0 for slot in slots])), _renewal_of(primary, slots)
 
 
-def _lease(primary: Primary, slots: Slots, now: Instant) -> None:
+def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> None:
     catalogue = primary.state.catalogue
     rules = primary.rules
     before = catalogue.lease_until[slots]
     if len(slots) and int(before.min()) < now + rules.urgent_renewal_ms:
         primary.urgent = True
+    lessee, held_by = primary.lessees.number_of(client), catalogue.lessees[slots]
+    catalogue.lessees[slots] = np.where((before <= now) | (held_by == lessee), lessee, SEVERAL_LESSEES)
     catalogue.lease_until[slots] = np.maximum(before, now + rules.lease_ttl_ms)
     catalogue.last_used[slots] = now
     catalogue.renewed[slots] = 1
 
 
-def _lease_one(primary: Primary, slot: int, now: Instant) -> None:
+def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
     """The same for one object, without an array."""
     catalogue, rules = primary.state.catalogue, primary.rules
     before = catalogue.lease_at[slot]
     if before < now + rules.urgent_renewal_ms:
         primary.urgent = True
+    lessee, lessee_at = primary.lessees.number_of(client), catalogue.lessee_at
+    lessee_at[slot] = lessee if before <= now or lessee_at[slot] == lessee else SEVERAL_LESSEES
     catalogue.lease_at[slot] = max(before, now + rules.lease_ttl_ms)
     catalogue.used_at[slot] = now
     catalogue.renewed_at[slot] = 1
@@ -69,11 +74,11 @@ def _renewal_of(primary: Primary, slots: list[int]) -> list[Record]:
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
-    if len(request.keys) == 1 and (row := _plain_row(primary, request.keys[0], now)) is not None:
+    if len(request.keys) == 1 and (row := _plain_row(primary, request.keys[0], client, now)) is not None:
         return q.Located(row, primary.rules.lease_ttl_ms, primary.state.topology), []
     check_keys(request.keys)
     slots = readable_slots(primary.state, request.keys)
-    rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, now)
+    rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
     catalogue = primary.state.catalogue
     others: list[tuple[int, int, int]] = []
     if catalogue.others:
@@ -86,14 +91,14 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
     return located, _renewal_of(primary, slots)
 
 
-def _plain_row(primary: Primary, key: str, now: Instant) -> bytes | None:
+def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes | None:
     """The common case, told quickly: one object with one replica, in memory, and no record of its renewal."""
     state = primary.state
     catalogue = state.catalogue
     slot = catalogue.by_key.slot_of(key)
     if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or primary.rules.lease_sync == "every":
         return None
-    _lease_one(primary, slot, now)
+    _lease_one(primary, slot, client, now)
     return _pack_row(
         catalogue.id_at[slot],
         catalogue.segment_at[slot],
@@ -124,14 +129,14 @@ def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
             primary.copies.hit_on_disk(catalogue.id_at[slot])
 
 
-def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
+def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
     catalogue = primary.state.catalogue
     rows = b""
     for slot in slots:
         if slot < 0:
             rows += _NO_ROW
             continue
-        _lease_one(primary, slot, now)
+        _lease_one(primary, slot, client, now)
         rows += _pack_row(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
@@ -142,13 +147,13 @@ def _few_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
     return rows
 
 
-def _many_rows(primary: Primary, slots: list[int], now: Instant) -> bytes:
+def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
     catalogue = primary.state.catalogue
     at = np.array(slots, np.intp)
     there = None if min(slots) >= 0 else np.flatnonzero(at >= 0)
     if there is not None:
         at = at[there]
-    _lease(primary, at, now)
+    _lease(primary, at, client, now)
     rows = np.empty((len(at), 5), "<u8")
     rows[:, 0] = catalogue.ids.take(at)
     rows[:, 1] = catalogue.segments.take(at)
@@ -181,7 +186,7 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
                 primary.release_at[entry] = max(primary.release_at[entry], until)
         if there:
             # Wherever it is read, it is in use: nothing of it is evicted or removed meanwhile (I8).
-            _lease_one(primary, slot, now)
+            _lease_one(primary, slot, client, now)
             renewed.append(slot)
         found.append(there)
     return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(primary, renewed)

@@ -1,7 +1,8 @@
 """Removing: by key, by pattern, or everything. What a removal did is logged as ids, never as a rule (I7).
 
-A leased object is refused without force. With force its key is unbound at once, while its memory waits in
-quarantine for the lease to end, so that its reader goes on seeing its bytes (I2, I8).
+A leased object is refused without force, unless all of its leases are the remover's own and it has forgotten them.
+With force its key is unbound at once, while its memory waits in quarantine for the lease to end, so that its reader
+goes on seeing its bytes (I2, I8).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re2
 from holdfast.core.apply import pack_ids
 from holdfast.core.catalogue import HARD_PIN, MASKED
 from holdfast.core.checks import check_keys
+from holdfast.core.lessees import SEVERAL_LESSEES
 from holdfast.core.primary import Decision, Primary
 from holdfast.core.rules import VISIT_SLOTS
 from holdfast.errors import BadPattern
@@ -36,7 +38,7 @@ def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> De
     found = primary.state.catalogue.by_key.slots_of(keys)
     slots = [slot for slot in found if slot >= 0]
     hidden = primary.state.mask.slots_under(keys)
-    answer, records = _remove(primary, slots + hidden, request.force, Cause.REMOVE, now)
+    answer, records = _remove(primary, slots + hidden, request, client, Cause.REMOVE, now)
     answer = q.Removed(answer.removed, answer.leased, answer.lease_left_ms, 0, len(found) - len(slots), answer.pinned)
     return answer, _remembered(answer, records, client, request.serial)
 
@@ -55,7 +57,7 @@ def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, no
         if key is not None and (matches is None or matches(key))
     ]
     cause = Cause.REMOVE_BY_REGEX if request.pattern else Cause.REMOVE_ALL
-    answer, records = _remove(primary, slots, request.force, cause, now)
+    answer, records = _remove(primary, slots, request, client, cause, now)
     answer = q.Removed(
         answer.removed, answer.leased, answer.lease_left_ms, stop if stop < len(named) else 0, 0, answer.pinned
     )
@@ -78,15 +80,18 @@ def compiled(pattern: str) -> Any:
 
 
 def _remove(
-    primary: Primary, slots: list[int], force: bool, cause: Cause, now: Instant
+    primary: Primary, slots: list[int], request: q.Remove | q.RemoveMatching, client: int, cause: Cause, now: Instant
 ) -> tuple[q.Removed, list[Record]]:
     catalogue = primary.state.catalogue
-    lease_at, flags_at = catalogue.lease_at, catalogue.flags_at
+    lease_at, flags_at, lessee_at = catalogue.lease_at, catalogue.flags_at, catalogue.lessee_at
+    force = request.force
+    forgetful = primary.lessees.number_of(client) if request.forgotten else SEVERAL_LESSEES
     free: list[int] = []
     held: list[int] = []
     leased = pinned = lease_left = hidden = 0
     for slot in slots:
-        is_leased = lease_at[slot] > now
+        # A client that has forgotten its own leases reads nothing under them any more.
+        is_leased = lease_at[slot] > now and (not forgetful or lessee_at[slot] != forgetful)
         if flags_at[slot] & MASKED:
             # Nobody was shown it any more; but another master may hold it, and must not bring it back (I7).
             free.append(catalogue.id_at[slot])

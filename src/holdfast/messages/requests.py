@@ -95,11 +95,15 @@ class ReturnGrants(Message, tag=8):
 
 
 class Remove(Message, tag=9):
-    """Remove these keys. `serial` makes resending harmless: the answer to (client, serial) is remembered."""
+    """Remove these keys. `serial` makes resending harmless: the answer to (client, serial) is remembered.
+
+    `forgotten`: the client has dropped its own leases on these keys and reads none of them, so that they do not count.
+    """
 
     keys: list[str]
     serial: int
     force: bool = False
+    forgotten: bool = False
 
 
 class RemoveMatching(Message, tag=10):
@@ -112,6 +116,8 @@ class RemoveMatching(Message, tag=10):
     serial: int
     cursor: int = 0
     force: bool = False
+    forgotten: bool = False
+    """As in `Remove`."""
 
 
 class ListKeys(Message, tag=11):

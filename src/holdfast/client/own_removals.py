@@ -1,0 +1,93 @@
+"""Keeps a client's own removals and its own reads apart.
+
+A read that has ended must not keep its own client from removing the key, so a removal tells the master that this
+client has forgotten its leases on the keys. That is only true while no other thread or task of the same client
+reads them: the master frees the memory at once. Each side therefore announces itself before it looks for the other:
+
+1. A read enters its keys, then waits for the removals of them that were announced before it.
+2. A removal announces its keys, then looks for reads of them. Is there one, it says so (`forgotten=False`), and the
+   live lease of that read refuses it as anybody else's would.
+
+Whichever comes second sees the first (I2, I8). Reads of a lease that is kept need no entry: they look again, after
+the last byte, whether the lease is still kept, and a removal drops it before it is announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from holdfast.effects import Operation, Sleep
+from holdfast.errors import DeadlineExceeded
+
+T = TypeVar("T")
+LOOK_AGAIN_SECONDS = 0.002
+Entry = object
+
+
+class OwnRemovals:
+    """Reads and removals under way, of one client. Every step is one dict operation, so that threads need no lock."""
+
+    __slots__ = ("_reads", "_removals")
+
+    def __init__(self) -> None:
+        self._reads: dict[Entry, Collection[str]] = {}
+        self._removals: dict[Entry, str | None] = {}
+        """The key, or None for a removal of whatever matches a pattern."""
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._removals)
+
+    def begin_read(self, keys: Collection[str]) -> Entry:
+        entry = object()
+        self._reads[entry] = keys
+        return entry
+
+    def end_read(self, entry: Entry) -> None:
+        self._reads.pop(entry, None)
+
+    def announced_on(self, keys: Collection[str]) -> list[Entry]:
+        """Removals under way that may take one of these keys."""
+        return [entry for entry, key in list(self._removals.items()) if key is None or key in keys]
+
+    def is_under_way(self, removal: Entry) -> bool:
+        return removal in self._removals
+
+    def announce(self, key: str | None) -> tuple[Entry, bool]:
+        """Begin a removal; also whether no read of its keys is under way. None: of any key."""
+        entry = object()
+        self._removals[entry] = key
+        reads = list(self._reads.values())
+        return entry, not (reads if key is None else any(key in keys for keys in reads))
+
+    def end_removal(self, entry: Entry) -> None:
+        self._removals.pop(entry, None)
+
+    def clear(self) -> None:
+        self._reads.clear()
+        self._removals.clear()
+
+
+def guarded_read(
+    own: OwnRemovals, keys: Collection[str], read: Operation[T], clock: Callable[[], float], deadline: float
+) -> Operation[T]:
+    """Run a read so that no removal by the same client frees the memory that it reads."""
+    entry = own.begin_read(keys)
+    try:
+        if own.under_way:
+            yield from wait_for_removals(own, keys, clock, deadline)
+        return (yield from read)
+    finally:
+        own.end_read(entry)
+
+
+def wait_for_removals(
+    own: OwnRemovals, keys: Collection[str], clock: Callable[[], float], deadline: float
+) -> Operation[None]:
+    """Until those that were announced before now have their answers; later ones see the read."""
+    for removal in own.announced_on(keys):
+        while own.is_under_way(removal):
+            if clock() >= deadline:
+                raise DeadlineExceeded("another call of this client still removes the key; nothing was read")
+            yield Sleep(LOOK_AGAIN_SECONDS)

@@ -1,0 +1,32 @@
+"""Small numbers for the clients that a primary leases objects to.
+
+A column of the catalogue tells for each object whether all of its live leases were given to one client, and to
+which one: that client may remove the object once it has forgotten them (DESIGN: its own leases never keep it from
+removing). Numbers never return, so that forgetting who had one is harmless: its leases then count as anybody's.
+"""
+
+from __future__ import annotations
+
+SEVERAL_LESSEES = 0
+"""In the column: more than one client, or nobody knows who. An earlier primary's leases are of this kind."""
+MOST_KNOWN = 65_536
+
+
+class Lessees:
+    """The numbers of the clients that were leased something of late, from 1 on."""
+
+    __slots__ = ("_last", "_numbers")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._numbers: dict[int, int] = {}
+
+    def number_of(self, client: int) -> int:
+        number = self._numbers.get(client)
+        if number is None:
+            if len(self._numbers) >= MOST_KNOWN:
+                self._numbers.clear()
+            # After 2**32 clients nobody gets a number of his own any more, which is safe.
+            self._last = min(self._last + 1, 2**32)
+            number = self._numbers[client] = self._last % 2**32
+        return number

@@ -1,0 +1,38 @@
+"""The README's Python runs as it stands there, against a real cluster; only the address is another one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import SOURCE
+from tests.e2e.rig import Rig
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+PRINTED_ADDRESS = "127.0.0.1:7070"
+
+
+def test_the_readme_has_a_program() -> None:
+    assert BLOCKS
+    assert all(PRINTED_ADDRESS in block for block in BLOCKS)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_programs_of_the_readme_run_as_pasted_and_again(block: str) -> None:
+    with Rig("16MiB") as rig:
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "-c", block.replace(PRINTED_ADDRESS, rig.address)],
+                capture_output=True,
+                text=True,
+                timeout=100,
+                env={**os.environ, "PYTHONPATH": SOURCE},
+            )
+            assert done.returncode == 0, done.stderr
+            assert "bytes, not one of them copied" in done.stdout
