@@ -22,6 +22,7 @@ from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
+from holdfast.supervisor import Supervisor
 from holdfast.transport.async_channel import AsyncChannel, Begun
 from holdfast.transport.shown_keys import shown_by
 
@@ -46,6 +47,7 @@ class AsyncRunner:
         self._working: set[asyncio.Future[Any]] = set()
         self._roused = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor()
         self._wakes_at = math.inf
         core.keep = self._rouse
         _runners.add(self)
@@ -210,7 +212,7 @@ class AsyncRunner:
         if due < self._wakes_at:
             self._roused.set()
         if self._keeper is None or self._keeper.done():
-            self._keeper = self._loop.create_task(self._keep())
+            self._keeper = self._loop.create_task(self._supervisor.keep("keeper of leases and grants", self._keep))
 
     async def _stop_keeper(self) -> None:
         if self._keeper is not None:

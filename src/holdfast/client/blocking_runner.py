@@ -17,6 +17,7 @@ from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
+from holdfast.supervisor import Supervisor
 from holdfast.transport.channel import Begun, Channel
 from holdfast.transport.shown_keys import shown_by
 
@@ -189,7 +190,8 @@ class Keeper:
         self._lock = threading.Lock()
         self._roused = threading.Event()
         self._thread: threading.Thread | None = None
-        self._stopped = False
+        self._stopping = threading.Event()
+        self._supervisor = Supervisor()
         self._wakes_at = math.inf
 
     def rouse(self, due: float) -> None:
@@ -198,20 +200,25 @@ class Keeper:
             if self._thread is not None:
                 if due < self._wakes_at:
                     self._roused.set()
-            elif not self._stopped:
-                self._thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
+            elif not self._stopping.is_set():
+                self._thread = threading.Thread(
+                    target=self._supervisor.keep_thread,
+                    args=("keeper of leases and grants", self._loop, self._stopping.wait),
+                    name="holdfast-keeper",
+                    daemon=True,
+                )
                 self._thread.start()
 
     def stop(self) -> None:
         with self._lock:
-            self._stopped = True
+            self._stopping.set()
             thread = self._thread
         self._roused.set()
         if thread is not None:
             thread.join(ROUND_SECONDS)
 
     def _loop(self) -> None:
-        while not self._stopped:
+        while not self._stopping.is_set():
             # Until it is known when this wakes by itself, everybody rouses it.
             self._wakes_at = math.inf
             now = self._core.clock()

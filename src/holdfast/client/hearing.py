@@ -14,12 +14,15 @@ import select
 import socket
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.errors import BadRequest
 from holdfast.messages.of_nodes import HearRevocations, LeasesRevoked
+from holdfast.supervisor import Supervisor
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -76,6 +79,7 @@ class Hearing:
         self._lock = threading.RLock()
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
+        self._supervisor = Supervisor()
         self._pid = os.getpid()
 
     def listen(self, key: Any, path: str, seconds: float) -> None:
@@ -90,7 +94,13 @@ class Hearing:
                 return
             if self._wake is None:
                 self._wake = socket.socketpair()
-                threading.Thread(target=self._run, args=(self._wake[0],), name="holdfast-hearing", daemon=True).start()
+                work = partial(self._run_or_revoke, self._wake[0])
+                threading.Thread(
+                    target=self._supervisor.keep_thread,
+                    args=("revocations", work, self._stops),
+                    name="holdfast-hearing",
+                    daemon=True,
+                ).start()
             else:
                 self._wake[1].send(b".")
 
@@ -106,6 +116,21 @@ class Hearing:
         """In a forked child, where the thread is not: without the lock, whose holder may not exist here."""
         for ear in list(self._ears.values()):
             ear.socket.close()
+
+    def _stops(self, seconds: float) -> bool:
+        # Nobody waits for this thread, and an event would have a lock, which the collector may meet (see `_lock`).
+        time.sleep(seconds)
+        return self._closed
+
+    def _run_or_revoke(self, woken: socket.socket) -> None:
+        try:
+            self._run(woken)
+        except Exception:
+            # What a node told meanwhile may be lost.
+            heed = self._heed()
+            if heed is not None:
+                heed(None)
+            raise
 
     def _run(self, woken: socket.socket) -> None:
         while True:

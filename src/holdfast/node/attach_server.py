@@ -23,6 +23,7 @@ from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations,
 from holdfast.messages.shapes import Message
 from holdfast.node.lent_memory import Lending
 from holdfast.node.report import Report
+from holdfast.supervisor import Supervisor
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -52,7 +53,14 @@ class _Attachment:
 class AttachServer:
     """Serves from `start` until `stop`."""
 
-    def __init__(self, path: str, lending: Lending, report: Report, max_connections: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        lending: Lending,
+        report: Report,
+        max_connections: int,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.path = path
         self._lending = lending
         self._report = report
@@ -64,8 +72,13 @@ class AttachServer:
         self._wake_write.setblocking(False)
         self._revoked: deque[bytes] = deque()
         self._more_revoked = False
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="attach-server", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=(supervisor or Supervisor()).keep_thread,
+            args=("attach server", self._run, self._stopping.wait),
+            name="attach-server",
+            daemon=True,
+        )
 
     def start(self) -> None:
         try:
@@ -81,7 +94,7 @@ class AttachServer:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._wake()
         if self._thread.ident is not None:
             self._thread.join(10 * LOOK_SECONDS)
@@ -136,7 +149,7 @@ class AttachServer:
                 self._ended(attachment)
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             for key, _ in self._selector.select(LOOK_SECONDS):
                 if key.fileobj is self._listener:
                     self._accept()

@@ -23,6 +23,7 @@ from holdfast.node.data_session import DataSession, refuse
 from holdfast.node.lent_memory import Lending
 from holdfast.node.refused_grants import RefusedGrants, check_write
 from holdfast.node.transfers import Transfers
+from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
 
 IDLE_SECONDS = 120.0
@@ -44,6 +45,7 @@ class DataServer:
         idle_seconds: float = IDLE_SECONDS,
         stall_seconds: float = STALL_SECONDS,
         tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._tls = tls
         host, port = host_and_port(listen, default_port=None)
@@ -60,14 +62,20 @@ class DataServer:
         self._moved = Transfers()
         """By connections that have ended."""
         self._copying: set[GrantId] = set()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._accept_all, name="data-server", daemon=True)
+        self._stopping = threading.Event()
+        self._supervisor = supervisor or Supervisor()
+        self._thread = threading.Thread(
+            target=self._supervisor.keep_thread,
+            args=("data server", self._accept_all, self._stopping.wait),
+            name="data-server",
+            daemon=True,
+        )
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         # Wakes the thread in accept; not every kernel state allows it, and then the look interval does.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -156,13 +164,13 @@ class DataServer:
         return writing | self._copying
 
     def _accept_all(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 connected, _ = self._listener.accept()
             except TimeoutError:
                 continue
             except OSError as error:
-                if not self._stopping:
+                if not self._stopping.is_set():
                     # The client left before it was accepted, or this process has no descriptor left.
                     log.warning("a connection was not accepted", reason=str(error))
                     with self._changed:

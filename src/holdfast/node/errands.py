@@ -20,6 +20,7 @@ from holdfast.errors import DeadlineExceeded, HoldfastError, Stopping, TryAgain,
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Failed, Hello
 from holdfast.messages.shapes import Message
+from holdfast.supervisor import Supervisor
 from holdfast.transport.channel import Channel
 from holdfast.wire.codec import raised
 
@@ -80,11 +81,13 @@ class MasterLink:
 
 
 class Errands:
-    def __init__(self, name: str, address: str, token: str) -> None:
+    def __init__(self, name: str, address: str, token: str, supervisor: Supervisor) -> None:
         self._stopping = threading.Event()
         self._link = MasterLink(address, token, self._stopping)
         self._orders: queue.Queue[tuple[str, Operation[Any]] | None] = queue.Queue(MOST_WAITING)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=supervisor.keep_thread, args=(name, self._run, self._stopping.wait), name=name, daemon=True
+        )
         self.done = 0
         self.dropped = 0
 

@@ -86,7 +86,7 @@ class NodeLife:
         """(session, epoch) under which the memory was last offered and taken."""
         self._mounted_under = 0
         self._offered_under = 0
-        self._has_been_member = False
+        self.has_been_member = False
         self._report_interval_seconds = 10.0
         self._reported_at = 0.0
         self._reported_under: tuple[int, int] | None = None
@@ -102,8 +102,9 @@ class NodeLife:
         self.follower.stopping = True
 
     def belong(self) -> Operation[None]:
-        """Until `stop`, or what cannot be mended."""
-        yield Work(self._lender.renew_memory)
+        """Until `stop`, or what cannot be mended. Begun again after a defect, it offers the memory that it has."""
+        if not self._lender.boot:
+            yield Work(self._lender.renew_memory)
         yield from self.follower.live()
 
     def farewell(self) -> Operation[None]:
@@ -166,8 +167,8 @@ class NodeLife:
         self._lender.trust(registered.secret)
         self._report.registered()
         log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
-        if not self._has_been_member:
-            self._has_been_member = True
+        if not self.has_been_member:
+            self.has_been_member = True
             self._when_registered()
 
     def _renew_memory(self, reason: str) -> Operation[None]:

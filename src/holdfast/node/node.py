@@ -29,6 +29,7 @@ from holdfast.node.life import NodeCard, NodeLife
 from holdfast.node.orders import Orders
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
+from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
 
@@ -62,6 +63,7 @@ class Node:
     def __init__(self, plan: NodePlan, when_registered: Callable[[Node], None] = lambda node: None) -> None:
         self._plan = plan
         self._stopping = threading.Event()
+        self._supervisor = Supervisor()
         self._memory: LentMemory | None = None
         self._made_dir: str | None = None
         self._started = False
@@ -71,10 +73,12 @@ class Node:
             whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
             self._lending.disk = DiskTier(plan.name, DiskStore.open(plan.disk, this_host()), whole)
         self._report = Report()
-        self._data = DataServer(plan.listen, self._lending, plan.max_connections, tls=plan.tls)
+        self._data = DataServer(
+            plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self._supervisor
+        )
         try:
             path = self._socket_path()
-            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections)
+            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections, self._supervisor)
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
@@ -83,11 +87,18 @@ class Node:
             raise
         self.commands = Commands()
         self._orders = Orders(
-            plan.name, plan.address, plan.token, self._lending, self._data, self._attach, self.commands
+            plan.name,
+            plan.address,
+            plan.token,
+            self._lending,
+            self._data,
+            self._attach,
+            self.commands,
+            self._supervisor,
         )
         life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
         self.commands.on("config_update", lambda body: self._update_config(life, decode_body(UpdateConfig, body)))
-        self._belonging = Belonging(life, masters, plan.token)
+        self._belonging = Belonging(life, masters, plan.token, self._supervisor)
         self._report.rouse = self._belonging.rouse
 
     @property
@@ -144,7 +155,8 @@ class Node:
     def figures(self) -> dict[str, int]:
         return {
             "lent_bytes": sum(self.sizes),
-            "healthy": int(self._attach.alive and self._data.alive),
+            "healthy": int(self._attach.alive and self._data.alive and not self._supervisor.down()),
+            "threads_down": len(self._supervisor.down()),
             "writers": self._report.writers,
             "attached": self._attach.connections,
             "tcp_connections": self._data.connections,

@@ -24,6 +24,7 @@ from holdfast.node.lent_memory import Lending
 from holdfast.node.pace import Pace
 from holdfast.node.peer_bytes import PeerBytes
 from holdfast.node.performing import Commands
+from holdfast.supervisor import Supervisor
 
 log = structlog.get_logger("holdfast.node")
 
@@ -53,6 +54,7 @@ class Orders:
         data: DataServer,
         readers: Readers,
         commands: Commands,
+        supervisor: Supervisor,
     ) -> None:
         self.mode = "open"
         self._node = node
@@ -61,8 +63,8 @@ class Orders:
         self._pace = Pace()
         self._peers = [PeerBytes(lending), PeerBytes(lending)]
         self._copiers = [Copier(node, one, data, self._disk, self._pace, now_seconds) for one in self._peers]
-        self._memory_errands = Errands("copies", address, token)
-        self._disk_errands = Errands("disk", address, token)
+        self._memory_errands = Errands("copies", address, token, supervisor)
+        self._disk_errands = Errands("disk", address, token, supervisor)
         for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
             commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
         commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))

@@ -17,6 +17,7 @@ from holdfast.session.follower import Event, Follower, Perform
 from holdfast.session.standing import Standing
 from holdfast.session.task_line import TaskLine
 from holdfast.session.thread_line import ThreadLine
+from holdfast.supervisor import Supervisor
 
 STOP_SECONDS = 5.0
 
@@ -46,7 +47,13 @@ class SessionFollower:
         """Why it cannot go on, once it cannot: the name is taken, the token wrong."""
         self._follower = Follower(name, perform, heed)
         self._line = ThreadLine(Masters(address), Hello(fresh_id(), token, control=True), math.inf)
-        self._thread = threading.Thread(target=self._run, name=f"session-{name}", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=Supervisor().keep_thread,
+            args=(f"session of {name}", self._run, self._stopping.wait),
+            name=f"session-{name}",
+            daemon=True,
+        )
 
     @property
     def standing(self) -> Standing:
@@ -61,6 +68,7 @@ class SessionFollower:
 
     def stop(self) -> None:
         """Say goodbye, so that the master knows at once; then end the thread."""
+        self._stopping.set()
         self._follower.stopping = True
         self._line.rouse()
         try:
@@ -108,7 +116,10 @@ class AsyncSessionFollower:
     async def start(self) -> None:
         """Returns at once; `heed` is told when the session is open."""
         self._line = TaskLine(self._masters, self._hello, math.inf)
-        self._task = asyncio.create_task(self._run(self._line))
+        line = self._line
+        self._task = asyncio.create_task(
+            Supervisor().keep(f"session of {self._follower.name}", lambda: self._run(line))
+        )
 
     async def stop(self) -> None:
         self._follower.stopping = True

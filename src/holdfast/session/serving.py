@@ -22,6 +22,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.session.listening import Answer, SessionListener
 from holdfast.session.standing import Standing
+from holdfast.supervisor import Supervisor
 
 TICK_SECONDS = 0.05
 
@@ -96,7 +97,7 @@ class SessionMaster:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """The address that followers are to be given."""
         address = await self._listener.start(host, port)
-        self._ticking = asyncio.create_task(self._tick())
+        self._ticking = asyncio.create_task(Supervisor().keep("expiry of sessions", self._tick))
         return address
 
     async def stop(self) -> None:

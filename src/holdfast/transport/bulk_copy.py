@@ -9,6 +9,7 @@ writes any more (I11). It also hashes what the caller is sending.
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
 import os
 import threading
@@ -17,6 +18,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 import xxhash
+
+log = logging.getLogger("holdfast.transport")
 
 CHUNK = 256 << 10
 """Copied and then hashed while it is still in the cache: both sides of it fit into a second-level cache, and it is
@@ -193,13 +196,14 @@ class SharedCopy:
 class SharedHash:
     """The hash of what another thread is sending: a second one reads it, in order, while the first is in the kernel."""
 
-    __slots__ = ("_digest", "_helping", "_source", "_starts")
+    __slots__ = ("_digest", "_failure", "_helping", "_source", "_starts")
 
     def __init__(self, source: memoryview, digest: xxhash.xxh3_64) -> None:
         self._source = source
         self._digest = digest
         self._starts = iter(range(0, source.nbytes, CHUNK))
         self._helping = threading.Lock()
+        self._failure: Exception | None = None
 
     def begin(self) -> bool:
         """False: there is no second thread now."""
@@ -209,6 +213,9 @@ class SharedHash:
         if self._helping.acquire(blocking=False):
             try:
                 self._go_on()
+            except Exception as error:
+                self._failure = error
+                raise
             finally:
                 self._helping.release()
 
@@ -220,6 +227,8 @@ class SharedHash:
         """To be called by the first one: on return all is hashed, and nobody else looks at the bytes."""
         with self._helping:
             self._go_on()
+        if self._failure is not None:
+            raise self._failure  # A part was taken and not hashed: a hash of the rest would be wrong.
 
     def leave(self) -> None:
         """The same where the hash is not wanted any more."""
@@ -262,8 +271,15 @@ class Hand:
 
     def _work(self) -> None:
         while True:
-            self._wanted.get().help()
-            self._busy.release()
+            work = self._wanted.get()
+            try:
+                work.help()
+            except Exception:
+                # The first thread finds out what was not done: this one is there for the next copy.
+                log.exception("the second thread of a copy failed; the first one does its part")
+            finally:
+                self._busy.release()
+            del work
 
 
 _hand = Hand()
