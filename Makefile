@@ -9,11 +9,21 @@ STAMP  := $(VENV)/.installed
 SEEDS ?= 20000
 START ?= 1000
 
+# What `make chaos` plays; SEED is drawn if it is not given.
+SECONDS ?= 600
+EVERY ?= 8
+MIX ?= all
+LEADER_TTL_MS ?= 1500
+SEED ?=
+
+# How often `make stress` runs its tests.
+TIMES ?= 10
+
 # How many processes test at once. Most tests wait more than they compute.
 WORKERS ?= 2
 
 # Debian packages that tests need, each installed only if it is missing.
-APT_PACKAGES := etcd-server zookeeper openssl
+APT_PACKAGES := etcd-server zookeeper openssl iproute2
 
 # What `make bench-peers` compares with.
 PEERS := .venv-peers
@@ -21,7 +31,7 @@ PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis p
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 .DEFAULT_GOAL := help
-.PHONY: help up check sim fmt bench bench-peers soak clean apt
+.PHONY: help up check sim chaos stress fmt bench bench-peers soak clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -61,6 +71,21 @@ sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt plant
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
 	# A dump of what runs, after 100 s, may crash the interpreter that runs it.
 	$(BIN)/python -m pytest -m thorough -o faulthandler_timeout=0 --numprocesses auto tests/simulation
+
+chaos: apt $(STAMP) ## real processes under faults for SECONDS=600 (SEED=, EVERY=8, MIX=all|soak, LEADER_TTL_MS=1500)
+	@$(BIN)/python -m chaos --seconds $(SECONDS) --every $(EVERY) --mix $(MIX) --leader-ttl-ms $(LEADER_TTL_MS) \
+		$(if $(SEED),--seed $(SEED))
+
+# Whatever fails only on a busy machine fails here: two loops per core compete with the tests.
+stress: apt $(STAMP) ## the end-to-end, failover and chaos tests TIMES=10 times on a busy machine
+	@busy=; failed=0; trap 'kill $$busy' EXIT; trap 'exit 130' INT TERM; \
+	for each in $$(seq $$((2 * $$(nproc)))); do sh -c 'while :; do :; done' & busy="$$busy $$!"; done; \
+	for time in $$(seq $(TIMES)); do \
+		echo "run $$time of $(TIMES)"; \
+		$(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile tests/e2e tests/failover tests/chaos \
+			|| failed=$$((failed + 1)); \
+	done; \
+	echo "$$failed of $(TIMES) runs failed"; [ $$failed = 0 ]
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .

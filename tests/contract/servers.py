@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from tests.waiting import wait_until
 ZOOKEEPER_CLASSPATH = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
 
 
-def answers(port: int, question: bytes, answer: bytes) -> bool:
+def answers(host: str, port: int, question: bytes, answer: bytes) -> bool:
     """Whether it serves: a port that is open is not enough."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+        with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(question)
             with connection.makefile("rb") as said:
                 return answer in said.read()
@@ -30,17 +30,22 @@ def answers(port: int, question: bytes, answer: bytes) -> bool:
 class Server:
     """One process that can be stopped, continued and killed."""
 
-    def __init__(self, command: list[str], folder: Path, port: int, health: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, port: int, health: tuple[bytes, bytes], host: str = "127.0.0.1"
+    ) -> None:
+        self.host = host
         self.port = port
         self._health = health
         self._log = (folder / "log").open("ab")
-        self.process = subprocess.Popen(command, cwd=folder, stdout=self._log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        )
         self._log_path = folder / "log"
 
     def wait_until_it_serves(self) -> None:
         def serves() -> bool:
             assert self.process.poll() is None, self._log_path.read_text()[-2000:]
-            return answers(self.port, *self._health)
+            return answers(self.host, self.port, *self._health)
 
         wait_until(serves, 60, f"a server on port {self.port}")
 
@@ -66,17 +71,27 @@ def start_etcd(folder: Path, *more: str) -> Server:
     return start_member(folder, "one", client, peer, f"one=http://127.0.0.1:{peer}", *more)
 
 
-def start_member(folder: Path, name: str, client: int, peer: int, members: str, *more: str) -> Server:
+def start_member(
+    folder: Path,
+    name: str,
+    client: int,
+    peer: int,
+    members: str,
+    *more: str,
+    host: str = "127.0.0.1",
+    within: Sequence[str] = (),
+) -> Server:
     folder.mkdir(parents=True, exist_ok=True)
     command = [
+        *within,
         *("etcd", "--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", members),
-        *("--listen-client-urls", f"http://127.0.0.1:{client}"),
-        *("--advertise-client-urls", f"http://127.0.0.1:{client}"),
-        *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
-        *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+        *("--listen-client-urls", f"http://{host}:{client}"),
+        *("--advertise-client-urls", f"http://{host}:{client}"),
+        *("--listen-peer-urls", f"http://{host}:{peer}"),
+        *("--initial-advertise-peer-urls", f"http://{host}:{peer}"),
         *more,
     ]
-    return Server(command, folder, client, (b"GET /health HTTP/1.0\r\n\r\n", b"true"))
+    return Server(command, folder, client, (b"GET /health HTTP/1.0\r\n\r\n", b"true"), host)
 
 
 @contextmanager

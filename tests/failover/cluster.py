@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,12 +40,16 @@ LEASE_S = 2.0
 class Process:
     """One process of the cluster; started again, it has the port that it had."""
 
-    def __init__(self, kind: str, folder: Path, *flags: str) -> None:
+    def __init__(
+        self, kind: str, folder: Path, *flags: str, host: str = "127.0.0.1", within: Sequence[str] = ()
+    ) -> None:
+        """`within` is the beginning of its command line: what puts it into a namespace, for example."""
         self.kind = kind
+        self._within = within
         self.folder = folder
         self.flags = flags
         # Not any free port: while it is dead, the kernel would give that one to somebody else's connection.
-        self.address, self.http = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self.address, self.http = [f"{host}:{port}" for port in free_ports(2)]
         self.ready_file = folder / "ready.json"
         self.log_file = folder / "log"
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +63,13 @@ class Process:
         flags += ["--http", self.http] if self.kind == "master" else []
         with self.log_file.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", self.kind, *flags],
+                [*self._within, sys.executable, "-m", "holdfast", self.kind, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": SOURCE, PARENT: str(os.getpid())},
+                # Ctrl-C is for whoever started it, who then ends it.
+                start_new_session=True,
             )
 
     def wait_until_ready(self) -> None:
@@ -162,9 +168,12 @@ class Cluster:
         self.nodes: list[Process] = []
         self._node_count = nodes
 
+    def new_process(self, kind: str, name: str, *flags: str) -> Process:
+        return Process(kind, self._folder / name, "--name", name, *flags)
+
     def new_master(self, name: str) -> Process:
-        folder = self._folder / name
-        return Process("master", folder, "--name", name, "--data-dir", str(folder / "data"), *self._master_flags)
+        data = self._folder / name / "data"
+        return self.new_process("master", name, "--data-dir", str(data), *self._master_flags)
 
     def __enter__(self) -> Self:
         try:
@@ -185,9 +194,8 @@ class Cluster:
             if process.alive:
                 process.kill()
 
-    def add_node(self, name: str) -> None:
-        flags = ["--address", self.address, "--size", self._size, "--name", name]
-        node = Process("node", self._folder / name, *flags)
+    def add_node(self, name: str, *more: str) -> None:
+        node = self.new_process("node", name, "--address", self.address, "--size", self._size, *more)
         self.nodes.append(node)
         node.start()
         node.wait_until_ready()
@@ -225,6 +233,11 @@ class Cluster:
 
     def heal(self) -> None:
         """Whatever the last story did: everything runs, one leads, the others could."""
+        self.revive()
+        self.settle()
+
+    def revive(self) -> None:
+        """Everything runs."""
         for process in [*self.masters, *self.nodes]:
             if process.alive:
                 process.resume()
@@ -232,7 +245,6 @@ class Cluster:
                 process.start()
         for process in [*self.masters, *self.nodes]:
             process.wait_until_ready()
-        self.settle()
 
     def settle(self) -> dict[str, Any]:
         """Until one leads, the others could, the nodes are back, and the masters stand at the same record."""

@@ -4,49 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import grpc
 import pytest
-from aetcd import rpc
 
-from holdfast.coordination.etcd_channel import stubs_on
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from tests.contract.servers import start_etcd
 from tests.failover.cluster import Cluster
+from tests.failover.etcd_quota import fill, make_room
 from tests.failover.load import Load
 from tests.failover.slow_way import SlowWay
 from tests.waiting import wait_until
 
 QUOTA_BYTES = 16 << 20
-FILLING = b"filling/"
-FAR_END = b"filling0"
-WITHIN_S = 20
-
-
-def fill(port: int) -> None:
-    """Until etcd takes no more."""
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stubs = stubs_on(channel)
-        for number in range(QUOTA_BYTES >> 19):
-            request = rpc.PutRequest(key=FILLING + b"%d" % number, value=bytes(1 << 20))
-            try:
-                stubs.kv.Put(request, timeout=WITHIN_S)
-            except grpc.RpcError as error:
-                if "space exceeded" not in error.details():
-                    raise
-                return
-    raise AssertionError("etcd took more than its quota")
-
-
-def make_room(port: int) -> None:
-    """As the error says: compact, defragment, and disarm the alarm."""
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stubs, maintenance = stubs_on(channel), rpc.MaintenanceStub(channel)
-        deleted = stubs.kv.DeleteRange(rpc.DeleteRangeRequest(key=FILLING, range_end=FAR_END), timeout=WITHIN_S)
-        stubs.kv.Compact(rpc.CompactionRequest(revision=deleted.header.revision, physical=True), timeout=WITHIN_S)
-        maintenance.Defragment(rpc.DefragmentRequest(), timeout=WITHIN_S)
-        for raised in maintenance.Alarm(rpc.AlarmRequest(action=rpc.AlarmRequest.GET), timeout=WITHIN_S).alarms:
-            disarm = rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, alarm=raised.alarm, memberID=raised.memberID)
-            maintenance.Alarm(disarm, timeout=WITHIN_S)
 
 
 def test_a_full_quota_stops_puts_and_nothing_else_and_its_end_lets_them_go_on(tmp_path: Path) -> None:
@@ -58,14 +26,14 @@ def test_a_full_quota_stops_puts_and_nothing_else_and_its_end_lets_them_go_on(tm
             with cluster.connect() as cache:
                 cache.put("before", b"x" * 1_000)
             primary, epoch = cluster.primary(), cluster.primary().status()["epoch"]
-            fill(etcd.port)
+            fill(etcd, QUOTA_BYTES)
             with cluster.connect(timeout=2) as cache, pytest.raises((TryAgain, Uncertain)):
                 for number in range(1_000):
                     cache.put(f"refused/{number}", b"y" * 1_000)
             wait_until(lambda: "has filled its quota" in primary.said(), what="the master names the reason")
             with cluster.connect() as cache:
                 assert cache.get("before") == b"x" * 1_000
-            make_room(etcd.port)
+            make_room(etcd)
 
             def stored_again() -> bool:
                 try:

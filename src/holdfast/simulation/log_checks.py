@@ -75,10 +75,13 @@ class LogChecks:
             except (KeyError, AssertionError, ValueError) as error:
                 self.report("I5", f"{type(record).__name__} cannot be applied: {error!r}", f"batch {number}")
                 return records
+        self._note_digest()
+        return records
+
+    def _note_digest(self) -> None:
         self.digests[self.state.index] = digest(self.state.catalogue)
         while len(self.digests) > 64:
             del self.digests[next(iter(self.digests))]
-        return records
 
     def _check(self, record: Record) -> None:
         match record:
@@ -130,7 +133,8 @@ class LogChecks:
     def _one_boot(self, record: r.SegmentMounted) -> None:
         name = record.name
         for segment in self.state.segments.values():
-            if segment.name.node == name.node and segment.name.boot != name.boot:
+            # A disk has an identity of its own, which outlives the node's boots.
+            if segment.kind == record.kind and segment.name.node == name.node and segment.name.boot != name.boot:
                 self.report("I14", f"{name} is mounted while {segment.name} is", name.node)
 
     def _granted(self, record: r.RangesGranted) -> None:

@@ -1,0 +1,1 @@
+"""Real processes in network namespaces under faults drawn from a seed, and a verdict on all that clients saw."""
