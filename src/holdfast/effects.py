@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast.messages.shapes import Message
 
@@ -48,6 +48,14 @@ class Begun(Protocol):
         """The reply will not be asked for."""
 
 
+class Checked(NamedTuple):
+    """Send this message, as any other, unless the check raises. It is made when there is a connection, right before
+    the message is sent: to find a master can take seconds."""
+
+    message: Message
+    check: Callable[[], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """Send this to the master, and give what `Reply` is asked with; go on meanwhile. It fails as a `Message` does."""
@@ -80,5 +88,5 @@ class Pause:
     until: Callable[[], bool]
 
 
-Effect: TypeAlias = Message | Ahead | Reply | Sleep | Work | LeaveMaster | Call | Pause
+Effect: TypeAlias = Message | Checked | Ahead | Reply | Sleep | Work | LeaveMaster | Call | Pause
 Operation: TypeAlias = Generator[Effect, Any, T]

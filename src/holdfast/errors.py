@@ -154,6 +154,12 @@ class GrantTimedOut(TryAgain):
     code = "grant_timed_out"
 
 
+class NodeAway(GrantTimedOut):
+    """The node of the granted memory is dead or away; nothing was stored. Put again with a grant elsewhere."""
+
+    code = "node_away"
+
+
 class Busy(TryAgain):
     """Not now, but soon, and here: the same request to the same master."""
 

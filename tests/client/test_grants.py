@@ -239,3 +239,21 @@ def test_the_end_of_a_row_gives_its_memory_back() -> None:
     grants.end_row(ROW, 101.0)
     assert grants.finished == [grant.id]
     assert grants.reserve(ROW, [64], 101.0) is None
+
+
+def test_all_grants_on_a_dead_node_are_let_go_of() -> None:
+    """Those of small puts and those ahead; one in use is given back when its last user has left (I11)."""
+    grants = Grants(1)
+    small, ahead, own, elsewhere = [taken(grants, kind) for kind in (KIND, (1, (), True), None, (1, ("other",), False))]
+    small.ranges = ahead.ranges = (Range(3, 0, 1),)
+    own.ranges = (Range(8, 0, 1), Range(3, 0, 1))
+    elsewhere.ranges = (Range(8, 0, 1),)
+    grants.reserve(KIND, [1], 101)
+    grants.retire_on({3}, 102)
+    assert grants.reserve(KIND, [1], 103) is None
+    assert grants.reserve((1, (), True), [1], 103) is None
+    assert grants.finished == [ahead.id]
+    grants.release(small, 103)
+    grants.done_with(own.id, 103)
+    assert grants.finished == [ahead.id, small.id, own.id]
+    assert grants.held == {elsewhere.id: elsewhere}

@@ -12,6 +12,7 @@ import holdfast
 from client.fake_master import Act, FakeMaster, first
 from holdfast.client import grants, writing
 from holdfast.client.arguments import PLAIN_PUT
+from holdfast.effects import Checked
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
@@ -186,12 +187,13 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
             deadline = core.clock() + 20
             put = writing.put(core, f"key {10 * steps + 3}", memoryview(value(3)), PLAIN_PUT, deadline)
             effect = next(put)
-            assert isinstance(effect, m.CommitPuts), "it has its memory"
+            assert isinstance(effect, Checked), "it has its memory"
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
-                    assert isinstance(effect, Message)
+                    assert isinstance(effect, Message | Checked)
                     assert runner._channel is not None
-                    effect = put.send(runner._channel.call(effect, deadline))
+                    message = effect.message if isinstance(effect, Checked) else effect
+                    effect = put.send(runner._channel.call(message, deadline))
             put.close()
             assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.held.values())
     assert settled(master) >= set(master.grants)

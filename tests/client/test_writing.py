@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import holdfast
 from client.fake_master import Act, FakeMaster, first
 from holdfast.client import filling, grants, writing
 from holdfast.client.arguments import PLAIN_PUT
+from holdfast.effects import Checked
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.transport.shared_memory import Mapping
@@ -114,8 +116,9 @@ def test_a_put_that_is_interrupted_anywhere_holds_nothing(store: FakeMaster, siz
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
                     assert runner._channel is not None
-                    if isinstance(effect, Message):
-                        effect = put.send(runner._channel.call(effect, deadline))
+                    if isinstance(effect, Message | Checked):
+                        message = effect.message if isinstance(effect, Checked) else effect
+                        effect = put.send(runner._channel.call(message, deadline))
                     else:
                         effect = put.send(runner._do(effect))
             put.close()
@@ -171,3 +174,36 @@ def test_memory_unmapped_under_a_put_takes_it_elsewhere(
         assert cache.put("key", b"x" * size) is True
         assert cache.get("key") == b"x" * size
     assert closed
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMaster, size: int) -> None:
+    """The bytes are copied, the node hangs up before the commit: another grant, and none of the old memory."""
+    hung_up: list[int] = []
+    node = master.node
+    assert node is not None
+
+    def hang_up() -> None:
+        for attachment in list(node.attach._attachments):
+            hung_up.append(attachment.writer)
+            attachment.socket.shutdown(socket.SHUT_RDWR)
+
+    with holdfast.connect(master.address) as cache:
+        assert cache.put("before", b"x" * 10) is True
+        [before] = cache._core.grants.held
+        core = cache._core
+        check_nodes = core.check_nodes
+
+        def hang_up_first(written: Any) -> None:
+            if not hung_up:
+                hang_up()
+            check_nodes(written)
+
+        core.check_nodes = hang_up_first  # type: ignore[method-assign]
+        commits = len(master.asked(m.CommitPuts))
+        assert cache.put("key", b"x" * size) is True
+        assert cache.get("key") == b"x" * size
+        [commit] = master.asked(m.CommitPuts)[commits:]
+        assert commit.grant != before
+        assert before not in cache._core.grants.held, "what was held there is let go of"
+        assert hung_up

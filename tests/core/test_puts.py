@@ -7,9 +7,12 @@ import struct
 import pytest
 
 from holdfast import errors
+from holdfast.core.promotion import promote
 from holdfast.ids import GrantId, extent_of
+from holdfast.master.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
+from holdfast.messages.of_sessions import KeepAlive
 from tests.core.world import CLIENT, World
 
 
@@ -311,3 +314,59 @@ def test_what_a_request_gives_back_does_not_count_for_its_window(world: World) -
     assert granted.length == window
     assert world.state.grants.keys() == {second}
     world.check()
+
+
+def test_a_put_on_a_node_whose_connection_has_ended_is_refused_until_it_is_back(world: World) -> None:
+    """It would be acknowledged into memory that is lost already, as far as the master can know."""
+    grant, _ = world.grant(10_000)
+    assert world.commit(grant, [("before", 0, 100)]) == [True]
+    world.engine.connection_lost(100)
+    for rows in ([("one", 128, 100)], [("two", 128, 100), ("three", 256, 100)]):
+        with pytest.raises(errors.NodeAway, match="'a'"):
+            world.commit(grant, rows)
+    assert world.commit(grant, [("before", 0, 100)]) == [True], "what was stored was stored, asked again"
+    assert world.send(q.GrantRanges(GrantId(CLIENT, 901), struct.pack("<Q", 100))) is None, "nothing is placed there"
+    world.keep_alive(5)
+    assert world.commit(grant, [("one", 128, 100)]) == [True]
+    assert world.has("before", "one", "two", "three") == [True, True, False, False]
+    world.check()
+
+
+def test_a_put_of_two_replicas_is_refused_when_one_of_its_nodes_is_gone() -> None:
+    """An acknowledged put has as many copies that live as it says."""
+    world = World()
+    world.node("a")
+    world.node("b", boot=6, connection=101)
+    world.node("c", boot=7, connection=102)
+    both, granted = world.grant(1_000, replicas=2)
+    lost = world.state.segments[granted.ranges[1].segment].name.node
+    world.engine.connection_lost({"a": 100, "b": 101, "c": 102}[lost])
+    with pytest.raises(errors.NodeAway):
+        world.commit(both, [("k", 0, 100)])
+    others, elsewhere = world.grant(1_000, replicas=2)
+    assert lost not in {world.state.segments[one.segment].name.node for one in elsewhere.ranges}
+    assert world.commit(others, [("k", 0, 100)]) == [True]
+    world.check()
+
+
+def test_a_node_that_only_stands_still_takes_what_was_written(world: World) -> None:
+    """Its lease is over, its connection is open: the bytes are in its memory."""
+    grant, _ = world.grant(1_000)
+    world.now += world.primary.rules.session_lease_ms
+    assert world.commit(grant, [("k", 0, 100)]) == [True]
+
+
+def test_a_new_primary_has_seen_no_connection_end_and_refuses_no_put_in_flight(world: World) -> None:
+    """A failover is not slowed down by nodes that have yet to come back."""
+    grant, _ = world.grant(1_000)
+    promoted = Engine(promote(world.primary.twin, world.primary.rules, 5_000, proven=True, now=world.now))
+    promoted.start_epoch(2, world.now)
+    rows = struct.pack("<3Q", 0, 100, 1)
+    reply, _ = promoted.handle(q.CommitPuts(grant, ["k"], rows), CLIENT, 1, world.now)
+    assert reply == q.Committed(b"\1")
+    found = promoted.primary.sessions.require(5)
+    promoted.handle(KeepAlive(5, found.serial + 1, 2), 0, 200, world.now)
+    promoted.connection_lost(200)
+    reply, _ = promoted.handle(q.CommitPuts(grant, ["l"], struct.pack("<3Q", 128, 100, 1)), CLIENT, 1, world.now)
+    assert isinstance(reply, q.Failed), "this one it has seen end"
+    assert reply.code == errors.NodeAway.code

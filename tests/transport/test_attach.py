@@ -229,3 +229,31 @@ def test_a_writer_that_is_killed_is_reported_gone(served: Served) -> None:
         served.memory.segments[0].mapping.map[0:64] = bytes(64)
         writer.wait(20)
     assert served.bytes_at(0, 64) == bytes(64)
+
+
+def test_the_end_of_a_nodes_process_is_seen_at_the_life_line_as_soon_as_it_is_dead(tmp_path: Path) -> None:
+    """And not while it only stands still, nor by an answer that comes late."""
+    path = str(tmp_path / "node.sock")
+    code = (
+        "import socket, sys\n"
+        f"s = socket.socket(socket.AF_UNIX); s.bind({path!r}); s.listen()\n"
+        "print('listens', flush=True)\n"
+        "c, _ = s.accept(); c.sendall(b'late'); print('sent', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as node:
+        try:
+            assert node.stdout is not None
+            assert node.stdout.readline() == "listens\n"
+            link = NodeLink.open(path, soon())
+            assert node.stdout.readline() == "sent\n"
+            assert not link.ended()
+            node.send_signal(signal.SIGSTOP)
+            assert not link.ended()
+        finally:
+            node.kill()
+            node.wait(20)
+        assert link.ended()
+        link.close()
+        assert link.ended(), "closed at this end"

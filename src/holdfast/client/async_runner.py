@@ -19,7 +19,7 @@ from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
-from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
+from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
@@ -27,6 +27,7 @@ from holdfast.transport.async_channel import AsyncChannel, Begun
 from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
+_SENT = (Message, Checked)
 
 THREADS = 8
 
@@ -60,12 +61,15 @@ class AsyncRunner:
             while True:
                 try:
                     result: object = None
-                    if isinstance(effect, Message):
+                    if isinstance(effect, _SENT):
                         channel = await self._connected(deadline)
-                        result = await channel.begin(effect, deadline).reply()
+                        if isinstance(effect, Checked):
+                            effect.check()
+                            effect = effect.message
+                        result = await self._send(channel, effect, deadline).reply()
                     elif isinstance(effect, Ahead):
                         channel = await self._connected(deadline)
-                        result = channel.begin(effect.message, deadline)
+                        result = self._send(channel, effect.message, deadline)
                     elif isinstance(effect, Reply):
                         assert isinstance(effect.begun, Begun), "it was begun here"
                         result = await effect.begun.reply()
@@ -88,6 +92,9 @@ class AsyncRunner:
             else:
                 working.add_done_callback(lambda _: operation.close())
             raise
+
+    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> Begun:
+        return channel.begin(message, deadline)
 
     def _start(self, work: Work) -> asyncio.Future[Any]:
         working = self._loop.run_in_executor(self._threads, work.run)

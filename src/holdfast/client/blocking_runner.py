@@ -14,7 +14,7 @@ from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
-from holdfast.effects import Ahead, Effect, LeaveMaster, Operation, Reply, Sleep, Work
+from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
@@ -22,6 +22,7 @@ from holdfast.transport.channel import Begun, Channel
 from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
+_SENT = (Message, Checked)
 
 CLOSING_SECONDS = 1.0
 CLOSED_TEXT = "the client was closed; connect again"
@@ -50,10 +51,13 @@ class Runner:
             while True:
                 try:
                     result: object = None
-                    if isinstance(effect, Message):
+                    if isinstance(effect, _SENT):
                         channel = self._channel
                         if channel is None or channel.closed:
                             channel = self._dial(deadline)
+                        if isinstance(effect, Checked):
+                            effect.check()
+                            effect = effect.message
                         result = channel.call(effect, deadline)
                     elif isinstance(effect, Ahead):
                         channel = self._channel

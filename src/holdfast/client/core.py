@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import xxhash
@@ -19,12 +20,13 @@ from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.own_removals import OwnRemovals
 from holdfast.client.segments import Segments
-from holdfast.effects import LeaveMaster, Operation, Sleep
+from holdfast.effects import Checked, LeaveMaster, Operation, Sleep
 from holdfast.entropy import fresh_id
 from holdfast.errors import (
     Busy,
     ClientClosed,
     DeadlineExceeded,
+    NodeAway,
     NotLeader,
     ReplyLost,
     Stopping,
@@ -39,7 +41,7 @@ from holdfast.messages.requests import (
     RemoveMatching,
     Welcome,
 )
-from holdfast.messages.shapes import Message
+from holdfast.messages.shapes import Message, Range
 from holdfast.transport.addresses import LOCAL
 from holdfast.transport.shown_keys import ShownKeys
 from holdfast.wire.codec import expect, raised
@@ -133,6 +135,14 @@ class Core:
         for view in list(self.views):
             view.revoked = view.revoked or view.id in ids
 
+    def check_nodes(self, written: Sequence[Range]) -> None:
+        """Raise, unless the nodes live into whose mapped memory these ranges were written. Of a dead one all memory is
+        let go of: held grants, and what came ahead."""
+        for piece in written:
+            if piece.writer and self.bytes.ended(piece):
+                self.grants.retire_on(self.bytes.lose(piece), self.clock())
+                raise NodeAway("the node of the granted memory is dead; nothing was stored. Put again")
+
     def forget_all(self) -> None:
         self.leases.clear()
         gone = set(self.segments.places)
@@ -211,8 +221,12 @@ def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operati
     return reply
 
 
-def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[tuple[T, float]]:
-    """Also when the request that was answered may have arrived first: durations in the answer count from there."""
+def ask_timed(
+    core: Core, message: Message, kind: type[T], deadline: float, written: Sequence[Range] = ()
+) -> Operation[tuple[T, float]]:
+    """Also when the request that was answered may have arrived first: durations in the answer count from there.
+
+    `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent."""
     pause = FIRST_PAUSE
     unsure = False
     sent_at = core.clock()
@@ -220,7 +234,7 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
     while True:
         core.check_open()
         try:
-            reply = yield message
+            reply = yield Checked(message, partial(core.check_nodes, written)) if written else message
         except Unreachable as error:
             # Why it was not done before says more than that time is up now.
             if last is None or core.clock() < deadline:
@@ -228,6 +242,12 @@ def ask_timed(core: Core, message: Message, kind: type[T], deadline: float) -> O
         except ReplyLost as error:
             last = error
             unsure = True
+        except NodeAway as error:
+            if unsure:  # It was sent before, and may have been stored while the node lived.
+                raise ReplyLost(
+                    f"an answer was lost, and the put may have been stored and lost again: {error}"
+                ) from None
+            raise
         except DeadlineExceeded:
             if isinstance(last, TryAgain) and not isinstance(message, _CHANGES):
                 raise last from None

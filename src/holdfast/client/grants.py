@@ -221,6 +221,13 @@ class Grants:
         with self._lock:
             self._retire(grant, now)
 
+    def retire_on(self, segments: set[int], now: float) -> None:
+        """Let go of all grants in these segments, whose node is dead or away: those of small puts and those ahead."""
+        with self._lock:
+            for grant in list(self.held.values()):
+                if any(piece.segment in segments for piece in grant.ranges):
+                    self._retire(grant, now)
+
     def release(self, grant: Grant, now: float) -> None:
         """One user has left; a grant of one's own is done with then."""
         with self._lock:

@@ -44,6 +44,8 @@ SLOWEST_BYTES_PER_SECOND = 10e6
 PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
 
+_NOT_MAPPED: tuple[None, int, None] = (None, 0, None)
+
 
 def _patience(size_bytes: int, deadline: float) -> float:
     """A stopped node must not use up the whole deadline: another replica may answer."""
@@ -65,9 +67,11 @@ class NodeBytes:
         self.settled: set[int] = set()
         """Segments for which it is decided whether they are read through a map."""
         self._reading: dict[int, Mapping] = {}
-        self._writing: dict[int, tuple[Mapping, int]] = {}
+        self._writing: dict[int, tuple[Mapping, int, NodeLink]] = {}
+        """(map, our number as a writer there, the node's life line) by segment handle."""
         self._links: dict[_LinkKey, NodeLink] = {}
-        self._doomed: dict[_LinkKey, tuple[NodeLink, set[int]]] = {}
+        self._doomed: dict[NodeLink, set[int]] = {}
+        """Links to be closed once no grant is held on these segments."""
         self._bad_until: dict[str, float] = {}
         self._silent: set[str] = set()
         """Socket paths of nodes that did not answer in time."""
@@ -111,8 +115,10 @@ class NodeBytes:
                 if place.handle in self._writing:
                     continue
                 mapping = self._attach(place, True, deadline)
-                if mapping is not None:
-                    self._writing[place.handle] = (mapping, self._links[_link_key(place)].writer)
+                link = self._links.get(_link_key(place))
+                # Without a link another thread has just seen its end: then there is nobody to write to.
+                if mapping is not None and link is not None:
+                    self._writing[place.handle] = (mapping, link.writer, link)
 
     def unattached(self, places: Iterable[SegmentPlace]) -> list[SegmentPlace]:
         """Local segments that are not mapped for writing, though they may be."""
@@ -130,12 +136,35 @@ class NodeBytes:
         return bool(self.host) and place.host == self.host and bool(place.socket_path) and not place.kind
 
     def attachments(self) -> list[Attachment]:
-        return [Attachment(handle, writer) for handle, (_, writer) in list(self._writing.items())]
+        return [Attachment(handle, writer) for handle, (_, writer, _) in list(self._writing.items())]
 
     def writable(self, piece: Range) -> Mapping | None:
         """The map through which this range is to be written, if we are the writer that it names."""
-        mapping, writer = self._writing.get(piece.segment, (None, 0))
+        mapping, writer, _ = self._writing.get(piece.segment, _NOT_MAPPED)
         return mapping if writer == piece.writer else None
+
+    def ended(self, piece: Range) -> bool:
+        """Is the node of this range, which we wrote through a map, known to be dead? Does not wait."""
+        _, writer, link = self._writing.get(piece.segment, _NOT_MAPPED)
+        # Not mapped any more: its end was seen by another thread, or the master unmounted it.
+        return link is None or writer != piece.writer or link.ended()
+
+    def lose(self, piece: Range) -> set[int]:
+        """The life line of this range's node has ended: write to none of its segments any more. Their handles.
+
+        No lock is taken: somebody may hold it who waits for another node. Readers keep their maps until their leases
+        end."""
+        _, writer, lost = self._writing.get(piece.segment, _NOT_MAPPED)
+        if lost is None or writer != piece.writer:  # Another thread did it, and may have mapped it anew.
+            return {piece.segment}
+        handles = {handle for handle, (_, _, link) in list(self._writing.items()) if link is lost}
+        for handle in handles:
+            self._writing.pop(handle, None)
+        for key, link in list(self._links.items()):
+            if link is lost:
+                self._links.pop(key, None)
+        self._doomed[lost] = handles
+        return handles
 
     def _attach(self, place: SegmentPlace, write: bool, deadline: float) -> Mapping | None:
         now = now_seconds()
@@ -177,7 +206,7 @@ class NodeBytes:
                 self._reading.pop(handle, None)
                 self.settled.discard(handle)
             for key in [key for key in self._links if key not in keys]:
-                self._doomed[key] = (self._links.pop(key), gone & self._writing.keys())
+                self._doomed[self._links.pop(key)] = gone & self._writing.keys()
             for handle in gone:
                 self._writing.pop(handle, None)
         self.sweep(busy)
@@ -191,9 +220,9 @@ class NodeBytes:
         if not self._doomed:
             return
         with self._attaching:
-            for key, (link, handles) in list(self._doomed.items()):
+            for link, handles in list(self._doomed.items()):
                 if not handles & busy:
-                    del self._doomed[key]
+                    del self._doomed[link]
                     link.close()
 
     def read(
@@ -331,7 +360,7 @@ class NodeBytes:
     def close(self) -> None:
         """Unmap, then close what tells the nodes that this writer is gone."""
         with self._attaching, self._lock:
-            links = [*self._links.values(), *(link for link, _ in self._doomed.values())]
+            links = [*self._links.values(), *self._doomed]
             readers = list(self._reading.values())
             idle = [connection for each in self._idle.values() for connection in each]
             self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}

@@ -24,6 +24,7 @@ from holdfast.errors import (
     GrantRefused,
     GrantTimedOut,
     HoldfastError,
+    NodeAway,
     PartlyStored,
     Refused,
     TooLarge,
@@ -87,9 +88,10 @@ def _put_at_once(
         if core.grants.finished or options is not PLAIN_PUT:
             stored = yield from _commit(core, grant, [key], row, options, deadline)
         else:
-            stored = (yield from ask_timed(core, CommitPuts(grant.id, [key], row), Committed, deadline))[0].stored
-    except _ANOTHER_GRANT:
-        core.grants.retire(grant, core.clock())
+            message = CommitPuts(grant.id, [key], row)
+            stored = (yield from ask_timed(core, message, Committed, deadline, grant.ranges))[0].stored
+    except _ANOTHER_GRANT as error:
+        _let_go(core, grant, error)
         return None
     finally:
         core.grants.release(grant, core.clock())
@@ -185,8 +187,8 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
         grant, offsets = reserved
         try:
             stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
-        except (*_ANOTHER_GRANT, WriteFailed):
-            core.grants.retire(grant, core.clock())
+        except (*_ANOTHER_GRANT, WriteFailed) as error:
+            _let_go(core, grant, error)
             raise
         finally:
             core.grants.release(grant, core.clock())
@@ -196,6 +198,13 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
         # A key that was taken says that others may be.
         (core.grants.go_on_with_row if 1 in stored else core.grants.end_row)(kind, core.clock())
     return stored.count(1)
+
+
+def _let_go(core: Core, grant: Grant, error: Exception) -> None:
+    """The grant is of no use any more; nor is any other on a node that is away."""
+    core.grants.retire(grant, core.clock())
+    if isinstance(error, NodeAway):
+        core.grants.retire_on({piece.segment for piece in grant.ranges}, core.clock())
 
 
 def _is_large(core: Core, sizes: list[int]) -> bool:
@@ -349,7 +358,7 @@ def _commit(
             finished,
             ahead,
         )
-        committed, sent_at = yield from ask_timed(core, message, Committed, deadline)
+        committed, sent_at = yield from ask_timed(core, message, Committed, deadline, grant.ranges)
     except BaseException:
         # Memory may have been granted ahead, too.
         core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])

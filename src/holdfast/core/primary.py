@@ -37,7 +37,7 @@ from holdfast.messages.records import (
     SegmentUnmounted,
     SettingsChanged,
 )
-from holdfast.messages.shapes import Message, Record, SettingValue
+from holdfast.messages.shapes import Message, Range, Record, SettingValue
 
 
 class Parked:
@@ -222,6 +222,16 @@ class Primary:
         if member is None or not self.is_live(member, now):
             return False
         return not segment.away if segment.kind == DISK else member.boot == segment.name.boot
+
+    def seen_gone(self, ranges: Iterable[Range]) -> str:
+        """The node of one of these ranges whose connection this primary has seen end, and that is not back; empty if
+        there is none. A primary that has just been promoted has seen none end: a failover refuses nothing by this."""
+        for one in ranges:
+            segment = self.state.segments[one.segment]
+            member = self.members.get(segment.name.node)
+            if member is None or member.boot != segment.name.boot or self.sessions.is_gone(member.session):
+                return segment.name.node
+        return ""
 
     def is_live(self, member: Member, now: Instant) -> bool:
         session = self.sessions.get(member.session)

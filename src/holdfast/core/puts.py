@@ -22,7 +22,7 @@ from holdfast.core.placement import available_nodes, check_possible, place
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.reads import readable_slots
 from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
-from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, WindowFull
+from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
 from holdfast.ids import (
     LARGE_ALIGN,
     LARGE_FROM,
@@ -239,6 +239,8 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     fresh, stored = _sort_out(primary, grant, request)
     records: list[Record] = []
     if fresh:
+        # Only what is new: a commit that is asked for again was made while the node was there.
+        _check_nodes(primary, grant)
         whole = len(fresh) == len(request.keys)
         rows = request.rows if whole else _rows_of(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
@@ -259,6 +261,15 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     if request.finished:
         records += _finish(primary, request.finished, client, settled=True)
     return q.Committed(bytes(stored)), records
+
+
+def _check_nodes(primary: Primary, grant: Grant) -> None:
+    """Refuse a put into memory that is lost already, as far as this primary can know."""
+    if gone := primary.seen_gone(grant.ranges):
+        raise NodeAway(
+            f"the connection of node {gone!r}, where the bytes were written, has ended; nothing was stored. Put again "
+            "with a grant elsewhere"
+        )
 
 
 def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> ObjectsCommitted | None:
@@ -282,6 +293,7 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or offset % align
         or end > grant.length
         or grant.taken.overlaps(offset, end)
+        or primary.seen_gone(grant.ranges)
         or state.catalogue.by_key.slot_of(key) != ABSENT
     ):
         return None

@@ -135,6 +135,11 @@ class Book:
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
 
+    def is_gone(self, session: int) -> bool:
+        """Is it over, or has its connection ended? Not so while it is expected back from an earlier master."""
+        found = self._sessions.get(session)
+        return found is None or found.connection == 0
+
     def named(self, name: str) -> Session | None:
         return self._by_name.get(name)
 

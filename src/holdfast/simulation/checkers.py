@@ -23,6 +23,7 @@ from holdfast.simulation.log_checks import LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
 from holdfast.simulation.pin_checks import PinChecks
+from holdfast.simulation.put_checks import PutChecks
 from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
@@ -49,6 +50,7 @@ class Checkers:
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.pins = PinChecks(world.history, self.report)
+        self.puts = PutChecks(world.history, world.nodes, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -102,6 +104,7 @@ class Checkers:
                 self.writes.appended(one, self.log.state)
                 self.bounds.appended(one, self.log.state)
                 self.pins.appended(one, self.log.state)
+                self.puts.appended(one)
 
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:
@@ -138,11 +141,14 @@ class Checkers:
         connection: int,
         now: Instant,
     ) -> tuple[Message | Parked, int]:
+        gone, before = self.puts.gone(engine.primary, request), engine.state.index
         try:
             reply, wait_for = handle(request, client, connection, now)
         except Exception as error:
             self._defect(machine, error)
             raise
+        if gone and isinstance(reply, Message):
+            self.puts.decided(gone, engine.primary, before, reply)
         if not isinstance(reply, Failed | Parked):
             later = [epoch for epoch, proven in self._terms if epoch > engine.state.epoch and proven]
             if later:

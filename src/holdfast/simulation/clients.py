@@ -12,6 +12,8 @@ from holdfast.client.places import refresh
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
 from holdfast.instant import now_seconds
+from holdfast.messages.requests import CommitPuts
+from holdfast.messages.shapes import Message
 from holdfast.simulation.history import Call, History, value_of
 from holdfast.simulation.node_bytes import SimulatedBytes
 from holdfast.simulation.nodes import NodeMachine
@@ -49,7 +51,7 @@ class ClientMachine:
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
         # Checksums would hide wrong bytes by reading again: here they are to be seen.
         self.core = Core(now_seconds, "", False, self.bytes)
-        runner = TearingRunner(self.core, Masters(self.masters), self.process)
+        runner = TearingRunner(self.core, Masters(self.masters), self.process, self._sends)
         while True:
             try:
                 deadline = now_seconds() + 2
@@ -58,6 +60,12 @@ class ClientMachine:
             except HoldfastError:
                 await asyncio.sleep(0.1)
         self.cache = AsyncCache(self.core, runner, CALL_SECONDS)
+
+    def _sends(self, message: Message) -> None:
+        if isinstance(message, CommitPuts):
+            assert self.process is not None
+            for offset in memoryview(message.rows).cast("Q")[0::3]:
+                self.history.commits_sent[message.grant, offset] = self.process.scheduler.now_ns
 
     def died(self) -> None:
         """What was under way may have happened."""

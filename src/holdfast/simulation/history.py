@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from holdfast.ids import GrantId
 from holdfast.simulation.script import Operation
 
 Outcome: TypeAlias = Literal["pending", "done", "refused", "unknown", "cancelled"]
@@ -26,6 +27,8 @@ class Call:
 @dataclass(slots=True)
 class History:
     calls: list[Call] = field(default_factory=list)
+    commits_sent: dict[tuple[GrantId, int], int] = field(default_factory=dict)
+    """(grant, offset in it) -> when its commit was sent, last."""
 
     def of_key(self, key: str) -> list[Call]:
         return [call for call in self.calls if key in call.operation.keys]

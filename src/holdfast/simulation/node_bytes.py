@@ -56,6 +56,10 @@ class SimulatedLink:
             self._mappings.append(mapping)
         return mapping
 
+    def ended(self) -> bool:
+        """As the kernel tells it: once the process is dead, and not while it only stands still."""
+        return self._closed or self._node.alive is not self._life
+
     def close(self) -> None:
         if self._closed:
             return
@@ -185,10 +189,10 @@ class SimulatedBytes(NodeBytes):
 
     def is_writer(self, node: str, writer: int) -> bool:
         """Is this process, by this number, one of those that can write to the node's memory?"""
-        links = [*self._links.values(), *(link for link, _ in self._doomed.values())]
+        links = [*self._links.values(), *self._doomed]
         return any(cast("SimulatedLink", link).writes_to(node, writer) for link in links)
 
     def process_died(self) -> None:
         """The kernel leaves the memory, then closes the sockets."""
-        for link in [*self._links.values(), *(link for link, _ in self._doomed.values())]:
+        for link in [*self._links.values(), *self._doomed]:
             cast("SimulatedLink", link).hang_up()

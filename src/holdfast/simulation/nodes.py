@@ -48,6 +48,8 @@ class NodeMachine:
     """How often each mark was taken."""
     peers: Mapping[str, NodeMachine] = field(default_factory=dict)
     """All nodes, to copy from."""
+    died_ns: dict[int, int] = field(default_factory=dict)
+    """Boot id -> when its process was killed."""
     stale: list[bytes] = field(default_factory=list)
     """Marks of an epoch that was over, as far as the node knew."""
 
@@ -67,6 +69,11 @@ class NodeMachine:
     @property
     def alive(self) -> ServedNode | None:
         return self.served if self.process is not None and not self.process.dead else None
+
+    def died(self) -> None:
+        """Its process was killed."""
+        if self.served is not None and self.process is not None:
+            self.died_ns[self.served.boot] = self.process.scheduler.now_ns
 
     def end(self) -> None:
         """Give its memory back; whoever has it mapped keeps it."""

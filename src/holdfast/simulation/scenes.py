@@ -157,11 +157,33 @@ def puts_in_a_row(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [happens]
 
 
+def a_dying_node(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A client puts into the memory of its machine's node, one small object after another or a row of larger ones,
+    while that node is killed; it may also lose its connection to the primary for a moment before."""
+    at_ms = chance.randint(1_500, FAULT_MS - 6_000)
+    node = chance.randrange(min(shape.nodes, shape.clients))
+    writers = [node, *(client for client in range(shape.clients) if client != node)]
+    operations: list[Operation] = []
+    when_ms = at_ms
+    size = chance.choice((SMALL, SMALL, LARGE))
+    for i in range(chance.randint(12, 30)):
+        writer = node if chance.random() < 0.8 else chance.choice(writers)
+        operations.append(Operation(when_ms, writer, "put", number, (f"scene/dying/{i}",), number + size))
+        when_ms += chance.choice((1, 5, 20))
+        number += 1
+    lasts_ms = chance.choice((30, 800, 4_000))
+    faults = [Fault(chance.randint(at_ms + 20, when_ms), "kill_node", lasts_ms, f"node-{node}")]
+    if chance.random() < 0.5:
+        faults.append(Fault(chance.randint(at_ms, when_ms), "reset", 0, PRIMARY, f"node-{node}"))
+    return operations, faults
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
     "shorter leases": (0.05, shorter_leases),
     "cancelled writer": (0.08, a_cancelled_writer),
     "puts in a row": (0.08, puts_in_a_row),
+    "dying node": (0.10, a_dying_node),
 }
 """The share of seeds with it, and how it is drawn."""

@@ -17,7 +17,9 @@ from holdfast.client.core import Core
 from holdfast.client.filling import Copying, Sending
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Work
+from holdfast.messages.shapes import Message
 from holdfast.simulation.process import ProcessLoop
+from holdfast.transport.async_channel import AsyncChannel, Begun
 
 TORN_SHARE = 0.5
 
@@ -38,9 +40,17 @@ def halves_of(run: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[], A
 
 
 class TearingRunner(AsyncRunner):
-    def __init__(self, core: Core, masters: Masters, process: ProcessLoop) -> None:
+    def __init__(
+        self, core: Core, masters: Masters, process: ProcessLoop, sent: Callable[[Message], None] = lambda message: None
+    ) -> None:
+        """`sent` is called with every message at the moment that it leaves."""
         super().__init__(core, masters)
         self._process = process
+        self._sent = sent
+
+    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> Begun:
+        self._sent(message)
+        return super()._send(channel, message, deadline)
 
     def _start(self, work: Work) -> asyncio.Future[Any]:
         halves = halves_of(work.run)

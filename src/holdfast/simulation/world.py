@@ -159,7 +159,7 @@ class World:
             return
         self.tell(f"{name} is killed")
         machine.process.die()
-        if isinstance(machine, ClientMachine):
+        if isinstance(machine, ClientMachine | NodeMachine):
             machine.died()
 
     def _restart(self, name: str) -> None:

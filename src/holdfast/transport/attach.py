@@ -3,12 +3,14 @@
 The connection is the writer's life line: the node takes its end to mean that this process can write no more, and
 the memory goes to others (I2, I11). So what was mapped for writing is unmapped before the socket closes; where a
 copy is still running, the socket stays open until it has ended. A forked child closes its copy of the socket at once,
-or it would keep a dead writer alive.
+or it would keep a dead writer alive. In the other direction it is the node's life line: a writer looks at it before it
+commits, and commits nothing to the memory of a dead node.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import weakref
@@ -96,6 +98,17 @@ class NodeLink:
             connection.close()
             raise
         return cls(connection, socket_path)
+
+    def ended(self) -> bool:
+        """Has the node closed its end? It has if its process is dead: the kernel closes a process's files before
+        anybody can be told of its death. One system call that does not wait, 0.7 us."""
+        look = select.poll()
+        try:
+            # A hang-up is always looked for. Not POLLIN: a late answer says nothing about the node's life.
+            look.register(self._socket.fileno(), select.POLLRDHUP)
+        except ValueError:  # Closed at this end.
+            return True
+        return bool(look.poll(0))
 
     def attach(self, segment: SegmentName, write: bool, deadline: float) -> Mapping:
         """Map a segment. What the node refuses is raised as the error that it names."""
