@@ -237,6 +237,7 @@ class NodeSettings(Settings):
     segments: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Pieces that the memory is lent in.")
     disk: Path | None = Field(None, description="Directory for objects that leave memory; it outlives the node.")
     disk_size: Size = Field(10 * GIB, description="The most that --disk may take, like 100GiB.")
+    force: bool = Field(False, description="Take memory and disk space even if the machine seems to lack them.")
     socket_dir: Path | None = Field(None, description="Directory of the Unix socket for clients on this host.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
     tls_cert: Path | None = Field(None, description="Certificate (PEM) to present; with it, TLS between hosts is on.")
@@ -256,6 +257,7 @@ class UpSettings(Settings):
         Path("~/.local/share/holdfast"), description="Directory for what must outlive the processes."
     )
     size: Size = Field(GIB, description="Memory that each node lends, like 4GiB.")
+    force: bool = Field(False, description="Take the memory even if the machine seems to lack it.")
     listen: Listen = Field("127.0.0.1:7070", description="Where clients connect. Port 0 is any free one.")
     http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
     masters: Annotated[int, Field(ge=1, le=5)] = Field(2, description="Masters to run: one primary, the others follow.")

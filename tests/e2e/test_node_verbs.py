@@ -72,11 +72,14 @@ def test_a_changed_setting_reaches_the_nodes_of_a_running_cluster() -> None:
 
 def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
     with Rig("32MiB") as rig:
+        with rig.connect() as cache:
+            wait_until(lambda: all(node.figures for node in cache.nodes().nodes), what="the node has reported once")
         for arguments, text in (
             (("drain", "nobody"), "no node is called"),
             (("drain", "bench-0", "--cancel", "--cordon-only"), "contradict"),
             (("nodes", "paint", "bench-0"), "is none of"),
             (("nodes", "resize", "bench-0", "much"), "is not a size"),
+            (("nodes", "resize", "bench-0", "1TiB"), "--force"),
             (("nodes", "revoke-client", "x"), "no client's number"),
             (("nodes", "revoke-client", "0"), "no client's number"),
         ):

@@ -123,10 +123,13 @@ def nodes(
     ] = "",
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The node; of copy-rate the bytes a second.")] = "",
     value: Annotated[str, typer.Argument(metavar="[SIZE]", help="Of resize: how much it shall lend.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Of resize: take memory that the node's machine seems to lack.")
+    ] = False,
 ) -> int:
     """List the nodes, whether they answer, and how full they are; or change one of them."""
     if action:
-        return setting_aside.act(settings, out, action, name, value)
+        return setting_aside.act(settings, out, action, name, value, force)
     with connection.open_cache(settings) as cache:
         found = cache.nodes().nodes
     if out.as_json:

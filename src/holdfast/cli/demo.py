@@ -19,7 +19,7 @@ from holdfast.cli.demo_screen import Screen
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.fleet import Fleet
 from holdfast.cli.load import Load, Verified, longest_gap_s, verify
-from holdfast.cli.local_cluster import LocalCluster, Wanted, available_bytes, check_memory
+from holdfast.cli.local_cluster import LocalCluster, Wanted
 from holdfast.cli.masters import Seen, primary_of, survey
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
@@ -27,6 +27,7 @@ from holdfast.cli.up import on_signals
 from holdfast.errors import Refused, TryAgain
 from holdfast.ids import extent_of
 from holdfast.instant import now_seconds
+from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.settings import PREFIX, DemoSettings
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Story:
 def demo(settings: DemoSettings, out: Output) -> int:
     """Start a cluster, write objects, kill the primary in the middle, and verify every acknowledged object."""
     size_bytes = memory_for(settings)
-    check_memory(size_bytes, available_bytes())
+    check_memory(size_bytes, available_memory())
     check_own_cluster(settings.coordination)
     stop = Event()
     with on_signals(stop), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as directory:

@@ -21,12 +21,13 @@ from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.lab_report import draw, tell
 from holdfast.cli.lab_run import Outcome, Trial
 from holdfast.cli.lab_workload import Request, conversations, distinct_blocks, traced
-from holdfast.cli.local_cluster import Wanted, available_bytes, check_memory
+from holdfast.cli.local_cluster import Wanted
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output
 from holdfast.cli.up import on_signals
 from holdfast.errors import BadValue
 from holdfast.ids import extent_of
+from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.settings import PREFIX, LabSettings, PresetName
 
 CONTROL: PresetName = "follow"
@@ -58,7 +59,7 @@ def lab(settings: LabSettings, out: Output) -> int:
     """Replay a workload once for each preset, kill the primary in the middle, and compare what it costs."""
     presets = chosen(settings.presets)
     course = course_of(settings)
-    check_memory(course.at_once * course.size_bytes, available_bytes())
+    check_memory(course.at_once * course.size_bytes, available_memory())
     stop = Event()
     try:
         with on_signals(stop):

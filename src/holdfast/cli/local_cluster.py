@@ -16,9 +16,8 @@ from urllib.parse import quote
 
 from holdfast.cli.fleet import Child, Fleet
 from holdfast.cli.masters import await_primary, survey
-from holdfast.cli.output import human_bytes
 from holdfast.cli.ports import further_places, reachable
-from holdfast.errors import Refused, TryAgain
+from holdfast.errors import TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status
 from holdfast.settings import split_address
@@ -46,6 +45,7 @@ class Wanted:
     arguments: tuple[str, ...] = ()
     """For every process."""
     master_arguments: tuple[str, ...] = ()
+    node_arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ class LocalCluster:
         for number, listen in enumerate(further_places(wanted.listen, wanted.nodes, 1, taken), 1):
             name = f"node-{number}"
             place = ["--listen", listen, "--address", self.address, "--size", str(wanted.size_bytes)]
-            arguments = ["node", "--name", name, *place, *wanted.arguments]
+            arguments = ["node", "--name", name, *place, *wanted.arguments, *wanted.node_arguments]
             children.append(Child(name, arguments, wanted.run_dir / f"{name}.json", wanted.environment))
         # A node touches its memory before it lends it, so that no put ever waits for a page.
         within_s = START_WITHIN_S + wanted.nodes * wanted.size_bytes / TOUCHED_BYTES_A_SECOND
@@ -124,21 +124,3 @@ class LocalCluster:
 
     def master_named(self, name: str) -> Child:
         return next(child for child, _ in self.masters if child.name == name)
-
-
-def check_memory(wanted_bytes: int, available: int | None) -> None:
-    """The kernel would rather end processes at random than say that there is not enough."""
-    if available is not None and wanted_bytes > available:
-        raise Refused(
-            f"the nodes would lend {human_bytes(wanted_bytes)}, but only {human_bytes(available)} of memory are "
-            "available. Nothing was started; choose a smaller --size"
-        )
-
-
-def available_bytes() -> int | None:
-    """Memory that this machine can still give, where it says so."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)

@@ -90,13 +90,13 @@ def _show(out: Output, node: NodeInfo) -> int:
     return OK
 
 
-def act(settings: ClientSettings, out: Output, action: str, name: str, value: str) -> int:
+def act(settings: ClientSettings, out: Output, action: str, name: str, value: str, force: bool) -> int:
     """`holdfast nodes ACTION NAME [VALUE]`"""
     with connection.open_cache(settings) as cache:
         if action in ("cordon", "uncordon"):
             cache.operate(ChangeMode(name, "cordoned" if action == "cordon" else "open"))
         elif action == "resize":
-            cache.operate(ResizeNode(name, _size(value or "nothing")))
+            cache.operate(ResizeNode(name, _size(value or "nothing"), force))
         elif action == "copy-rate":
             limit = _size(name)
             cache.operate(ChangeCopying(limit))

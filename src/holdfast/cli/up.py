@@ -17,12 +17,13 @@ from typing import Any
 
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.fleet import Fleet
-from holdfast.cli.local_cluster import LocalCluster, Wanted, available_bytes, check_memory
+from holdfast.cli.local_cluster import LocalCluster, Wanted
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
 from holdfast.cli.ports import check_port_is_free, reachable
 from holdfast.errors import Refused
 from holdfast.messages.requests import Status
+from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.settings import UpSettings
 
 
@@ -34,7 +35,8 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     """
     for flag in ("listen", "http"):
         check_port_is_free(flag, getattr(settings, flag))
-    check_memory(settings.size * settings.nodes, available_bytes())
+    if not settings.force:
+        check_memory(settings.size * settings.nodes, available_memory())
     data_dir = settings.data_dir.expanduser()
     data_dir.mkdir(parents=True, exist_ok=True)
     stop = Event()
@@ -76,6 +78,7 @@ def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path 
         token=settings.token,
         arguments=("--log-level", settings.log_level, *(("--config", str(config)) if config is not None else ())),
         master_arguments=("--preset", settings.preset) if settings.preset is not None else (),
+        node_arguments=("--force",) if settings.force else (),
     )
 
 

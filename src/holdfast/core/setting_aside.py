@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.core.copy_book import COPIES, Command
 from holdfast.core.primary import Decision, Member, Primary
 from holdfast.core.state import MODES, Segment
-from holdfast.errors import BadValue, NoRoom, UnknownNode
+from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
 from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
@@ -61,9 +61,9 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     size = sum(segment.usable_bytes for segment in memory)
     if wanted >= size:
         if wanted > size:
-            tell(
-                primary, member.name, "volume_update", c.UpdateVolume(wanted - size + sum(s.size_bytes for s in memory))
-            )
+            _check_growing(member, wanted - size, request.force)
+            all_of_it = wanted - size + sum(segment.size_bytes for segment in memory)
+            tell(primary, member.name, "volume_update", c.UpdateVolume(all_of_it, force=request.force))
         return q.Done(wanted - size), []
     _check_shrinking(primary, request.node, size - wanted, now)
     records: list[Record] = []
@@ -77,6 +77,16 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     primary.copies.leaving.clear()
     primary.copies.plan_at = 0
     return q.Done(size - wanted), records
+
+
+def _check_growing(member: Member, more: int, force: bool) -> None:
+    """Refuse what the node would refuse by itself, where its last report tells; the node looks again."""
+    most = member.figures.get("memory_to_lend_bytes")
+    if most is not None and more > most and not force:
+        raise Refused(
+            f"{member.name!r} would lend {more:,} bytes more, and its machine has {most:,} to lend; nothing was "
+            "changed. Lend less, or use --force"
+        )
 
 
 def _check_shrinking(primary: Primary, node: str, less: int, now: Instant) -> None:

@@ -91,6 +91,8 @@ class UpdateVolume(Body):
     size_bytes: int = 0
     """0: mount nothing."""
     limits: list[tuple[int, int]] = []
+    force: bool = False
+    """Take memory that the machine seems to lack."""
 
 
 class UpdateConfig(Body):

@@ -157,10 +157,13 @@ class ChangeMode(Message, tag=30):
 
 
 class ResizeNode(Message, tag=31):
-    """Have the node lend this much memory. Growing mounts another segment; shrinking moves away what is beyond."""
+    """Have the node lend this much memory. Growing mounts another segment; shrinking moves away what is beyond.
+
+    More than the node's machine has is refused, as far as the node has reported it, unless `force`."""
 
     node: str
     size_bytes: int
+    force: bool = False
 
 
 class RevokeWrites(Message, tag=32):

@@ -23,6 +23,7 @@ from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
 from holdfast.node.disk_tier import DiskTier
+from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.transport.shared_memory import MADV_POPULATE_WRITE, Mapping, create_memory, populate
 
 PIECE = 64 << 20
@@ -157,8 +158,9 @@ class Lending:
         with self.lock:
             return self._memory is not None and (self._memory.node, self._memory.boot) == (name.node, name.boot)
 
-    def grow(self, size_bytes: int) -> tuple[int, int, int] | None:
-        """Lend one more segment, so that all have this much together: (boot, its number, its size). None: they do."""
+    def grow(self, size_bytes: int, force: bool = False) -> tuple[int, int, int] | None:
+        """Lend one more segment, so that all have this much together: (boot, its number, its size). None: they do.
+        NoRoom, with nothing touched, if the machine seems to lack it, unless forced."""
         with self.lock:
             memory = self._memory
             if memory is None:
@@ -167,6 +169,8 @@ class Lending:
             number = len(memory.segments)
         if missing <= 0:
             return None
+        if not force:
+            check_machine(missing)
         added = _new_segment(SegmentName(memory.node, memory.boot, number), missing)
         try:
             for start in range(0, missing, PIECE):
@@ -210,6 +214,12 @@ def _new_segment(name: SegmentName, size_bytes: int) -> Segment:
     with contextlib.suppress(OSError):
         segment.mapping.map.madvise(mmap.MADV_HUGEPAGE)
     return segment
+
+
+def check_machine(size_bytes: int) -> None:
+    """Refuse to lend memory that this machine lacks, before a page is touched. Reserved huge pages are extra."""
+    if not huge_page_for(size_bytes, Path("/proc/meminfo").read_text(encoding="ascii")):
+        check_memory(size_bytes, available_memory())
 
 
 def huge_page_for(size_bytes: int, meminfo: str) -> int:

@@ -24,7 +24,8 @@ from holdfast.node.belonging import Belonging
 from holdfast.node.data_server import DataServer
 from holdfast.node.disk_store import DiskStore
 from holdfast.node.disk_tier import DiskTier
-from holdfast.node.lent_memory import Lending, LentMemory
+from holdfast.node.host_capacity import available_memory, check_disk, memory_to_lend
+from holdfast.node.lent_memory import Lending, LentMemory, check_machine
 from holdfast.node.life import NodeCard, NodeLife
 from holdfast.node.orders import Orders
 from holdfast.node.performing import Commands
@@ -55,6 +56,8 @@ class NodePlan:
     disk_size_bytes: int = 0
     tls: ssl.SSLContext | None = None
     """What the data port presents."""
+    force: bool = False
+    """Take memory and disk space that the machine seems to lack."""
 
 
 class Node:
@@ -69,9 +72,10 @@ class Node:
         self._started = False
         masters = Masters(plan.address)
         self._lending = Lending()
+        if not plan.force:
+            check_machine(plan.size_bytes)
         if plan.disk is not None:
-            whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
-            self._lending.disk = DiskTier(plan.name, DiskStore.open(plan.disk, this_host()), whole)
+            self._lending.disk = _open_disk(plan, plan.disk)
         self._report = Report()
         self._data = DataServer(
             plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self._supervisor
@@ -155,6 +159,7 @@ class Node:
     def figures(self) -> dict[str, int]:
         return {
             "lent_bytes": sum(self.sizes),
+            **({"memory_to_lend_bytes": memory_to_lend(left)} if (left := available_memory()) is not None else {}),
             "healthy": int(self._attach.alive and self._data.alive and not self._supervisor.down()),
             "threads_down": len(self._supervisor.down()),
             "writers": self._report.writers,
@@ -208,6 +213,18 @@ class Node:
             return self._plan.advertise
         host, port = host_and_port(self._data.address, default_port=None)
         return joined(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
+
+
+def _open_disk(plan: NodePlan, directory: Path) -> DiskTier:
+    whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
+    store = DiskStore.open(directory, this_host())
+    try:
+        if not plan.force:
+            check_disk(directory, whole, sum(one.size_bytes for one in store.stored()))
+    except BaseException:
+        store.close()
+        raise
+    return DiskTier(plan.name, store, whole)
 
 
 def own_host_towards(address: str) -> str:

@@ -124,7 +124,7 @@ class Orders:
             yield Work(lambda number=number, limit=limit: self._lending.release(number, limit))  # type: ignore[misc]
             log.info("memory was given back", segment=number, from_byte=limit)
         if body.size_bytes:
-            added = yield Work(lambda: self._lending.grow(body.size_bytes))
+            added = yield Work(lambda: self._lending.grow(body.size_bytes, body.force))
             if added is not None:
                 boot, number, size = added
                 yield MountSegment(self._node, boot, number, size)

@@ -47,6 +47,7 @@ def _serve(settings: NodeSettings) -> int:
         max_connections=settings.max_connections,
         disk=settings.disk,
         disk_size_bytes=settings.disk_size,
+        force=settings.force,
         tls=take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients),
     )
     ready_file = settings.ready_file

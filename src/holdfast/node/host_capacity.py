@@ -1,0 +1,94 @@
+"""The memory and disk space that this machine can still give, and refusals that name the figures.
+
+The kernel would rather end processes at random than say that there is not enough: memory that a node lends is
+touched, so a node that lends more than there is takes its host with it. Both the machine's own figure (MemAvailable)
+and the limits of the control groups that this process is in (versions 1 and 2, each ancestor) count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.errors import Refused
+
+KEPT_FOR_OTHERS = 512 << 20
+KEPT_SHARE = 16
+"""A sixteenth of what is available, 512 MiB at most, stays for the processes themselves and everybody else."""
+UNLIMITED = 1 << 60
+"""Version 1 says about 2**63 where there is no limit."""
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that may still be taken, by the tightest of all limits; None where the machine does not say."""
+    found = [figure for figure in (_machine(root), *_groups(root)) if figure is not None]
+    return max(0, min(found)) if found else None
+
+
+def memory_to_lend(available: int) -> int:
+    """How much of the memory that is available a node may take."""
+    return available - min(KEPT_FOR_OTHERS, available // KEPT_SHARE)
+
+
+def check_memory(wanted_bytes: int, available: int | None) -> None:
+    """Refuse before a page is touched."""
+    if available is not None and wanted_bytes > (most := memory_to_lend(available)):
+        raise Refused(
+            f"{wanted_bytes:,} bytes of memory would be taken, but only {most:,} can be: the machine or its control "
+            f"group has {available:,} available, and some must stay for others. Nothing was taken; lend less, or use "
+            "--force"
+        )
+
+
+def check_disk(directory: Path, wanted_bytes: int, held_bytes: int) -> None:
+    """Refuse a disk tier that the file system cannot hold. `held_bytes`: the tier's own files, which count for it."""
+    space = os.statvfs(directory)
+    free = space.f_bavail * space.f_frsize
+    if wanted_bytes > free + held_bytes:
+        raise Refused(
+            f"the disk tier would take {wanted_bytes:,} bytes, but the file system of {directory} has {free:,} free, "
+            f"and {held_bytes:,} are the tier's already. Nothing was taken; give less --disk-size, or use --force"
+        )
+
+
+def _machine(root: Path) -> int | None:
+    return _figure(root / "proc/meminfo", r"^MemAvailable:\s+(\d+) kB", 1024)
+
+
+def _groups(root: Path) -> Iterator[int | None]:
+    """Of each control group that limits this process: its limit less what is in use and cannot be dropped."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":
+            yield from _limits(root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in kinds.split(","):
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _limits(root / "sys/fs/cgroup/memory", path, *files)
+
+
+def _limits(top: Path, path: str, limit: str, usage: str, droppable: str) -> Iterator[int | None]:
+    group = top / path.lstrip("/")
+    if not group.is_dir():
+        group = top  # A container that sees its own group as the top.
+    while True:
+        most = _figure(group / limit, r"^(\d+)$")
+        used = _figure(group / usage, r"^(\d+)$")
+        if most is not None and used is not None and most < UNLIMITED:
+            yield most - used + (_figure(group / "memory.stat", rf"^{droppable} (\d+)$") or 0)
+        if group == top:
+            return
+        group = group.parent
+
+
+def _figure(path: Path, pattern: str, unit: int = 1) -> int | None:
+    try:
+        found = re.search(pattern, path.read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * unit if found is not None else None
