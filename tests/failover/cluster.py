@@ -130,6 +130,22 @@ class Process:
         except (urllib.error.URLError, OSError):  # Dead, stopped, or about to be.
             return {}
 
+    def readiness(self) -> tuple[bool, str]:
+        """Whether a master says at `/readyz` that it serves, and why (not)."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/readyz", timeout=5) as answer:
+                said = json.load(answer)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                said = json.load(refused)
+        return said["ready"], said["reason"]
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.split()[0] == name))
+
     @contextlib.contextmanager
     def channel(self, client: int = 0, control: bool = False, looks: bool = False) -> Iterator[Channel]:
         """A raw connection to this very master."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,8 +20,9 @@ from holdfast.coordination.etcd_keys import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
 from tests.contract.servers import Server, start_member
-from tests.failover.cluster import Cluster, Process, call
+from tests.failover.cluster import SOURCE, Cluster, Process, call
 from tests.failover.load import Load
+from tests.failover.relay import Relay
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -101,6 +107,64 @@ def test_nobody_answers_once_etcd_was_silent_for_the_leader_ttl(etcd: Etcd, trou
     with troubled.connect() as cache:
         assert cache.put("outage/after", b"y", upsert=True) is True
     troubled.verify({"outage/k": b"x" * 1_000, "outage/after": b"y"}, set())
+
+
+def shown(master: Process) -> dict[str, Any]:
+    """What `holdfast status` says, asked of this master."""
+    asking = [sys.executable, "-m", "holdfast", "status", "--json", "--address", master.address]
+    said = subprocess.run(asking, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": SOURCE})
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def test_past_its_deadline_a_primary_calls_itself_a_standby_everywhere(etcd: Etcd, troubled: Cluster) -> None:
+    """I12: nobody is led to a master that may answer nothing."""
+    leader = troubled.primary()
+    assert leader.readiness()[0]
+    etcd.server.pause()
+    try:
+        wait_until(lambda: leader.status()["role"] == "standby", what="its role follows its deadline")
+        status = leader.status()
+        assert (status["promotable"], status["promotable_reason"]) == (False, "its term is over")
+        assert status["leader"] == ""
+        assert leader.readiness() == (False, "standby: its term is over")
+        assert leader.metric("holdfast_primary") == 0
+        found = shown(leader)
+        assert found["primary"] is None
+        assert [one["role"] for one in found["masters"] if one["address"] == leader.address] == ["standby"]
+    finally:
+        etcd.server.resume()
+    assert troubled.primary().readiness()[0]
+
+
+def test_a_primary_that_was_stopped_and_is_cut_off_never_calls_itself_primary_again(etcd: Etcd, tmp_path: Path) -> None:
+    """I12: it cannot hear of the next one, and its own clock says enough."""
+    with (
+        Relay(f"127.0.0.1:{etcd.port}") as relay,
+        Cluster(tmp_path, f"etcd://{relay.address}/stopped", masters=1) as cluster,
+    ):
+        old = cluster.primary()
+        new = cluster.new_master("master-2")
+        new.flags = tuple(flag.replace(relay.address, f"127.0.0.1:{etcd.port}") for flag in new.flags)
+        cluster.masters.append(new)
+        new.start()
+        new.wait_until_ready()
+        assert cluster.standby() is new
+        old.pause()
+        try:
+            assert cluster.primary(but=old) is new
+            relay.stall()
+        finally:
+            old.resume()
+        resumed_at = time.monotonic()
+
+        def asked_for_long() -> bool:
+            status = old.status()
+            assert status.get("role", "standby") == "standby", "another one leads"
+            return bool(status) and time.monotonic() > resumed_at + 3 * cluster.leader_ttl_s
+
+        wait_until(asked_for_long, 60)
+        assert old.readiness() == (False, "standby: its term is over")
 
 
 def test_clients_wait_through_an_outage_of_etcd_that_is_shorter_than_their_deadline(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,18 +26,8 @@ def snapshots_of(master: Process) -> Path:
     return master.folder / "data" / "snapshots"
 
 
-def readiness(master: Process) -> tuple[bool, str]:
-    try:
-        with urllib.request.urlopen(f"http://{master.http}/readyz", timeout=5) as answer:
-            said = json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            said = json.load(refused)
-    return said["ready"], said["reason"]
-
-
 def says_it_is_down(master: Process, what: str) -> bool:
-    status, (ready, reason) = master.status(), readiness(master)
+    status, (ready, reason) = master.status(), master.readiness()
     if status["promotable"] or ready:
         return False
     assert "'snapshots' is down" in status["promotable_reason"]
@@ -81,7 +68,7 @@ def test_a_file_in_its_place_makes_it_not_promotable_by_name_and_it_takes_over_a
     wait_until(lambda: says_it_is_down(standby, str(folder)), SAYS_WITHIN_S, "it says what is wrong")
     take_over(cluster, standby)
     folder.unlink()
-    wait_until(lambda: readiness(standby)[0], SAYS_WITHIN_S, "all is well again, without a restart")
+    wait_until(lambda: standby.readiness()[0], SAYS_WITHIN_S, "all is well again, without a restart")
     assert standby.said().count("snapshots failed and is tried again") <= 2, "once as a standby, once as the primary"
 
 
@@ -107,4 +94,4 @@ def test_a_read_only_directory_is_said_before_a_snapshot_is_due(cluster: Cluster
         take_over(cluster, standby)
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
-    wait_until(lambda: readiness(standby)[0], SAYS_WITHIN_S, "all is well again, without a restart")
+    wait_until(lambda: standby.readiness()[0], SAYS_WITHIN_S, "all is well again, without a restart")

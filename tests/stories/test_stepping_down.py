@@ -17,7 +17,7 @@ PUTS = (
 def cut_off_and_deposed(world: World) -> tuple[int, tuple[int, int], bool]:
     """How much the old primary decided and could not log; (what it has read, what it shows); is it promotable?"""
     world.play(2_100)
-    (leader,) = [m for m in world.masters.values() if m.alive is not None and m.alive.role == "primary"]
+    (leader,) = [m for m in world.masters.values() if m.alive is not None and m.alive.server.engine is not None]
     master = leader.alive
     assert master is not None
     world.network.cut(leader.name, STORE)

@@ -48,7 +48,9 @@ def status(settings: ClientSettings, out: Output) -> int:
     else:
         assert primary is not None
         seen = survey([*given, primary.leader, *primary.masters], settings.token, min(settings.timeout, LOOK_SECONDS))
-        primary = max([primary, primary_of(seen) or primary], key=lambda one: (one.epoch, one.applied_index))
+        # Whoever answered may have led until a moment ago.
+        leading = [one for one in (primary, primary_of(seen)) if one is not None and one.role == "primary"]
+        primary = max(leading, key=lambda one: (one.epoch, one.applied_index), default=None)
     if out.as_json:
         shown = plain(primary) if primary is not None else {}
         masters = [facts_of(one, primary) for one in seen]

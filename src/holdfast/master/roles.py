@@ -54,6 +54,7 @@ AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
 MASTERS = "masters/"
 ANNOUNCED_MS = 15_000
+TERM_OVER = "its term is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,6 @@ class Master:
         )
         self.events = History()
         self.standby = Standby()
-        self.role = "standby"
         self.leader: Leader | None = None
         self.known: list[str] = [plan.address]
         """Addresses of the masters that run, as far as is known."""
@@ -111,10 +111,23 @@ class Master:
         self._another_leads = asyncio.Event()
 
     @property
+    def engine(self) -> Engine | None:
+        """Of a primary, as long as its term lasts by its own clock (I12): one that was stopped, or cut off from
+        coordination, is no primary from that moment on, whether or not it has heard of the next one."""
+        engine = self.server.engine
+        return engine if engine is not None and now_ms() < engine.leads_until() else None
+
+    @property
+    def role(self) -> str:
+        return "primary" if self.engine is not None else "standby"
+
+    @property
     def leader_address(self) -> str:
-        if self.role == "primary":
+        if self.engine is not None:
             return self.plan.address
-        return self.leader.address if self.leader is not None else ""
+        if self.leader is None or (self.server.engine is not None and self.leader.address == self.plan.address):
+            return ""  # What it saw last was itself, and that is over.
+        return self.leader.address
 
     @property
     def log_index(self) -> int:
@@ -123,8 +136,8 @@ class Master:
 
     def promotable(self) -> tuple[bool, str]:
         """Could it take over, and why (not)?"""
-        if self.role == "primary":
-            return False, "it is the primary"
+        if self.server.engine is not None:
+            return False, "it is the primary" if self.engine is not None else TERM_OVER
         if self.standby.stuck:
             return False, self.standby.stuck
         for name, why in self.supervisor.down().items():
@@ -168,7 +181,6 @@ class Master:
         engine.note = self.events.note
         engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(1, now)
-        self.role = "primary"
         self.server.lead(engine)
 
     async def _watch_leader(self, coordination: Coordination) -> None:
@@ -385,7 +397,6 @@ class Master:
     async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
         await writer.flush()
         # The epoch is durable: from here on this master is the primary.
-        self.role = "primary"
         self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
         self.events.add("primary", self.server.name, f"epoch {term.epoch}, by {term.proof}", now_ms())
         self.server.lead(engine)
@@ -412,9 +423,8 @@ class Master:
         return await self.snapshots.write(self.standby)
 
     def _serve_nobody(self, why: str) -> None:
-        if self.role == "primary":
+        if self.server.engine is not None:
             self.events.add("standby", self.server.name, why, now_ms())
-        self.role = "standby"
         self._forget()
         self.server.follow(why)
 

@@ -50,7 +50,7 @@ class MasterView:
 
     def _hand_over(self, request: HandOver, answer: Answer) -> None:
         master = self.master
-        if master.server.engine is None:
+        if master.engine is None:
             answer(failed(master.server.not_leading()))
         elif master.coordination is None:
             answer(failed(Refused("this master is alone: there is nobody to hand over to; nothing was changed")))
@@ -144,14 +144,14 @@ class MasterView:
         return {}
 
     def nodes_message(self) -> NodeList:
-        engine = self.master.server.engine
+        engine = self.master.engine
         if engine is None:
             return NodeList([])
         now = now_ms()
         return NodeList([node_info(engine.primary, member, now) for member in engine.primary.members.values()])
 
     def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
-        engine = self.master.server.engine
+        engine = self.master.engine
         if engine is None:
             return []
         now = now_ms()
@@ -174,7 +174,7 @@ class MasterView:
 
     def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
         """A page of objects; the cursor goes on where it stopped, 0 when all were seen."""
-        engine = self.master.server.engine
+        engine = self.master.engine
         if engine is None:
             return {"objects": [], "cursor": 0}
         primary = engine.primary
@@ -195,7 +195,7 @@ class MasterView:
     def ready(self) -> tuple[bool, str]:
         if self.master.server.stopping:
             return False, "the master is stopping"
-        if self.master.server.engine is None:
+        if self.master.engine is None:
             promotable, reason = self.master.promotable()
             return promotable, f"standby: {reason}"
         for name, why in self.master.supervisor.down().items():

@@ -93,7 +93,7 @@ class Settling:
 
     def _leading(self) -> tuple[MasterMachine, Engine] | str:
         """The one primary, with everything durable; or what is missing to that."""
-        leading = [m for m in self._world.masters.values() if m.alive is not None and m.alive.role == "primary"]
+        leading = [m for m in self._world.masters.values() if m.alive is not None and m.alive.server.engine is not None]
         if len(leading) != 1:
             return f"{len(leading)} masters lead"
         master = leading[0].alive

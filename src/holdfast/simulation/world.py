@@ -194,7 +194,9 @@ class World:
 
     def _leading(self) -> str:
         """Whoever leads, or the first."""
-        leading = [name for name, machine in self.masters.items() if machine.alive and machine.alive.role == "primary"]
+        leading = [
+            name for name, machine in self.masters.items() if machine.alive and machine.alive.server.engine is not None
+        ]
         return next(iter((*leading, *self.masters)))
 
     def _serving(self) -> tuple[Engine, ProcessLoop] | None:
@@ -306,7 +308,7 @@ class World:
 
     def _hand_over(self, fault: Fault) -> None:
         for machine in self.masters.values():
-            if machine.alive is not None and machine.alive.role == "primary" and machine.process is not None:
+            if machine.alive is not None and machine.alive.server.engine is not None and machine.process is not None:
                 self.scheduler.after(0, machine.alive.hand_over.set, machine.process)
 
     def _command(self, fault: Fault) -> None:
