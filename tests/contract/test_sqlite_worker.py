@@ -25,6 +25,7 @@ from tests.contract.stories import append_all, read_log, soon, until
 @pytest_asyncio.fixture
 async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
     made = Worker(tmp_path / "file.db", "test", 1.0)
+    made.creates = True
     yield made
     await made.close()
 

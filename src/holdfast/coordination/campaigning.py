@@ -15,6 +15,7 @@ from typing import Protocol
 from holdfast.coordination.interface import CoordinationLost, Proof, Term
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, proof_after, unless_cancelled
 from holdfast.errors import Uncertain
+from holdfast.outage import Outage
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -116,7 +117,7 @@ def judge(look: Look, replacing: int | None, silence: Silence) -> Proof | None:
 
 async def campaign(contest: Contest, address: str, replacing: int | None) -> Term:
     silence = Silence(contest.timing)
-    said = ""
+    outage = Outage(log, "no term can be won")
     while True:
         seen = contest.leader_changes()
         try:
@@ -128,10 +129,9 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
                     log.info("won epoch %d (%s)", term.epoch, proof)
                     return term
         except (CoordinationLost, Uncertain) as error:
-            if str(error) != said:  # Not five times a second for as long as it lasts (I17).
-                said = str(error)
-                log.warning("campaigning, but coordination fails: %s", error)
+            outage.seen(error)
             await contest.timing.sleep(RETRY_S)
             continue
+        outage.over()
         look_within_s = min(contest.look_every_s, contest.timing.ttl_s * LOOK_SHARE)
         await contest.leader_changed(seen, min(look_within_s, silence.left_s() + 0.002))

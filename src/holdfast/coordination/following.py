@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from holdfast.coordination.interface import Batches, CoordinationLost, Leader, LogBehind
 from holdfast.errors import Uncertain
+from holdfast.outage import Outage
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -58,6 +59,7 @@ async def follow_log(
 ) -> AsyncGenerator[Batches, None]:
     """`read(after)` gives the batches that follow, waiting a while if there are none, or raises `Compacted`."""
     checked = False
+    outage = Outage(log, "the log cannot be followed")
     while True:
         try:
             if not checked:
@@ -67,9 +69,11 @@ async def follow_log(
                 checked = True
             batches = await read(after_index)
         except (CoordinationLost, Uncertain) as error:
-            log.warning("following the log, but coordination fails: %s", error)
+            outage.seen(error)
+            checked = False  # Another store may be there when it answers again.
             await sleep(RETRY_S)
             continue
+        outage.over()
         if not batches:
             continue
         indexes = [index for index, _ in batches]

@@ -105,7 +105,9 @@ class SqliteCoordination:
         self._terms: list[Tenure] = []
 
     async def open(self) -> None:
+        self._writer.creates = True
         await self._writer.run(lambda connection: prepare(connection, self._cluster))
+        self._writer.creates = False
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         return await campaign(self, address, replacing)
@@ -132,10 +134,13 @@ class SqliteCoordination:
 
     async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
         sent_at = self.timing.clock()
+        locks: list[LeaderLock] = []
         try:
             # No deadline but the database's own: a leadership won after one had passed would be nobody's.
-            won = await self._writer.run(lambda connection: self._take(connection, address, look, proof))
+            won = await self._writer.run(lambda connection: self._take(connection, address, look, proof, locks))
         except CoordinationLost:
+            for lock in locks:  # Of a leadership that nobody else sees.
+                lock.release()
             if proof == "silence" and await self._end_stopped_leader():
                 return None
             raise
@@ -148,7 +153,7 @@ class SqliteCoordination:
         return term
 
     def _take(
-        self, connection: sqlite3.Connection, address: str, look: Look, proof: Proof
+        self, connection: sqlite3.Connection, address: str, look: Look, proof: Proof, locks: list[LeaderLock]
     ) -> tuple[TermRecord, LeaderLock] | None:
         connection.execute("BEGIN IMMEDIATE")
         row = read_row(connection, self._cluster)
@@ -157,7 +162,14 @@ class SqliteCoordination:
         if proof == "silence" and row is not None and look.mark != (row.record.epoch, row.beat):
             return None
         record = TermRecord(1 if row is None else row.record.epoch + 1, address, doubtful=proof == "guess")
-        lock = LeaderLock(lock_path(self._path, self._cluster, record.epoch))
+        try:
+            lock = LeaderLock(lock_path(self._path, self._cluster, record.epoch))
+        except OSError as error:
+            # In a database that was replaced by an older one, numbers come again.
+            raise CoordinationLost(
+                f"the lock of epoch {record.epoch} cannot be had ({error}); nothing was won"
+            ) from error
+        locks.append(lock)
         try:
             connection.execute(
                 f'INSERT OR REPLACE INTO "term {self._cluster}" VALUES (1, ?, ?, 0, ?, 0, ?)',

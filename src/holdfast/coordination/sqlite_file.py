@@ -7,9 +7,11 @@ append returns. Every failure is told apart by what it means for the caller: not
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.process_proof import writer_of
@@ -17,6 +19,7 @@ from holdfast.coordination.sqlite_news import NEWS_SCHEMA
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, WrongVersion
 
 SCHEMA_VERSION = 1
+FILES = ("", "-wal", "-shm")
 CHECKPOINT_PAGES = 2000
 WAL_LIMIT_BYTES = 64 << 20
 WAL_READY_BYTES = 9 << 20
@@ -33,14 +36,75 @@ CREATE TABLE IF NOT EXISTS "published {cluster}" (
 """
 
 
-def connect(path: Path, busy_s: float, synchronous: str) -> sqlite3.Connection:
+class StoreMoved(CoordinationLost):
+    """The database, its log or its index is not the file any more that this process has open: others do not see what
+    is written to it. Nothing that was written since may be acknowledged."""
+
+    code = "store_moved"
+
+
+class OpenFiles:
+    """The files of one connection, as the file system knew them when they were opened.
+
+    They are looked at by name only. To open one and close it again would give back all locks that this process has on
+    it. A number of an inode is not given out again while a connection keeps the old file open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = [f"{path}{suffix}" for suffix in FILES]
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def note(self) -> None:
+        """Those that are there by now: SQLite makes the other two with the first transaction in WAL mode."""
+        if len(self._known) < len(self._paths):
+            for path in self._paths:
+                if path not in self._known and (found := _file_at(path)) is not None:
+                    self._known[path] = found
+
+    def moved(self) -> str:
+        """What has become of them; empty while they are where they were."""
+        for path, known in self._known.items():
+            found = _file_at(path)
+            if found != known:
+                return f"{path} was {'deleted' if found is None else 'replaced by another file'} while it was in use"
+        return ""
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
     try:
-        connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def abandon(connection: sqlite3.Connection) -> None:
+    """Never close it. SQLite would remove its log and index by their names, which may be another database's now."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def connect(path: Path, busy_s: float, synchronous: str, creates: bool) -> sqlite3.Connection:
+    mode = "rwc" if creates else "rw"
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode={mode}",
+            timeout=busy_s,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
     except sqlite3.OperationalError as error:
+        if not creates and not path.exists():
+            raise StoreMoved(
+                f"{path} is gone, and no other is begun while this master runs; nothing was written. Put the file "
+                "back, or restart the masters and decide there whether to restore"
+            ) from error
         raise CoordinationLost(f"cannot open {path}: {error}; check that its directory exists") from error
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     connection.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")
+    # A first read opens the other two files: from here on nobody else who closes the database may remove them.
+    connection.execute("PRAGMA schema_version").fetchone()
     return connection
 
 

@@ -6,6 +6,7 @@ import sqlite3
 
 from holdfast.coordination.interface import MIB, Deposed, Proof
 from holdfast.coordination.process_proof import LeaderLock
+from holdfast.coordination.sqlite_file import StoreMoved
 from holdfast.coordination.sqlite_worker import Worker
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
 
@@ -41,11 +42,16 @@ class SqliteTerm(Tenure):
         check_size(batch, MIB)
         try:
             await self._writer.run(lambda connection: self._write(connection, index, batch), self._timing.answer_s)
+        except StoreMoved as error:
+            raise Deposed(str(error)) from error
         except TimeoutError as error:
             raise append_unknown(index, f"no answer from {self._writer.path}") from error
 
     def _append_at_once(self, index: int, batch: bytes) -> bool:
-        return self._writer.at_once(lambda connection: self._write(connection, index, batch))
+        try:
+            return self._writer.at_once(lambda connection: self._write(connection, index, batch))
+        except StoreMoved as error:
+            raise Deposed(str(error)) from error
 
     def _write(self, connection: sqlite3.Connection, index: int, batch: bytes) -> None:
         if connection.execute(self._insert, (index, self.epoch, batch)).rowcount == 1:
@@ -71,7 +77,11 @@ class SqliteTerm(Tenure):
     async def _renew(self, settles: bool) -> None:
         doubt = ", doubtful = 0" if settles else ""
         change = f'UPDATE "term {self._cluster}" SET beat = beat + 1{doubt} WHERE epoch = ? AND resigned = 0'
-        if await self._change(change) != 1:
+        try:
+            renewed = await self._change(change)
+        except StoreMoved as error:
+            raise Deposed(str(error)) from error
+        if renewed != 1:
             raise Deposed(f"epoch {self.epoch} leads no more")
 
     async def _resign(self) -> None:

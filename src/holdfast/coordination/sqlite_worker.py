@@ -9,6 +9,7 @@ however long the disk takes. While the disk is quick, a batch may be written at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -17,7 +18,14 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.sqlite_file import CHECKPOINT_PAGES, connect, translated
+from holdfast.coordination.sqlite_file import (
+    CHECKPOINT_PAGES,
+    OpenFiles,
+    StoreMoved,
+    abandon,
+    connect,
+    translated,
+)
 from holdfast.errors import ReplyLost
 
 Result = TypeVar("Result")
@@ -39,7 +47,10 @@ class Worker:
         self._name = name
         self._busy_s = busy_s
         self._synchronous = synchronous
+        self.creates = False
+        """Whether the file is made if it is missing: at the first start of a cluster, and never while it runs."""
         self._connection: sqlite3.Connection | None = None
+        self._files = OpenFiles(path)
         self._asked: SimpleQueue[Asked | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -126,30 +137,49 @@ class Worker:
             raise translated(error, self.path) from error
         finally:
             self._leave_transaction()
+        self._check_files()
         return True
 
     def _call(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             if self._connection is None:
-                self._connection = connect(self.path, self._busy_s, self._synchronous)
+                self._connection = connect(self.path, self._busy_s, self._synchronous, self.creates)
+                self._files = OpenFiles(self.path)
+                self._files.note()
             if self._at_once:
                 self._at_once = 0
                 self._connection.execute(f"PRAGMA busy_timeout={round(self._busy_s * 1000)}")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
-            return call(self._connection)
+            result = call(self._connection)
         except sqlite3.Error as error:
+            self._check_files()  # It may be why.
             raise translated(error, self.path) from error
         finally:
             self._leave_transaction()
+        self._files.note()
+        self._check_files()
+        return result
+
+    def _check_files(self) -> None:
+        """After each call and before its answer: what was written to a file that has no name any more is lost with
+        this process, and what was read from it says nothing about the cluster (I1). The next call connects anew."""
+        moved = self._files.moved()
+        if moved:
+            self._disconnect()
+            raise StoreMoved(
+                f"{moved}: what was written last is not in the log that others see; nothing is acknowledged"
+            )
 
     def _leave_transaction(self) -> None:
         if self._connection is not None and self._connection.in_transaction:
             self._connection.rollback()
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None and self._files.moved():
+            abandon(connection)
+        elif connection is not None:
+            connection.close()
 
     async def close(self) -> None:
         """What was asked for before is done before."""
@@ -159,7 +189,8 @@ class Worker:
             ended = self._put(lambda _: self._disconnect())
             self._closed = True
             self._asked.put(None)
-            await ended
+            with contextlib.suppress(CoordinationLost):  # It is disconnected all the more.
+                await ended
         self._closed = True
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import resource
 import signal
@@ -20,6 +21,7 @@ from holdfast.dashboard.http import build_app, serve_http
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
+from holdfast.outage import Outage
 from holdfast.replication.depots import open_depot
 from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
@@ -129,14 +131,12 @@ async def _coordination(
     """Keeps trying until it answers; None for the in-memory log of a master that is alone."""
     if settings.coordination.startswith("memory:"):
         return None
-    said = False
+    outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer; it is tried until it does")
     while not stopped.is_set():
         try:
             return await open_coordination(settings.coordination, settings.cluster, settings.leader_ttl_ms, supervisor)
         except CoordinationLost as error:
-            if not said:
-                log.warning("coordination does not answer; it is tried until it does", why=str(error))
-                said = True
+            outage.seen(error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopped.wait(), 1.0)
     return None

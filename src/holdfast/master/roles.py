@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicti
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.tasks import first, until_ended
+from holdfast.outage import Outage
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
@@ -109,6 +111,8 @@ class Master:
         self._won_at = 0.0
         self._modest_until = 0.0
         self._another_leads = asyncio.Event()
+        self._store_outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer")
+        """As the announcements meet it, every few seconds in either role."""
 
     @property
     def engine(self) -> Engine | None:
@@ -142,6 +146,8 @@ class Master:
             return False, self.standby.stuck
         for name, why in self.supervisor.down().items():
             return False, f"its background task {name!r} is down: {why}"
+        if self._store_outage.failures > 1:
+            return False, f"coordination does not answer: {self._store_outage.why}"
         behind = self._last_batch - self.standby.position.batch
         if not self._caught_up.is_set() or behind > 0:
             return False, f"it has not caught up with the log: {max(0, behind)} batches behind"
@@ -203,8 +209,10 @@ class Master:
             try:
                 await coordination.publish(name, self.plan.address.encode(), ANNOUNCED_MS)
                 self.known = sorted(address.decode() for address in (await coordination.list(MASTERS)).values())
-            except HoldfastError:
-                pass  # Whoever follows the log or leads says so; this is said again soon.
+            except HoldfastError as error:
+                self._store_outage.seen(error)
+            else:
+                self._store_outage.over()
             await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
@@ -267,14 +275,16 @@ class Master:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, coordination: Coordination) -> None:
+        outage = Outage(logging.getLogger("holdfast.master"), "the log cannot be followed")
         while True:
             try:
                 self._last_batch = await coordination.last_index()
+                outage.over()
                 if self.standby.position.batch >= self._last_batch:
                     self._caught_up.set()
                 await self._follow_on(coordination)
             except CoordinationLost as error:
-                log.warning("coordination does not answer; the log is followed again when it does", why=str(error))
+                outage.seen(error)
             except Compacted as error:
                 await self._start_over(error)
             except (BrokenChain, LogBehind) as error:

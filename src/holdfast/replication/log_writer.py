@@ -14,21 +14,21 @@ over as a standby and follows the log.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import structlog
-
 from holdfast.coordination.interface import CoordinationLost, Deposed, Term
 from holdfast.errors import HoldfastError, ReplyLost
 from holdfast.instant import now_seconds
+from holdfast.outage import Outage
 from holdfast.replication.batches import Position
 from holdfast.replication.pending import PendingLog
 
-log = structlog.get_logger("holdfast.log")
+log = logging.getLogger("holdfast.log")
 PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 GATHER_SECONDS = 0.002
@@ -66,6 +66,7 @@ class LogWriter:
         self._finishing = False
         self._enough: float = 0
         """As many are waited for to wait for the log; 0 while nobody is waited for."""
+        self._outage = Outage(log, "the log takes no batch; it is tried again")
         self._quick = 0
         """So many appends one after another took a moment only."""
         self.batches = 0
@@ -160,10 +161,10 @@ class LogWriter:
             try:
                 if not (at_once and self._term.append_at_once(number, batch)):
                     await self._term.append(number, batch)
+                self._outage.over()
                 return
             except (ReplyLost, CoordinationLost) as error:
-                if pause == PAUSE_SECONDS:
-                    log.warning("a batch could not be written; it is tried again", batch=number, why=str(error))
+                self._outage.seen(error)
             at_once = False
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -219,7 +220,7 @@ class LogWriter:
                 continue
             if isinstance(failure, Deposed) or not isinstance(failure, HoldfastError):
                 raise failure
-            log.warning("a batch could not be written; it is tried again", why=str(failure))
+            self._outage.seen(failure)
             await asyncio.gather(*(append for _, append in under_way), return_exceptions=True)
             while under_way:
                 await self._append(under_way[0][0])

@@ -1,0 +1,45 @@
+"""An outage in the log: said when it begins, again every 30 s while it lasts, and once when it is over (I17)."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.instant import now_seconds
+
+SAID_EVERY_SECONDS = 30.0
+
+
+class Outage:
+    """Of one thing that is tried again and again, such as the coordination store."""
+
+    def __init__(self, log: logging.Logger, what: str, level: int = logging.WARNING) -> None:
+        self._log = log
+        self._what = what
+        self._level = level
+        self._began_at: float | None = None
+        self._due = 0.0
+        self.failures = 0
+        """In a row."""
+        self.why = ""
+
+    def seen(self, error: object) -> None:
+        """It failed once more."""
+        now = now_seconds()
+        self.failures += 1
+        self.why = str(error)
+        if self._began_at is None:
+            self._began_at = self._due = now
+        if now >= self._due:
+            lasted = now - self._began_at
+            for_how_long = f" (for {lasted:.0f} s now)" if lasted >= 1 else ""
+            self._log.log(self._level, "%s%s: %s", self._what, for_how_long, error)
+            self._due = now + SAID_EVERY_SECONDS
+
+    def over(self) -> None:
+        """It worked."""
+        if self._began_at is None:
+            return
+        self._log.log(self._level, "%s: it works again, after %.1f s", self._what, now_seconds() - self._began_at)
+        self._began_at = None
+        self.failures = 0
+        self.why = ""

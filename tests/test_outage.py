@@ -1,0 +1,54 @@
+"""An outage is said at once, every 30 s while it lasts, and when it is over; not at each try (I17)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import instant
+from holdfast.outage import SAID_EVERY_SECONDS, Outage
+
+log = logging.getLogger("holdfast.test")
+
+
+class Clock:
+    now_ns = 0
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    made = Clock()
+    instant.read_from(lambda: made.now_ns)
+    try:
+        yield made
+    finally:
+        instant.read_from(instant.SYSTEM_CLOCK)
+
+
+def test_an_outage_is_said_again_every_30_seconds_and_its_end_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage(log, "etcd does not answer")
+    for tenth in range(650):
+        clock.now_ns = tenth * 100_000_000
+        outage.seen("connection refused")
+    assert outage.failures == 650
+    outage.over()
+    outage.over()
+    assert [record.getMessage() for record in caplog.records] == [
+        "etcd does not answer: connection refused",
+        f"etcd does not answer (for {SAID_EVERY_SECONDS:.0f} s now): connection refused",
+        f"etcd does not answer (for {2 * SAID_EVERY_SECONDS:.0f} s now): connection refused",
+        "etcd does not answer: it works again, after 64.9 s",
+    ]
+    assert (outage.failures, outage.why) == (0, "")
+
+
+def test_the_next_outage_is_said_at_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(log, "etcd does not answer")
+    for _ in range(3):
+        outage.seen("timed out")
+        outage.over()
+    assert sum("timed out" in record.getMessage() for record in caplog.records) == 3
