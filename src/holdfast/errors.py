@@ -118,6 +118,14 @@ class UnknownSegment(Refused):
     code = "unknown_segment"
 
 
+class ReplicaLost(UnknownSegment):
+    """The node cannot give these bytes: the replica's file is gone or spoiled, or its disk cannot be read.
+
+    The node tells the master so itself. Another replica may be good; without one the key is a miss soon."""
+
+    code = "replica_lost"
+
+
 class UnknownNode(Refused):
     """The node is not registered with this master: register again."""
 

@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from holdfast.errors import Refused, UnknownSegment
-from holdfast.node.disk_store import HEADER, DiskStore, DiskTrouble, Files, StoredFile
+from holdfast.errors import Refused, TryAgain, UnknownSegment
+from holdfast.node.disk_store import (
+    HEADER,
+    MOST_UNREADABLE,
+    DamagedFile,
+    DiskStore,
+    DiskTrouble,
+    Files,
+    StoredFile,
+)
 
 LOG = 11
 
@@ -171,13 +179,44 @@ def test_a_failing_device_says_whether_it_can_still_be_read_and_leaves_no_half_f
     store.close()
 
 
-def test_an_error_in_reading_is_trouble_and_no_wrong_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EIO, DamagedFile), (errno.ENODEV, DiskTrouble), (errno.EMFILE, TryAgain)]
+)
+def test_an_error_in_reading_is_of_the_file_of_the_disk_or_of_nobody(
+    tmp_path: Path, number: int, error: type[Exception]
+) -> None:
     store = opened(tmp_path)
     write(store, 5, 0, b"x" * 100)
-    store._files = Failing(errno.EIO)
-    with pytest.raises(DiskTrouble):
+    store._files = Failing(number)
+    with pytest.raises(error):
         read(store, 0, 100)
     store.close()
+
+
+def test_a_device_that_cannot_read_many_files_is_broken_as_a_whole(tmp_path: Path) -> None:
+    """Else a disk that dies would drop all its replicas one by one, instead of being away until it is mended."""
+    store = opened(tmp_path)
+    for number in range(MOST_UNREADABLE + 1):
+        write(store, 5 + number, 4_096 * number, b"x" * 100)
+    store._files = Failing(errno.EIO)
+    for number in range(MOST_UNREADABLE):
+        with pytest.raises(DamagedFile):
+            read(store, 4_096 * number, 100)
+    with pytest.raises(DiskTrouble) as caught:
+        read(store, 4_096 * MOST_UNREADABLE, 100)
+    assert not caught.value.readable
+    store.close()
+
+
+def test_too_few_descriptors_at_the_start_delete_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    write(store, 5, 0, b"x" * 100)
+    store.close()
+    with pytest.raises(Refused):
+        DiskStore.open(tmp_path, "boot", Failing(errno.EMFILE))
+    again = opened(tmp_path)
+    assert read(again, 0, 100) == b"x" * 100
+    again.close()
 
 
 QUOTA = """

@@ -40,6 +40,8 @@ HEDGE_SECONDS = 0.1
 while the kernel takes its memory apart, which it does before it closes the sockets; a stopped one stays silent."""
 MAPPED_SECONDS = 0.15
 """A reader does not wait longer for a map: the same bytes come over TCP, or from another replica."""
+CHECK_SECONDS = 10.0
+"""For a node to read a whole file from its disk again."""
 SLOWEST_BYTES_PER_SECOND = 10e6
 PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
@@ -256,6 +258,11 @@ class NodeBytes:
         except (TryAgain, Uncertain):
             self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
             raise
+
+    def check_file(self, place: SegmentPlace, offset: int, deadline: float) -> None:
+        """Wrong bytes came from there: have its node look at the file itself. ReplicaLost if it finds the same."""
+        deadline = min(deadline, now_seconds() + CHECK_SECONDS)
+        self._with_connection(place, deadline, False, lambda link: link.check_file(place.name, offset, deadline))
 
     def _read_parallel(
         self, place: SegmentPlace, offset: int, target: memoryview, deadline: float, hurried: bool

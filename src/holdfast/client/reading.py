@@ -224,6 +224,9 @@ def read_replicas(
             continue
         if not wants_checksum or checksum == lease.checksum:
             return lease._replace(segment=segment, start=offset, stop=offset + lease.size_bytes)
+        if place.kind and (yield from _is_lost(core, place, offset, deadline)):
+            tried.append(f"the file on {place.name} is spoiled")
+            continue
         mismatch = True
         tried.append(f"the bytes on {place.name} do not match their checksum")
     why = "; ".join(tried)
@@ -239,6 +242,17 @@ def _reader(
     core: Core, place: SegmentPlace, offset: int, room: memoryview, checksum: bool, deadline: float, hurried: bool
 ) -> Callable[[], int]:
     return lambda: core.bytes.read(place, offset, room, checksum, deadline, hurried)
+
+
+def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> Operation[bool]:
+    """Wrong bytes came from a disk. True: its node has found so itself, and tells the master (I18)."""
+    try:
+        yield Work(lambda: core.bytes.check_file(place, offset, deadline))
+    except UnknownSegment:
+        return True
+    except HoldfastError:
+        return False  # The node is silent, or too old to be asked: the mismatch stands.
+    return False
 
 
 def still_there(core: Core, leases: Sequence[Lease], history: int, deadline: float) -> Operation[list[bool]]:

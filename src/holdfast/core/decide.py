@@ -13,6 +13,7 @@ from holdfast.core import (
     attendance,
     disks,
     live_settings,
+    lost_files,
     membership,
     puts,
     reads,
@@ -56,6 +57,8 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     of_nodes.ReportFiles: disks.report_files,
     of_nodes.ReportDisk: disks.report_disk,
     of_nodes.MountSegment: setting_aside.mount_segment,
+    of_nodes.ReportLostFiles: lost_files.report_lost_files,
+    of_nodes.ListFiles: lost_files.list_files,
 }
 
 

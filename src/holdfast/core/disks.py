@@ -39,7 +39,7 @@ def disk_of(primary: Primary, disk: int) -> Segment | None:
     return next((one for one in primary.state.disks() if one.name.boot == disk), None)
 
 
-def _known_disk(primary: Primary, node: str, disk: int) -> Segment:
+def known_disk(primary: Primary, node: str, disk: int) -> Segment:
     known = disk_of(primary, disk)
     if known is None or known.name.node != node:
         raise UnknownNode(f"the disk {disk:016x} of the node {node!r} is not mounted; mount it first")
@@ -83,7 +83,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
     """Which of these files are to be deleted: those of objects that the log does not hold at that place (I7)."""
     words = unpack_words(request.rows, 2)
-    disk = _known_disk(primary, request.node, request.disk)
+    disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
     forget = b""
     for oid, offset in zip(words[0::2], words[1::2], strict=True):
@@ -95,7 +95,7 @@ def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Ins
 
 def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Instant) -> Decision:
     """Trouble: nothing more is written there, and if it cannot even be read, its replicas are as if away."""
-    disk = _known_disk(primary, request.node, request.disk)
+    disk = known_disk(primary, request.node, request.disk)
     reason = request.reason[:MAX_REASON]
     records: list[Record] = [DiskClosed(disk.handle, reason)] if disk.closed != reason else []
     if not request.readable and not disk.away:

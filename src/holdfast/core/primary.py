@@ -6,6 +6,7 @@ All of it can be made anew from the state and a clock. `absorb` applies a record
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
 from holdfast.ids import GrantId, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import (
     EpochStarted,
     GrantEnded,
@@ -93,6 +95,8 @@ class Primary:
         self.copies = CopyBook()
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """When the replicas of a disk that is away are given up."""
+        self.lost_files: Counter[tuple[str, Damage]] = Counter()
+        """By the disk's node and by how they were found, since this primary began."""
 
     def adopt(self, changed: dict[str, SettingValue]) -> None:
         """These settings are durable, and count from now on: no lease is given for longer than the log knows."""

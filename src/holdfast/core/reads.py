@@ -284,6 +284,7 @@ _GONE = {
     "UPSERT": "it was replaced by an upsert",
     "UNMOUNT_SEGMENT": "the node with its last replica went away",
     "EVICTED": "it was evicted to make room",
+    "FILE_LOST": "its last replica was a file on a disk, which was found gone or spoiled",
 }
 
 

@@ -27,7 +27,7 @@ from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.master.resting import rests_on
-from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportLostFiles, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.records import (
     EpochStarted,
@@ -41,6 +41,7 @@ from holdfast.messages.records import (
 )
 from holdfast.messages.requests import (
     CommitPuts,
+    Done,
     Exists,
     Failed,
     GrantRanges,
@@ -106,6 +107,8 @@ class Engine:
         """Called with each: this module writes no log."""
         self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
         """Called with records of sessions and segments before they are applied."""
+        self.on_lost_files: Callable[[str, int, Instant], None] = lambda node, count, now: None
+        """Called with how many replicas were dropped because the files of that node's disk were lost."""
         self._durability = durability
         self._parked: list[Waiting] = []
         self._topology_index = 0
@@ -174,6 +177,8 @@ class Engine:
             self._retry_parked(now)
         if type(request) is AddReplicas:  # The node has nothing to do now, or soon.
             self._log(plan_copies(self.primary, now), now)
+        elif type(request) is ReportLostFiles and isinstance(reply, Done) and reply.count:
+            self.on_lost_files(request.node, reply.count, now)
         if self.primary.copies.outbox:
             self._tell_nodes(now)
         return reply, after
@@ -247,7 +252,7 @@ class Engine:
         about again."""
         if isinstance(request, Remove | RemoveMatching):
             return (client, request.serial) not in self.state.answers
-        return isinstance(request, CommitPuts) and request.upsert
+        return isinstance(request, ReportLostFiles) or (isinstance(request, CommitPuts) and request.upsert)
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
         assert self.log is not None, "without a log nothing has to wait"

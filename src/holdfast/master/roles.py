@@ -32,7 +32,7 @@ from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError
-from holdfast.instant import now_ms, now_seconds
+from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.candidacy import give_back, win, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
@@ -185,6 +185,7 @@ class Master:
         now = now_ms()
         engine = Engine(Primary(State(), self.plan.rules))
         engine.note = self.events.note
+        engine.on_lost_files = self._note_lost_files
         engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(1, now)
         self.server.lead(engine)
@@ -396,6 +397,7 @@ class Master:
         pending = PendingLog(self.standby.position)
         engine = Engine(primary, pending, plan.durability)
         engine.note = self.events.note
+        engine.on_lost_files = self._note_lost_files
         engine.leads_until = lambda: int(term.valid_until * 1000)
         if term.proof == "guess":
             engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
@@ -403,6 +405,11 @@ class Master:
             engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(term.epoch, now)
         return engine, pending
+
+    def _note_lost_files(self, node: str, count: int, now: Instant) -> None:
+        text = f"{count:,} files of its disk were gone or spoiled; their replicas were dropped"
+        log.warning("files of a disk were lost", node=node, files=count)
+        self.events.add("files_lost", node, text, now)
 
     async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
         await writer.flush()

@@ -258,6 +258,10 @@ class Figures(Collector):
         yield CounterMetricFamily("holdfast_renewals", "Leases renewed that standbys were told of.", status.renewals)
         yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
         yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
+        lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
+        for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
+            lost.add_metric([node, damage.name.lower()], count)
+        yield lost
         asked = CounterMetricFamily("holdfast_requests", "Requests by verb.", labels=["verb"])
         for kind, count in list(server.requests.items()):
             asked.add_metric([kind.__name__], count)

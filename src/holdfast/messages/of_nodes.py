@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import enum
+
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.shapes import Message
+
+
+class Damage(enum.IntEnum):
+    """How a file of a disk was found."""
+
+    MISSING = 1
+    WRONG_SIZE = 2
+    SPOILED = 3
+    """Its bytes, or its header, do not match their checksum."""
+    UNREADABLE = 4
+    """The device or the file system refuses to read it."""
 
 
 class RegisterNode(Message, tag=64):
@@ -168,6 +181,47 @@ class ReportDisk(Message, tag=91):
     disk: int
     reason: str
     readable: bool = True
+
+
+class CheckFile(Message, tag=56):
+    """Over TCP: the bytes read at this place of a disk do not match their checksum; read the file there yourself.
+
+    Answered by `FileSound`, or `ReplicaLost` if the node finds the same: a reader's word alone drops nothing.
+    """
+
+    segment: SegmentName
+    offset: int
+
+
+class ReportLostFiles(Message, tag=57):
+    """These files of the disk are gone or wrong: drop their replicas. `rows`: (id, offset, a `Damage`) per file.
+
+    Said again until it is answered, which is when the drop is durable; a replica that the log does not hold at that
+    place is passed over, so saying it twice is harmless. Answered by `Done` with how many were dropped.
+    """
+
+    node: str
+    disk: int
+    rows: bytes
+
+
+class ListFiles(Message, tag=58):
+    """Which files does the log hold on this disk? Answered by `FileList`, a page at a time, the first at cursor 0."""
+
+    node: str
+    disk: int
+    cursor: int = 0
+
+
+class FileSound(Message, tag=142):
+    """The file holds what it should."""
+
+
+class FileList(Message, tag=143):
+    """`rows`: (id, offset, size in bytes) per file. `cursor` is where the next page begins, 0 after the last."""
+
+    rows: bytes
+    cursor: int
 
 
 class MountSegment(Message, tag=92):

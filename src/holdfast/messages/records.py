@@ -18,6 +18,8 @@ class Cause(enum.IntEnum):
     PUT_REVOKE = 4
     UNMOUNT_SEGMENT = 5
     UPSERT = 6
+    FILE_LOST = 7
+    """The file of its last replica was found gone or spoiled."""
 
 
 class LogStarted(Record, tag=1):

@@ -7,6 +7,7 @@ nothing is written to it once it is refused (I11). However it goes, the master i
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,12 @@ import structlog
 import xxhash
 
 from holdfast.effects import Operation, Sleep, Work
-from holdfast.errors import BadRequest, GrantRefused, HoldfastError
+from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost
 from holdfast.ids import GrantId, ObjectId, SegmentName
 from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
 from holdfast.node.disk_files import forget_unknown
-from holdfast.node.disk_store import DiskTrouble
 from holdfast.node.disk_tier import DiskTier
 from holdfast.node.pace import Pace
 
@@ -52,6 +52,9 @@ class Bytes(Protocol):
 
     def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
         """Fill the targets with bytes of another node."""
+
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        """Wrong bytes came from there. If it is a file of that node's disk, the node looks at it itself."""
 
 
 class Gate(Protocol):
@@ -122,30 +125,45 @@ class Copier:
             by_source.setdefault(item.source.name, []).append(item)
         done: list[tuple[Item, int]] = []
         for some in by_source.values():
-            targets, complete = self._filled(order, some)
-            for item, target in zip(some, targets, strict=True):
+            targets, came = self._filled(order, some)
+            for item, target, complete in zip(some, targets, came, strict=True):
                 digest = xxhash.xxh3_64_intdigest(target) or 1
                 # Without a checksum only a read without any error counts.
                 right = item.checksum == digest if item.checksum else complete
                 if not right:
                     log.warning("an object was not copied", source=str(item.source.name), bytes_came=complete)
+                    if complete:
+                        self._look_at_source(item)
                 elif self._kept(order, item, target, digest):
                     done.append((item, digest))
         return done
 
-    def _filled(self, order: CopyObjects, items: list[Item]) -> tuple[list[memoryview], bool]:
-        """The bytes of these objects, all of one source, where they belong; and whether all of them came."""
+    def _look_at_source(self, item: Item) -> None:
+        """Wrong bytes came from it. If that is a file's fault, its node finds out and reports it (I18)."""
+        name = item.source.name
+        disk = self._own_disk(name)
+        if disk is not None:
+            with contextlib.suppress(HoldfastError):  # It reports what it finds.
+                disk.check(item.source_offset)
+        elif not self.bytes.lends(name):
+            self.bytes.check_file(item.source.data_address, name, item.source_offset)
+
+    def _own_disk(self, name: SegmentName) -> DiskTier | None:
+        return self.disk if self.disk is not None and self.disk.is_mine(name) else None
+
+    def _filled(self, order: CopyObjects, items: list[Item]) -> tuple[list[memoryview], list[bool]]:
+        """The bytes of these objects, all of one source, where they belong; and which of them came."""
         source = items[0].source
-        disk = self.disk if self.disk is not None and self.disk.is_mine(source.name) else None
+        disk = self._own_disk(source.name)
         if order.to_disk and disk is None and self.bytes.lends(source.name):
             # Written from where it is.
-            return [self.bytes.range_of(source.name, item.source_offset, item.size) for item in items], True
+            here = [self.bytes.range_of(source.name, item.source_offset, item.size) for item in items]
+            return here, [True] * len(items)
         targets = [self._room(order, item) for item in items]
+        if disk is not None:
+            return targets, [_came(disk, item, target) for item, target in zip(items, targets, strict=True)]
         try:
-            if disk is not None:
-                for item, target in zip(items, targets, strict=True):
-                    disk.read_into(item.source_offset, target)
-            elif self.bytes.lends(source.name):
+            if self.bytes.lends(source.name):
                 for item, target in zip(items, targets, strict=True):
                     target[:] = self.bytes.range_of(source.name, item.source_offset, item.size)
             else:
@@ -153,8 +171,8 @@ class Copier:
                 self.bytes.fetch(source.data_address, wanted)
         except HoldfastError as error:
             log.warning("a source of copies fails", source=str(source.name), reason=str(error))
-            return targets, False
-        return targets, True
+            return targets, [False] * len(items)
+        return targets, [True] * len(items)
 
     def _room(self, order: CopyObjects, item: Item) -> memoryview:
         if order.to_disk:
@@ -168,9 +186,19 @@ class Copier:
             return False
         try:
             self.disk.write(item.oid, order.offset + item.offset, data, digest)
-        except DiskTrouble:  # It has said so itself.
+        except ReplicaLost:  # The disk is in trouble, and has said so itself; or the place is not ready for a file.
             return False
         return True
+
+
+def _came(disk: DiskTier, item: Item, target: memoryview) -> bool:
+    """Read one object from the node's own disk; one that is lost costs no other."""
+    try:
+        disk.read_into(item.source_offset, target)
+    except HoldfastError as error:
+        log.warning("an object cannot be read from the disk", offset=item.source_offset, reason=str(error))
+        return False
+    return True
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import structlog
 
-from holdfast.errors import BadRequest, HoldfastError, Stopping
+from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
+from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
 from holdfast.messages.shapes import Message
 from holdfast.node.disk_tier import DiskTier
 from holdfast.node.lent_memory import Lending
@@ -115,6 +115,8 @@ class DataSession:
             self._read(request_id, request)
         elif isinstance(request, WriteRange):
             self._write(request_id, request)
+        elif isinstance(request, CheckFile):
+            self._check_file(request_id, request)
         else:
             raise BadRequest(f"{type(request).__name__} is not served here; memory is passed by the Unix socket")
 
@@ -155,6 +157,18 @@ class DataSession:
                 return
             self._socket.sendall(b"".join([head, piece]) if head else piece)
             head = b""
+
+    def _check_file(self, request_id: int, request: CheckFile) -> None:
+        """A reader found wrong bytes. Only if the file itself is wrong is its replica given up."""
+        disk = self._lending.disk
+        answer: Message = FileSound()
+        try:
+            if disk is None or not disk.is_mine(request.segment):
+                raise UnknownSegment(f"this node has no disk {request.segment}; nothing was checked")
+            disk.check(request.offset)
+        except HoldfastError as error:
+            answer = failed(error)
+        self._socket.sendall(_framed(request_id, answer))
 
     def _write(self, request_id: int, request: WriteRange) -> None:
         target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)

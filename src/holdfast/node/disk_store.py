@@ -4,6 +4,10 @@ A file begins with a header that says which object of which history it is and wh
 synchronised to the platters: this is a cache, and a process that dies loses nothing that the kernel holds. A machine
 that dies may: the disk notes under which boot of the kernel it was written, and under another one every file's bytes
 are checked before it counts. A file that is torn, foreign or not in the log is deleted (I7, I18).
+
+Every read checks the file's length and header, and the bytes too where it reads a whole object of up to `CHUNK`. A file
+that fails is a `DamagedFile`, which costs that object; a directory that is not this disk any more is `DiskTrouble`,
+which costs none: a disk that was unmounted must not look like a disk whose files are all lost.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import os
 import struct
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +28,9 @@ import structlog
 import xxhash
 
 from holdfast.entropy import fresh_id
-from holdfast.errors import BadValue, HoldfastError, Refused, UnknownSegment
+from holdfast.errors import Refused, ReplicaLost, TryAgain, UnknownSegment
 from holdfast.ids import ObjectId
+from holdfast.messages.of_nodes import Damage
 
 HEADER = struct.Struct("<8sIIQQQQQQ")
 """magic, version, unused, log, object, offset, size, checksum of the bytes, checksum of what stands before"""
@@ -35,14 +40,20 @@ CHUNK = 1 << 20
 FOLDERS = 256
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """After these, what is there can still be read."""
+_OF_ONE_FILE = frozenset(
+    {errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG}
+)
+"""In reading, these cost the file."""
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""In reading, these say nothing of the file or the disk."""
+MOST_UNREADABLE = 16
+"""With more files than this that the device refuses to read, it is the device that is broken."""
 
 log = structlog.get_logger("holdfast.node")
 
 
-class DiskTrouble(HoldfastError):
+class DiskTrouble(ReplicaLost):
     """The disk did not do what it was told. `readable`: what it holds may still be read."""
-
-    code = "disk_trouble"
 
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(f"{what}: {error.strerror or error}")
@@ -56,10 +67,42 @@ class StoredFile:
     size_bytes: int
 
 
+class DamagedFile(ReplicaLost):
+    """One file is gone or wrong, and the rest of the disk is as good as before."""
+
+    def __init__(self, stored: StoredFile, damage: Damage, why: str) -> None:
+        super().__init__(f"the file at {stored.offset:,} cannot be used ({why}); ask the master for another replica")
+        self.stored = stored
+        self.damage = damage
+
+
 class Files:
-    """What the store asks of the operating system; a test may let it fail."""
+    """The store's view of the operating system; a test may let it fail, and the simulator keeps files in a dict."""
+
+    def is_in_place(self, directory: Path, lock: int) -> bool:
+        """Is this directory still the one whose lock file is open here?"""
+        try:
+            there, held = (directory / "lock").stat(), os.fstat(lock)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def replace(self, draft: Path, path: Path) -> None:
+        """Also if somebody has deleted the folder that it goes to."""
+        try:
+            draft.replace(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.replace(path)
+
+    def delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
 
     def write(self, path: Path, pieces: list[bytes | memoryview]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             for piece in pieces:
@@ -94,6 +137,7 @@ class DiskStore:
         self._stored: dict[int, StoredFile] = {}
         self._starts: list[int] = []
         self._locked: int | None = None
+        self._unreadable: set[int] = set()
 
     @classmethod
     def open(cls, directory: Path, kernel_boot: str, files: Files | None = None) -> DiskStore:
@@ -174,13 +218,14 @@ class DiskStore:
 
     def write(self, oid: ObjectId, offset: int, data: memoryview, checksum: int) -> None:
         """The object at this place; it takes the place of a file that was there."""
+        self.check_in_place()
         draft = self.directory / "drafts" / f"{offset:x}"
         try:
             self._files.write(draft, [self._header(oid, offset, len(data), checksum), data])
-            draft.replace(self._path(offset))
+            self._files.replace(draft, self._path(offset))
         except OSError as error:
             with contextlib.suppress(OSError):  # The first error says more.
-                draft.unlink(missing_ok=True)
+                self._files.delete(draft)
             raise DiskTrouble(f"an object could not be written to {self.directory}", error) from None
         with self._lock:
             if offset not in self._stored:
@@ -189,22 +234,90 @@ class DiskStore:
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Bytes at a place on the disk, which may be in the middle of an object."""
-        with self._lock:
-            at = bisect_right(self._starts, offset) - 1
-            stored = self._stored.get(self._starts[at]) if at >= 0 else None
+        stored = self._around(offset)
         if stored is None or offset + len(target) > stored.offset + stored.size_bytes:
             raise UnknownSegment(
                 f"the disk holds no object at {offset:,} (any more); ask the master where the bytes are"
             )
-        path = self._path(stored.offset)
+        whole = len(target) == stored.size_bytes and len(target) <= CHUNK
+        self._examined(stored, lambda: self._fill(stored, offset - stored.offset, target, whole))
+
+    def check(self, offset: int) -> None:
+        """Read the whole file of the object around this place: DamagedFile if it is not what it was."""
+        stored = self._around(offset)
+        if stored is None:
+            raise UnknownSegment(f"the disk holds no object at {offset:,} (any more); nothing was checked")
+        self._examined(stored, lambda: self._compare(stored))
+
+    def check_size(self, offset: int) -> None:
+        """As `check`, by a look at the file's length only."""
+        stored = self.at(offset)
+        if stored is not None:
+            self._examined(stored, lambda: self._measure(stored))
+
+    def at(self, offset: int) -> StoredFile | None:
+        """The object whose place begins here."""
+        with self._lock:
+            return self._stored.get(offset)
+
+    def _around(self, offset: int) -> StoredFile | None:
+        with self._lock:
+            at = bisect_right(self._starts, offset) - 1
+            return self._stored.get(self._starts[at]) if at >= 0 else None
+
+    def check_in_place(self) -> None:
+        """DiskTrouble if the directory is not this disk any more."""
+        if self._locked is not None and not self._files.is_in_place(self.directory, self._locked):
+            gone = OSError(errno.ENOENT, "it was unmounted, moved or replaced by another one")
+            raise DiskTrouble(f"the disk is not at {self.directory} any more", gone)
+
+    def _examined(self, stored: StoredFile, look: Callable[[], None]) -> None:
+        """Look at a file, and sort what goes wrong: of the file, of the whole disk, or of nobody."""
         try:
-            count = self._files.read(path, HEADER.size + offset - stored.offset, target)
-        except FileNotFoundError:
-            raise UnknownSegment(f"the file at {offset:,} is gone; ask the master where the bytes are") from None
+            look()
+            return
+        except FileNotFoundError as error:
+            damaged = DamagedFile(stored, Damage.MISSING, f"it is gone: {error.strerror}")
+        except DamagedFile as error:
+            damaged = error
         except OSError as error:
-            raise DiskTrouble(f"an object could not be read from {self.directory}", error) from None
-        if count != len(target):
-            raise BadValue(f"the file at {offset:,} is shorter than it was; its object cannot be read")
+            if error.errno in _PASSING:
+                raise TryAgain(f"an object cannot be read at the moment ({error.strerror}); ask again") from None
+            self._unreadable.add(stored.offset)
+            if error.errno not in _OF_ONE_FILE or len(self._unreadable) > MOST_UNREADABLE:
+                raise DiskTrouble(f"an object could not be read from {self.directory}", error) from None
+            damaged = DamagedFile(stored, Damage.UNREADABLE, str(error.strerror))
+        self.check_in_place()
+        if self.at(stored.offset) != stored:  # Deleted, or replaced, by this node itself meanwhile.
+            raise UnknownSegment("the object has left the disk; ask the master where the bytes are")
+        raise damaged
+
+    def _measure(self, stored: StoredFile) -> None:
+        found, wanted = self._files.size(self._path(stored.offset)), HEADER.size + stored.size_bytes
+        if found != wanted:
+            raise DamagedFile(stored, Damage.WRONG_SIZE, f"it has {found:,} bytes and not {wanted:,}")
+
+    def _checksum_of(self, stored: StoredFile) -> int:
+        """By the file's header, which must be the one that was written."""
+        self._measure(stored)
+        head = memoryview(bytearray(HEADER.size))
+        self._files.read(self._path(stored.offset), 0, head)
+        checksum = int(HEADER.unpack(head)[7])
+        if head != self._header(stored.oid, stored.offset, stored.size_bytes, checksum):
+            raise DamagedFile(stored, Damage.SPOILED, "its header is not the one that was written")
+        return checksum
+
+    def _fill(self, stored: StoredFile, start: int, target: memoryview, whole: bool) -> None:
+        checksum = self._checksum_of(stored)
+        if self._files.read(self._path(stored.offset), HEADER.size + start, target) != len(target):
+            raise DamagedFile(stored, Damage.WRONG_SIZE, "it became shorter while it was read")
+        if whole and checksum != (xxhash.xxh3_64_intdigest(target) or 1):
+            raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
+
+    def _compare(self, stored: StoredFile) -> None:
+        checksum = self._checksum_of(stored)
+        if checksum != (self._digest(self._path(stored.offset), stored.size_bytes) or 1):
+            raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
 
     def forget(self, oid: ObjectId, offset: int) -> bool:
         """Delete the file at this place, if it still is that object's."""
@@ -216,7 +329,7 @@ class DiskStore:
             self._starts.pop(bisect_right(self._starts, offset) - 1)
         # One that cannot be deleted is found again at the next start.
         with contextlib.suppress(OSError):
-            self._path(offset).unlink(missing_ok=True)
+            self._files.delete(self._path(offset))
         return True
 
     def _folder(self, number: int) -> Path:
@@ -234,7 +347,7 @@ class DiskStore:
             for path in sorted(self._folder(number).iterdir()):
                 stored = self._recognise(path, verify)
                 if stored is None:
-                    path.unlink(missing_ok=True)
+                    _delete_stray(path)
                 else:
                     self._stored[stored.offset] = stored
         self._starts = sorted(self._stored)
@@ -253,6 +366,8 @@ class DiskStore:
             if verify and checksum and checksum != (self._digest(path, size) or 1):
                 return None
         except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise  # Then nothing is known of the other files either, and none of them is deleted.
             log.warning("a file on the disk cannot be read and is left out", path=str(path), reason=str(error))
             return None
         return StoredFile(oid, offset, size)
@@ -269,3 +384,11 @@ class DiskStore:
             piece = room[: min(CHUNK, size - start)]
             self._files.read(path, HEADER.size + start, piece)
             yield piece
+
+
+def _delete_stray(path: Path) -> None:
+    """A file that is no object's. Anything else that somebody put there is left alone."""
+    try:
+        path.unlink(missing_ok=True)
+    except (IsADirectoryError, PermissionError) as error:
+        log.warning("this does not belong on the disk and is left alone", path=str(path), reason=str(error))

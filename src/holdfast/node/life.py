@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.effects import Call, LeaveMaster, Operation, Pause, Work
-from holdfast.errors import HoldfastError, MemoryVoid, Refused
+from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.messages import commands as c
@@ -218,7 +218,8 @@ class NodeLife:
     def _has_news(self) -> bool:
         if self._mounted is None:
             return self.is_stopping()
-        return self.is_stopping() or bool(self._to_clean) or self._report.has_news or self._report_is_due()
+        news = bool(self._to_clean) or self._report.has_news or self._report.lost_files.has_news
+        return self.is_stopping() or news or self._report_is_due()
 
     def _report_is_due(self) -> bool:
         """A master that was never told how the node fares is told at once."""
@@ -252,3 +253,19 @@ class NodeLife:
             usage = ReportUsage(mounted[0], boot, self._lender.figures(), *self._report.attendance())
             expect((yield Call(usage, began + CALL_SECONDS)), Done)
             self._reported_at, self._reported_under = began, mounted
+        yield from self._tell_lost_files()
+
+    def _tell_lost_files(self) -> Operation[None]:
+        """Last, so that a master that cannot take it now (it has not mounted the disk yet, or waits for its
+        predecessor's end) hears everything else."""
+        lost_files = self._report.lost_files
+        report = lost_files.report()
+        if report is None:
+            return
+        try:
+            expect((yield Call(report, now_seconds() + CALL_SECONDS)), Done)
+        except (Busy, UnknownNode) as error:
+            log.debug("lost files were not taken note of yet; they are reported again", reason=str(error))
+            yield Pause(AGAIN_SECONDS, self.is_stopping)
+        else:
+            lost_files.answered(report)

@@ -27,6 +27,7 @@ from holdfast.node.disk_tier import DiskTier
 from holdfast.node.host_capacity import available_memory, check_disk, memory_to_lend
 from holdfast.node.lent_memory import Lending, LentMemory, check_machine
 from holdfast.node.life import NodeCard, NodeLife
+from holdfast.node.lost_files import LostFiles
 from holdfast.node.orders import Orders
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
@@ -72,11 +73,11 @@ class Node:
         self._started = False
         masters = Masters(plan.address)
         self._lending = Lending()
+        self._report = Report()
         if not plan.force:
             check_machine(plan.size_bytes)
         if plan.disk is not None:
-            self._lending.disk = _open_disk(plan, plan.disk)
-        self._report = Report()
+            self._lending.disk = _open_disk(plan, plan.disk, self._report.lost_files)
         self._data = DataServer(
             plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self._supervisor
         )
@@ -166,6 +167,7 @@ class Node:
             "attached": self._attach.connections,
             "tcp_connections": self._data.connections,
             "copied_bytes": self._orders.copied_bytes,
+            "lost_files": self._report.lost_files.found.total(),
             **self._data.transfers().figures(),
         }
 
@@ -215,7 +217,7 @@ class Node:
         return joined(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
 
 
-def _open_disk(plan: NodePlan, directory: Path) -> DiskTier:
+def _open_disk(plan: NodePlan, directory: Path, lost: LostFiles) -> DiskTier:
     whole = plan.disk_size_bytes // LARGE_ALIGN * LARGE_ALIGN
     store = DiskStore.open(directory, this_host())
     try:
@@ -224,7 +226,7 @@ def _open_disk(plan: NodePlan, directory: Path) -> DiskTier:
     except BaseException:
         store.close()
         raise
-    return DiskTier(plan.name, store, whole)
+    return DiskTier(plan.name, store, whole, lost)
 
 
 def own_host_towards(address: str) -> str:

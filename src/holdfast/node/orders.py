@@ -24,6 +24,7 @@ from holdfast.node.lent_memory import Lending
 from holdfast.node.pace import Pace
 from holdfast.node.peer_bytes import PeerBytes
 from holdfast.node.performing import Commands
+from holdfast.node.scrub import Scrub
 from holdfast.supervisor import Supervisor
 
 log = structlog.get_logger("holdfast.node")
@@ -72,16 +73,21 @@ class Orders:
         commands.on("revoke_client", lambda body: data.refuse_client(c.decode_body(c.RevokeClient, body).client))
         commands.on("maintenance", lambda body: self._maintain(c.decode_body(c.Maintain, body)))
         commands.on("volume_update", lambda body: self._update_volume(c.decode_body(c.UpdateVolume, body)))
+        self._scrub = Scrub(self._disk, supervisor) if self._disk is not None else None
         if self._disk is not None:
             self._disk.on_trouble = self._say_trouble
 
     def start(self) -> None:
         self._memory_errands.start()
         self._disk_errands.start()
+        if self._scrub is not None:
+            self._scrub.start()
 
     def stop(self) -> None:
         self._memory_errands.stop()
         self._disk_errands.stop()
+        if self._scrub is not None:
+            self._scrub.stop()
         for peers in self._peers:
             peers.close()
 

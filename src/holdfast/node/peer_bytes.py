@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
+from holdfast.errors import HoldfastError
 from holdfast.ids import SegmentName
 from holdfast.instant import now_seconds
 from holdfast.node.lent_memory import Lending
@@ -39,6 +41,14 @@ class PeerBytes:
         finally:
             if not connection.closed:
                 self._keep(address, connection)
+
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        """Have another node look at a file of its disk itself, from which wrong bytes came."""
+        deadline = now_seconds() + STALLED_SECONDS
+        with contextlib.suppress(HoldfastError):  # It reports what it finds; here nothing depends on it.
+            connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+            with contextlib.closing(connection):
+                connection.check_file(name, offset, deadline)
 
     def _keep(self, address: str, connection: DataConnection) -> None:
         self._connections[address] = connection

@@ -1,4 +1,5 @@
-"""What the node has to tell the master: who writes, who writes no more, which grants are clean. Pure.
+"""What the node has to tell the master: who writes, who writes no more, which grants are clean, which files are lost.
+Pure.
 
 A dead writer and a clean grant are said in every report until one that said them was answered. A registration lists
 the live writers, and the master takes whoever is not listed to be gone (I11). A writer that gets its number while a
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from holdfast.errors import TryAgain
 from holdfast.ids import GrantId
 from holdfast.messages.of_nodes import ReportWriters
+from holdfast.node.lost_files import LostFiles
 
 AHEAD = 64
 MOST_SAID_AT_ONCE = 32_768
@@ -24,12 +26,16 @@ class Report:
 
     def __init__(self) -> None:
         self.rouse: Callable[[], None] = lambda: None
+        self.lost_files = LostFiles(self._rouse)
         self._lock = threading.Lock()
         self._next_writer = 1
         self._last_listed: int | None = None
         self._live: set[int] = set()
         self._gone: dict[int, None] = {}
         self._cleaned: dict[GrantId, None] = {}
+
+    def _rouse(self) -> None:
+        self.rouse()
 
     def writer_came(self) -> int:
         """A number for a new writer, never given out before."""

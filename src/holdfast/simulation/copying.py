@@ -81,6 +81,9 @@ class SimulatedCopies:
         for segment, offset, target in ranges:
             served.read(segment, offset, target)
 
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        """No node of these worlds has a disk."""
+
     def begin_copy(self, grant: GrantId) -> None:
         self.refused.check(grant)
 

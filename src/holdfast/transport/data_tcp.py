@@ -18,7 +18,7 @@ import xxhash
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, Unreachable, from_code
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import ReadRange, Sending, WriteRange, Written
+from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import host_and_port
@@ -111,6 +111,16 @@ class DataConnection:
             raise
         if refusal is not None:
             raise refusal
+
+    def check_file(self, segment: SegmentName, offset: int, deadline: float) -> None:
+        """Have the node read the file there itself; ReplicaLost if it is gone or wrong."""
+        try:
+            self._send(memoryview(frame(0, 0, encode(CheckFile(segment, offset)))), deadline)
+            reply = self._take_message(deadline)
+        except BaseException:
+            self.close()
+            raise
+        expect(reply, FileSound)
 
     def write(
         self,

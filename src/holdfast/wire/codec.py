@@ -54,6 +54,8 @@ REQUESTS: tuple[type[Message], ...] = (
     of_nodes.ReportFiles,
     of_nodes.ReportDisk,
     of_nodes.MountSegment,
+    of_nodes.ReportLostFiles,
+    of_nodes.ListFiles,
 )
 REPLIES: tuple[type[Message], ...] = (
     requests.Welcome,
@@ -78,18 +80,21 @@ REPLIES: tuple[type[Message], ...] = (
     of_sessions.EpochDiffers,
     of_nodes.DiskMounted,
     of_nodes.FilesForgotten,
+    of_nodes.FileList,
 )
 DATA_REQUESTS: tuple[type[Message], ...] = (
     of_nodes.AttachSegment,
     of_nodes.ReadRange,
     of_nodes.WriteRange,
     of_nodes.HearRevocations,
+    of_nodes.CheckFile,
 )
 DATA_REPLIES: tuple[type[Message], ...] = (
     of_nodes.Attached,
     of_nodes.Sending,
     of_nodes.Written,
     of_nodes.LeasesRevoked,
+    of_nodes.FileSound,
     requests.Failed,
 )
 

@@ -1,0 +1,185 @@
+"""I18: a replica whose file was found gone or spoiled is dropped by a record; its object goes if it was the last."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from holdfast.core import lost_files
+from holdfast.errors import BadRequest, Settling, UnknownNode
+from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
+from holdfast.messages.of_nodes import Damage
+from holdfast.messages.records import Cause, ObjectsRemoved, ReplicaDropped
+from tests.core.copying import Nodes, files, kinds
+from tests.core.test_disks import DISK, fill, with_disk
+from tests.core.world import World
+
+Row = tuple[int, int, int]
+
+
+def report(world: World, rows: list[Row], disk: int = DISK, node: str = "a") -> int:
+    packed = b"".join(struct.pack("<3Q", *row) for row in rows)
+    return world.ask(q.Done, n.ReportLostFiles(node, disk, packed)).count
+
+
+def listed(world: World, disk: int = DISK) -> list[Row]:
+    found: list[Row] = []
+    cursor = 0
+    while True:
+        page = world.ask(n.FileList, n.ListFiles("a", disk, cursor))
+        found += struct.iter_unpack("<3Q", page.rows)  # type: ignore[arg-type]
+        if not (cursor := page.cursor):
+            return found
+
+
+def on_disk_alone(world: World, nodes: Nodes) -> list[str]:
+    keys = [key for key in fill(world, nodes, 120) if kinds(world, key) == [("DISK", "a")]]
+    world.pass_time(2_000)
+    return keys
+
+
+def file_of(world: World, key: str) -> tuple[int, int]:
+    catalogue = world.state.catalogue
+    oid = catalogue.id_at[catalogue.by_key.slot_of(key)]
+    return next(row for row in files(world, DISK) if row[0] == oid)
+
+
+def test_an_object_whose_only_file_is_lost_is_gone_at_once_and_can_be_put_again() -> None:
+    world, nodes = with_disk()
+    key, other, *_ = on_disk_alone(world, nodes)
+    used = world.primary.used_on(world.state.disks()[0])
+    nodes.take()
+    row = file_of(world, key)
+    assert report(world, [(*row, Damage.MISSING)]) == 1
+    assert world.has(key, other) == [False, True]
+    assert world.locate(key)[0][0] == 0
+    assert "gone or spoiled" in world.ask(q.Explanations, q.Explain([key])).reasons[0][0]
+    assert world.primary.used_on(world.state.disks()[0]) < used, "its place is free"
+    assert world.primary.lost_files == {("a", Damage.MISSING): 1}
+    world.pass_time(1_000)
+    [told] = nodes.take("gc")
+    assert struct.pack("<2Q", *row) in told.body.rows, "what is left of the file is deleted"  # type: ignore[attr-defined]
+    assert world.put(key, size=700) == [True]
+    world.check()
+
+
+def test_an_object_that_is_in_memory_too_loses_the_file_alone() -> None:
+    world, nodes = with_disk()
+    key = on_disk_alone(world, nodes)[0]
+    for _ in range(2):
+        world.locate(key)
+        world.pass_time(500)
+    assert nodes.obey("bring_back") == 1
+    assert report(world, [(*file_of(world, key), Damage.SPOILED)]) == 1
+    assert kinds(world, key) == [("MEMORY", "a")]
+    world.check()
+
+
+def test_a_late_or_repeated_report_changes_nothing() -> None:
+    """Said again after a lost answer, under a later primary, or about a file that was deleted meanwhile."""
+    world, nodes = with_disk()
+    key, moved, *_ = on_disk_alone(world, nodes)
+    oid, offset = file_of(world, key)
+    elsewhere, place = file_of(world, moved)
+    assert report(world, [(elsewhere, place + 64, 1), (oid, place, 1), (oid + (1 << 50), offset, 1)]) == 0
+    assert report(world, [(oid, offset, 1), (oid, offset, 1)]) == 1
+    before = world.state.index
+    assert report(world, [(oid, offset, 1)]) == 0
+    assert world.state.index == before
+    assert world.put(key, size=700) == [True]
+    assert report(world, [(oid, offset, 1)]) == 0
+    assert world.has(key, moved) == [True, True]
+    assert world.primary.lost_files.total() == 1
+    world.check()
+
+
+def test_the_place_of_a_leased_file_is_kept_until_the_lease_has_ended() -> None:
+    """I2: another object's file must not be read there under the old lease."""
+    world, nodes = with_disk()
+    alone, both, *_ = on_disk_alone(world, nodes)
+    for _ in range(2):
+        world.locate(both)
+        world.pass_time(500)
+    nodes.obey("bring_back")
+    world.locate(alone, both)
+    rows = [(*file_of(world, alone), 1), (*file_of(world, both), 1)]
+    disk = world.state.disks()[0]
+    assert report(world, rows) == 2  # type: ignore[arg-type]
+    held = [entry for entry in world.state.quarantine.values() if entry.segment == disk.handle]
+    assert sorted(start for entry in held for start, _ in entry.pieces) == sorted(row[1] for row in rows)
+    assert world.has(alone, both) == [False, True]
+    world.pass_time(2_000)
+    assert not [entry for entry in world.state.quarantine.values() if entry.segment == disk.handle]
+    world.check()
+
+
+def test_what_is_logged_says_why() -> None:
+    world, nodes = with_disk()
+    key, both, *_ = on_disk_alone(world, nodes)
+    for _ in range(2):
+        world.locate(both)
+        world.pass_time(500)
+    nodes.obey("bring_back")
+    world.pass_time(2_000)
+    packed = b"".join(struct.pack("<3Q", *file_of(world, one), 2) for one in (key, both))
+    _, records = lost_files.report_lost_files(world.primary, n.ReportLostFiles("a", DISK, packed), 0, world.now)
+    dropped, removed = records
+    assert isinstance(dropped, ReplicaDropped)
+    assert isinstance(removed, ObjectsRemoved)
+    assert removed.cause is Cause.FILE_LOST
+
+
+def test_the_log_lists_every_file_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, nodes = with_disk()
+    on_disk_alone(world, nodes)
+    monkeypatch.setattr(lost_files, "VISIT_SLOTS", 7)
+    rows = listed(world)
+    assert sorted((oid, offset) for oid, offset, _ in rows) == sorted(files(world, DISK))
+    assert {size for _, _, size in rows} == {16_000}
+    assert len(rows) > 60
+
+
+def test_only_the_node_of_the_disk_is_heard_and_only_in_whole_rows() -> None:
+    world, nodes = with_disk()
+    key = on_disk_alone(world, nodes)[0]
+    row = (*file_of(world, key), int(Damage.MISSING))
+    world.node("b", boot=6, connection=101)
+    for node, disk in (("b", DISK), ("a", 1), ("x", DISK)):
+        with pytest.raises(UnknownNode):
+            report(world, [row], disk, node)
+    with pytest.raises(BadRequest):
+        report(world, [(row[0], row[1], 9)])
+    with pytest.raises(BadRequest):
+        world.ask(q.Done, n.ReportLostFiles("a", DISK, b"123"))
+    with pytest.raises(UnknownNode):
+        listed(world, 1)
+    assert world.ask(n.FileList, n.ListFiles("a", DISK, -5)).rows
+    assert world.ask(n.FileList, n.ListFiles("a", DISK, 1 << 60)) == n.FileList(b"", 0)
+    assert world.has(key) == [True]
+
+
+def test_nothing_is_dropped_while_an_earlier_primary_may_still_answer() -> None:
+    """It would show what this one has dropped already."""
+    world, nodes = with_disk()
+    key = on_disk_alone(world, nodes)[0]
+    world.engine.settled_at = world.now + 1_000
+    with pytest.raises(Settling):
+        report(world, [(*file_of(world, key), 1)])
+    assert world.has(key) == [True]
+    world.pass_time(1_000)
+    assert report(world, [(*file_of(world, key), 1)]) == 1
+
+
+def test_an_object_that_was_evicted_without_a_record_is_named_by_one_now() -> None:
+    """What a mask hides must not come back with a lost file under another primary (I7)."""
+    world, nodes = with_disk()
+    key = on_disk_alone(world, nodes)[0]
+    row = (*file_of(world, key), int(Damage.MISSING))
+    catalogue = world.state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    world.state.mask.add(catalogue, np.array([slot], np.intp))
+    assert report(world, [row]) == 1
+    assert catalogue.by_id.slot_of(row[0]) < 0

@@ -1,0 +1,273 @@
+"""Lost and spoiled files of a disk (I18): found by whoever looks, told until answered, at no other file's cost."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from holdfast.errors import ReplicaLost, UnknownSegment
+from holdfast.ids import MAX_BATCH, SegmentName
+from holdfast.instant import now_seconds
+from holdfast.messages import commands as c
+from holdfast.messages.of_nodes import AddReplicas, Damage, FileList, FilesForgotten, ListFiles, ReportLostFiles
+from holdfast.messages.shapes import Message
+from holdfast.node import disk_files
+from holdfast.node.disk_store import HEADER, DamagedFile, DiskStore, DiskTrouble
+from holdfast.node.disk_tier import DiskTier
+from holdfast.node.lost_files import MOST_UNSAID, LostFiles
+from holdfast.node.scrub import Scrub
+from holdfast.supervisor import Supervisor
+from holdfast.transport.data_tcp import DataConnection
+from tests.node.test_copying import MIB, Master, Served, nodes, order
+from tests.waiting import wait_until
+
+__all__ = ["nodes"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[DiskTier]:
+    store = DiskStore.open(tmp_path / "disk", "boot")
+    store.belongs_to(11)
+    tier = DiskTier("here", store, MIB)
+    yield tier
+    tier.close()
+
+
+def write(tier: DiskTier, oid: int, offset: int, data: bytes) -> Path:
+    tier.write(oid, offset, memoryview(data), xxhash.xxh3_64_intdigest(data) or 1)
+    tier.settled([offset])
+    return tier.store._path(offset)
+
+
+def read(tier: DiskTier, offset: int, size: int) -> bytes:
+    target = bytearray(size)
+    tier.read_into(offset, memoryview(target))
+    return bytes(target)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def lost(tier: DiskTier) -> list[tuple[int, ...]]:
+    report = tier.lost.report()
+    return list(struct.iter_unpack("<3Q", report.rows)) if report is not None else []
+
+
+DAMAGES: list[tuple[Callable[[Path], object], Damage]] = [
+    (Path.unlink, Damage.MISSING),
+    (lambda path: os.truncate(path, 100), Damage.WRONG_SIZE),
+    (lambda path: os.truncate(path, 0), Damage.WRONG_SIZE),
+    (lambda path: flip(path, HEADER.size + 500), Damage.SPOILED),
+    (lambda path: flip(path, 20), Damage.SPOILED),
+    (lambda path: (path.unlink(), path.mkdir()), Damage.WRONG_SIZE),
+]
+
+
+@pytest.mark.parametrize(("damage", "seen"), DAMAGES)
+def test_a_read_finds_what_is_wrong_and_has_it_reported_once(
+    disk: DiskTier, damage: Callable[[Path], object], seen: Damage
+) -> None:
+    path = write(disk, 5, 0, os.urandom(1_000))
+    write(disk, 6, 4_096, b"y" * 1_000)
+    damage(path)
+    for _ in range(3):
+        with pytest.raises(ReplicaLost):
+            read(disk, 0, 1_000)
+    assert lost(disk) == [(5, 0, seen)]
+    assert disk.trouble is None
+    assert read(disk, 4_096, 1_000) == b"y" * 1_000, "one bad file costs that file"
+
+
+def test_a_file_of_another_object_in_its_place_is_spoiled(disk: DiskTier) -> None:
+    path, other = write(disk, 5, 0, b"x" * 1_000), write(disk, 6, 4_096, b"y" * 1_000)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(ReplicaLost):
+        read(disk, 0, 1_000)
+    assert lost(disk) == [(5, 0, Damage.SPOILED)]
+
+
+def test_a_file_that_the_node_deleted_itself_is_not_lost(disk: DiskTier) -> None:
+    """The master had it forgotten; a late reader is told that it is not there, and nothing is reported."""
+    write(disk, 5, 0, b"x" * 1_000)
+    disk.store.forget(5, 0)
+    with pytest.raises(UnknownSegment) as caught:
+        read(disk, 0, 1_000)
+    assert not isinstance(caught.value, ReplicaLost)
+    assert not lost(disk)
+
+
+def test_a_directory_that_is_not_the_disk_any_more_is_trouble_and_loses_no_file(disk: DiskTier) -> None:
+    write(disk, 5, 0, b"x" * 1_000)
+    folder = disk.store.directory
+    folder.rename(folder.with_name("elsewhere"))
+    for mount_point in ("gone", "empty"):
+        if mount_point == "empty":
+            folder.mkdir()
+        with pytest.raises(DiskTrouble):
+            read(disk, 0, 1_000)
+        with pytest.raises(DiskTrouble):
+            disk.find_missing([(5, 0, 1_000)])
+        with pytest.raises(DiskTrouble):
+            disk.write(7, 8_192, memoryview(b"z"), 1)
+    assert not lost(disk)
+    assert disk.trouble is not None
+    assert not disk.trouble.readable
+    assert not any(folder.iterdir()), "nothing is written where another file system should be"
+
+
+def test_a_deleted_folder_is_made_again_by_the_next_write(disk: DiskTier) -> None:
+    path = write(disk, 5, 0, b"x" * 1_000)
+    path.unlink()
+    path.parent.rmdir()
+    with pytest.raises(ReplicaLost):
+        read(disk, 0, 1_000)
+    report = disk.lost.report()
+    assert report is not None
+    disk.lost.answered(report)
+    write(disk, 6, 0, b"y" * 1_000)
+    assert read(disk, 0, 1_000) == b"y" * 1_000
+
+
+def test_nothing_is_written_to_a_place_whose_loss_is_not_answered_yet(disk: DiskTier) -> None:
+    """Else the report, arriving late, would drop the new file."""
+    write(disk, 5, 0, b"x" * 1_000).unlink()
+    with pytest.raises(ReplicaLost):
+        read(disk, 0, 1_000)
+    with pytest.raises(ReplicaLost, match="nothing was written"):
+        disk.write(5, 0, memoryview(b"x" * 1_000), 1)
+    report = disk.lost.report()
+    assert report is not None
+    disk.lost.answered(report)
+    write(disk, 5, 0, b"x" * 1_000)
+    assert not lost(disk)
+
+
+def test_an_audit_compares_the_log_with_the_files(disk: DiskTier) -> None:
+    write(disk, 5, 0, b"x" * 1_000)
+    write(disk, 6, 4_096, b"y" * 1_000).unlink()
+    os.truncate(write(disk, 7, 8_192, b"z" * 1_000), 64)
+    disk.write(8, 12_288, memoryview(b"w"), 1)  # Not answered about yet.
+    held = [(5, 0, 1_000), (6, 4_096, 1_000), (7, 8_192, 1_000), (8, 12_288, 1), (9, 16_384, 5), (10, 0, 7)]
+    pages = {0: held[:3], 40: held[3:]}
+
+    def answer(message: Message) -> Message:
+        if not isinstance(message, ListFiles):
+            return FilesForgotten(b"")
+        rows = b"".join(struct.pack("<3Q", *row) for row in pages[message.cursor])
+        return FileList(rows, 0 if message.cursor else 40)
+
+    Master(answer=answer).run(disk_files.audit(disk))
+    assert lost(disk) == [
+        (6, 4_096, Damage.MISSING),
+        (7, 8_192, Damage.WRONG_SIZE),
+        (9, 16_384, Damage.MISSING),
+        (10, 0, Damage.MISSING),
+    ]
+
+
+def test_a_copy_from_the_disk_fails_for_the_lost_object_alone(nodes: tuple[Served, Served]) -> None:
+    here, _ = nodes
+    datas = [os.urandom(50_000) for _ in range(3)]
+    for number, data in enumerate(datas):
+        write(here.disk, 5 + number, number << 16, data)
+    here.disk.store._path(1 << 16).unlink()
+    on_disk = SegmentName("here", here.disk.store.disk, 0)
+    told = order(here.segment, MIB, here, [(5 + i, i << 16, data) for i, data in enumerate(datas)])
+    told.sources = [c.Source(9, on_disk, here.data.address)]
+    master = Master()
+    assert master.run(here.copier.carry_out(told)) == 2
+    [said] = master.said
+    assert isinstance(said, AddReplicas)
+    assert said.failed == struct.pack("<Q", 6)
+    assert lost(here.disk) == [(6, 1 << 16, Damage.MISSING)]
+
+
+def test_a_copy_that_finds_wrong_bytes_has_the_node_of_the_file_look_at_it(nodes: tuple[Served, Served]) -> None:
+    """Objects over a piece are not checked while they are sent: whoever copies them finds it."""
+    here, there = nodes
+    data = os.urandom(3 * MIB)
+    flip(write(here.disk, 5, 0, data), HEADER.size + 2 * MIB)
+    source = c.Source(9, SegmentName("here", here.disk.store.disk, 0), here.data.address)
+    for copier in (there, here):
+        told = order(copier.segment, 0, here, [(5, 0, data)])
+        told.sources = [source]
+        assert Master().run(copier.copier.carry_out(told)) == 0
+        assert lost(here.disk) == [(5, 0, Damage.SPOILED)]
+        report = here.disk.lost.report()
+        assert report is not None
+        here.disk.lost.answered(report)
+
+
+def test_a_readers_word_drops_nothing_that_the_node_finds_sound(nodes: tuple[Served, Served]) -> None:
+    here, _ = nodes
+    path = write(here.disk, 5, 0, os.urandom(1_000))
+    name = SegmentName("here", here.disk.store.disk, 0)
+    connection = DataConnection.open(here.data.address, now_seconds() + 10)
+    try:
+        connection.check_file(name, 0, now_seconds() + 10)
+        assert not lost(here.disk)
+        flip(path, HEADER.size + 1)
+        with pytest.raises(ReplicaLost):
+            connection.check_file(name, 0, now_seconds() + 10)
+        with pytest.raises(UnknownSegment):
+            connection.check_file(name, 9_000, now_seconds() + 10)
+        with pytest.raises(UnknownSegment):
+            connection.check_file(SegmentName("here", 1, 0), 0, now_seconds() + 10)
+    finally:
+        connection.close()
+    assert lost(here.disk) == [(5, 0, Damage.SPOILED)]
+
+
+def test_losses_are_bounded_and_said_until_answered() -> None:
+    """I17"""
+    roused: list[int] = []
+    losses = LostFiles(lambda: roused.append(1))
+    for oid in range(1, MOST_UNSAID + 10):
+        losses.add("here", 7, oid, oid * 64, Damage.MISSING, "gone")
+    assert losses.is_full
+    assert len(roused) == MOST_UNSAID
+    first = losses.report()
+    assert first is not None
+    assert losses.report() == first, "it is said again until it is answered"
+    losses.answered(first)
+    second = losses.report()
+    assert second is not None
+    assert len(second.rows) == 24 * (MOST_UNSAID - MAX_BATCH)
+    losses.answered(first)
+    assert losses.report() == second
+    losses.add("here", 8, 1, 64, Damage.MISSING, "gone")
+    assert losses.report() == ReportLostFiles("here", 8, struct.pack("<3Q", 1, 64, 1)), "another disk, other files"
+
+
+def test_the_scrub_finds_what_nobody_reads(disk: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.node.scrub.BETWEEN_PASSES_SECONDS", 0.01)
+    paths = [write(disk, 5 + i, i << 16, os.urandom(5_000)) for i in range(3)]
+    flip(paths[1], HEADER.size + 4_000)
+    scrub = Scrub(disk, Supervisor(), 1 << 30)
+    scrub.start()
+    try:
+        wait_until(lambda: lost(disk) == [(6, 1 << 16, Damage.SPOILED)], what="it is found")
+        paths[2].unlink()
+        wait_until(lambda: len(lost(disk)) == 2, what="the next pass finds the next one")
+    finally:
+        scrub.stop()
+
+
+def test_what_was_answered_and_is_still_read_is_said_again(disk: DiskTier) -> None:
+    write(disk, 5, 0, b"x" * 1_000).unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedFile):
+            read(disk, 0, 1_000)
+        report = disk.lost.report()
+        assert report is not None
+        disk.lost.answered(report)
+        assert disk.lost.report() is None
+    assert disk.lost.found[Damage.MISSING] == 2
