@@ -20,7 +20,7 @@ from holdfast.core.reads import list_keys, stat_of
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, Refused
 from holdfast.instant import now_ms
-from holdfast.master.engine import Answer
+from holdfast.master.engine import Answer, Engine
 from holdfast.master.renewing import RenewalFollower, RenewalWriter
 from holdfast.master.roles import Master
 from holdfast.master.session_view import node_info, session_facts, standing_of
@@ -218,6 +218,13 @@ def _fields(message: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(message)
 
 
+def _lost_files(engine: Engine | None) -> Metric:
+    lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
+    for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
+        lost.add_metric([node, damage.name.lower()], count)
+    return lost
+
+
 class Figures(Collector):
     """Read at each scrape, so that counting costs the hot path nothing but an addition."""
 
@@ -258,10 +265,7 @@ class Figures(Collector):
         yield CounterMetricFamily("holdfast_renewals", "Leases renewed that standbys were told of.", status.renewals)
         yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
         yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
-        lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
-        for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
-            lost.add_metric([node, damage.name.lower()], count)
-        yield lost
+        yield _lost_files(engine)
         asked = CounterMetricFamily("holdfast_requests", "Requests by verb.", labels=["verb"])
         for kind, count in list(server.requests.items()):
             asked.add_metric([kind.__name__], count)
