@@ -44,6 +44,7 @@ def main() -> int:
         nodes=options.nodes,
         clients=options.clients,
         leader_ttl_ms=options.leader_ttl_ms,
+        copies=options.copies or min(options.nodes, 2 if options.mix == "soak" else 1),
     )
     mix = dict.fromkeys(options.only, 1) or MIXES[options.mix]
     run = play(folder, plan, mix, options.seconds, options.every, random.Random(options.seed))
@@ -78,6 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--masters", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--copies", type=int, help="the fewest replicas of an object: 2 in the mix soak, 1 otherwise")
     parser.add_argument("--folder", type=Path, help="where logs and histories go; a temporary one if not given")
     parser.add_argument("--keep", action="store_true", help="keep them though nothing was wrong")
     parser.add_argument("--json", action="store_true")

@@ -64,7 +64,7 @@ def do(cache: Cache, step: Step) -> object:
                 key, value, replicas=step.replicas, upsert=step.verb == "upsert", hard_pin=step.pin == "hard"
             )
         case "put_many":
-            return cache.put_many(dict.fromkeys(step.keys, value_of(step.number, step.size)))
+            return cache.put_many(dict.fromkeys(step.keys, value_of(step.number, step.size)), replicas=step.replicas)
         case "get":
             return seen(cache.get(key, None))
         case "get_many":
@@ -91,7 +91,9 @@ async def do_async(cache: AsyncCache, step: Step) -> object:
                 key, value, replicas=step.replicas, upsert=step.verb == "upsert", hard_pin=step.pin == "hard"
             )
         case "put_many":
-            return await cache.put_many(dict.fromkeys(step.keys, value_of(step.number, step.size)))
+            return await cache.put_many(
+                dict.fromkeys(step.keys, value_of(step.number, step.size)), replicas=step.replicas
+            )
         case "get":
             return seen(await cache.get(key, None))
         case "get_many":
@@ -170,7 +172,7 @@ def main() -> None:
     parser.add_argument("--client", type=int, required=True)
     parser.add_argument("--life", type=int, default=0)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--copies", type=int, nargs=2, default=(1, 1), metavar=("FEWEST", "MOST"))
     parser.add_argument("--lease-ms", type=int, required=True)
     parser.add_argument("--timeout", type=float, default=15.0)
     parser.add_argument("--pause", type=float, default=0.01)
@@ -179,7 +181,7 @@ def main() -> None:
     options = parser.parse_args()
     history = HistoryFile(options.history)
     witness = Witness(history, options.lease_ms * 1_000_000)
-    workload = Workload(options.client, options.life, options.seed, options.replicas)
+    workload = Workload(options.client, options.life, options.seed, tuple(options.copies))
     if options.asyncio:
         asyncio.run(work_async(options, witness, workload))
     else:

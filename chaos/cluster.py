@@ -32,6 +32,8 @@ class Plan:
     leader_ttl_ms: int = 1_500
     lease_ttl_ms: int = 2_000
     node_size: str = "96MiB"
+    copies: int = 1
+    """The fewest that a put asks for."""
     disks: bool = True
     pause_s: float = 0.01
     """Of a client between two calls."""
@@ -153,7 +155,7 @@ class ChaosCluster(Cluster):
         self.network.add(name)
         plan = self.plan
         flags = ["--seed", str(plan.seed), "--lease-ms", str(plan.lease_ttl_ms), "--pause", str(plan.pause_s)]
-        flags += ["--replicas", str(min(2, plan.nodes))]
+        flags += ["--copies", str(plan.copies), str(max(plan.copies, min(2, plan.nodes)))]
         flags += ["--address", self.etcd_url if number % 4 == 3 else self.address]
         flags += ["--asyncio"] if number % 2 else []
         flags += ["--shared"] if number % 4 in (0, 3) else []

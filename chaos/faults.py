@@ -252,7 +252,8 @@ FAULTS: dict[str, Strike] = {
 
 MIXES: dict[str, dict[str, int]] = {
     "all": dict.fromkeys(FAULTS, 1),
-    # Deaths of processes, as they come in operation: most of them of the primary.
+    # Deaths and pauses of processes, as they come in operation, most of them of the primary; with two copies of every
+    # object, as whoever needs an answer while a node is away would have it.
     "soak": {
         "primary killed": 5,
         "standby killed": 2,

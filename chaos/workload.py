@@ -45,15 +45,16 @@ class Step:
 
 
 class Workload:
-    def __init__(self, client: int, life: int, seed: int, replicas: int) -> None:
-        """`life` counts how often this client was started: a number is never used twice."""
+    def __init__(self, client: int, life: int, seed: int, copies: tuple[int, int]) -> None:
+        """`life` counts how often this client was started: a number is never used twice. `copies`: the fewest and the
+        most replicas that a put asks for."""
         assert client < SPREAD
         self._random = random.Random(f"{seed} {client} {life}")
         self._client = client
         self._prefix = f"own/{client}/{life}"
         self._first = (client << 48) | (life << 36)
         self._count = 0
-        self._replicas = replicas
+        self._fewest, self._most = copies
         self._own: list[str] = []
 
     def next(self, now_s: float) -> Step:
@@ -63,13 +64,13 @@ class Workload:
         verb = draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         own = draw.random() < 0.5
         if verb == "upsert" or (verb == "put" and not own):
-            return Step(verb, number, (self._shared(now_s),), self._size(), draw.randint(1, self._replicas))
+            return Step(verb, number, (self._shared(now_s),), self._size(), draw.randint(self._fewest, self._most))
         if verb == "put":
             return self._put_own(number)
         if verb == "put_many":
             keys = tuple(f"{self._prefix}/{self._count}/{i}" for i in range(draw.randint(2, 6)))
             self._remember(*keys)
-            return Step(verb, number, keys, self._size())
+            return Step(verb, number, keys, self._size(), self._fewest)
         if verb == "force_remove" and own and self._own and self._count % 4 == 0:
             return Step(verb, number, (self._own.pop(draw.randrange(len(self._own))),))
         if verb in ("remove", "force_remove"):
@@ -83,7 +84,7 @@ class Workload:
         self._remember(key)
         size = self._size() + (LARGE if self._count % LARGE_EVERY == 0 else 0)
         pinned = self._count % 5 == 0
-        return Step("put", number, (key,), size, self._replicas if pinned else 1, "hard" if pinned else "")
+        return Step("put", number, (key,), size, self._most if pinned else self._fewest, "hard" if pinned else "")
 
     def _remember(self, *keys: str) -> None:
         self._own += keys
