@@ -115,6 +115,7 @@ def test_a_forked_child_leaves_the_listening_to_its_parent(master: FakeMaster, n
         if child == 0:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+        assert cache._core.leases.by_key
         node.attach.revoke(packed(master.objects["key"][0]))
         wait_until(lambda: not cache._core.leases.by_key)
 

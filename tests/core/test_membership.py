@@ -118,9 +118,13 @@ def test_several_segments_of_one_node_hold_one_replica_of_an_object(world: World
     [("", [64]), ("n" * 129, [64]), ("a/b", [64]), ("x", []), ("x", [0]), ("x", [65]), ("x", [1 << 50])],
 )
 def test_a_senseless_offer_is_refused(world: World, name: str, sizes: list[int]) -> None:
-    with pytest.raises(errors.BadRequest):
+    if name in ("x", "a/b"):  # A session may be called so, memory not.
         world.open(name, 9, connection=102)
-        world.offer(9, 9, sizes)
+        with pytest.raises(errors.BadRequest):
+            world.offer(9, 9, sizes)
+    else:
+        with pytest.raises(errors.BadRequest):
+            world.open(name, 9, connection=102)
 
 
 def test_a_reply_is_no_request(world: World) -> None:

@@ -21,6 +21,7 @@ from holdfast.replication.pending import PendingLog
 from tests.contract.stories import soon
 
 ROUNDS = 20
+HOUR_MS = 3_600_000.0
 
 
 class SlowTerm:
@@ -91,8 +92,10 @@ async def test_those_who_come_back_share_the_next_batch_with_those_who_waited(wo
 async def test_nobody_who_does_not_come_back_is_waited_for_longer_than_a_moment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I10."""
+    """I10. Half of an append's time would be half an hour."""
     monkeypatch.setattr(log_writer, "GATHER_SECONDS", 0.002)
+    await soon(asyncio.gather(*(world.put() for _ in range(8))))
+    world.writer.append_ms = HOUR_MS
     await soon(asyncio.gather(*(world.put() for _ in range(8))))
     await soon(world.put())
 
@@ -119,9 +122,11 @@ def waits(gathering: Coroutine[object, None, None]) -> bool:
     return True
 
 
-async def test_the_end_of_writing_waits_for_nobody(world: World) -> None:
+async def test_the_end_of_writing_waits_for_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "GATHER_SECONDS", HOUR_MS / 1000)
+    world.writer.append_ms = HOUR_MS
     await soon(asyncio.gather(*(world.put() for _ in range(8))))
-    # It waits for eight now.
+    # It waits for eight now, and would for half an hour.
     world.writer.finish()
     await soon(world.task)
 

@@ -94,7 +94,9 @@ def test_faults_are_placed_behind_events_of_whom_they_befall() -> None:
 @pytest.mark.parametrize("name", SHORT_SCRIPTS)
 def test_a_short_script_holds_with_a_fault_at_some_moments(name: str) -> None:
     """`exhaust` takes all of them."""
-    for script in exhausted(SHORT_SCRIPTS[name], every=97):
+    scripts = list(exhausted(SHORT_SCRIPTS[name], every=97))
+    assert len(scripts) > 5
+    for script in scripts:
         found = run(script)
         assert found.violation is None, f"{found.violation}: {script.faults}"
 
