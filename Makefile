@@ -74,7 +74,7 @@ sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt plant
 
 chaos: apt $(STAMP) ## real processes under faults for SECONDS=600 (SEED=, EVERY=8, MIX=all|soak, LEADER_TTL_MS=1500)
 	@$(BIN)/python -m chaos --seconds $(SECONDS) --every $(EVERY) --mix $(MIX) --leader-ttl-ms $(LEADER_TTL_MS) \
-		$(if $(SEED),--seed $(SEED))
+		$(if $(SEED),--seed $(SEED)) || [ $$? = 77 ]
 
 # Whatever fails only on a busy machine fails here: two loops per core compete with the tests.
 stress: apt $(STAMP) ## the end-to-end, failover and chaos tests TIMES=10 times on a busy machine

@@ -1,7 +1,7 @@
 """`python -m chaos [--seconds 600] [--seed N] [--mix all] [--every 8] [--json]`: a cluster under faults, and a verdict.
 
-Exit code 0: nothing was lost and nothing was wrong; 1: something was, and the logs of all processes are kept; 2: it
-could not be run here.
+Exit code 0: nothing was lost and nothing was wrong; 1: something was, and the logs of all processes are kept; 77:
+it cannot be run here, and says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from chaos.cluster import Plan
 from chaos.faults import FAULTS, MIXES
-from chaos.namespaces import inside, prepare, run_inside, why_not
+from chaos.namespaces import SKIPPED, inside, prepare, run_inside, why_not
 from chaos.report import text_of
 from chaos.run import play
 from chaos.verdict import Verdict, judge
@@ -31,7 +31,7 @@ def main() -> int:
         reason = why_not()
         if reason:
             print(f"skipped: {reason}", file=sys.stderr)
-            return 2
+            return SKIPPED
         if options.seed is None:
             sys.orig_argv += ["--seed", str(secrets.randbelow(1_000_000))]
         return run_inside()

@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 
 INSIDE = "HOLDFAST_CHAOS_INSIDE"
+SKIPPED = 77
+"""The exit code where it cannot be run, as test suites elsewhere have it."""
 HOSTS = Path("/run/netns")
 NET = "10.99"
 ROUTER = f"{NET}.255.254"

@@ -38,11 +38,12 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
             _strike(cluster, mix, seconds, every_s, draw, faults, defects)
             time.sleep(CALM_S)
             ended = time.monotonic_ns()
-            _say(began, "healing, then reading everything")
+            _say(began, "all is healed")
             cluster.revive()
             time.sleep(CALM_S)
             defects += [problem for client in cluster.clients if (problem := client.finish())]
             cluster.settle()
+            _say(began, "every key is read")
             with cluster.connect(shared_memory=False) as cache:
                 judged, unreadable = read_all(cache, histories(folder))
             defects += _compare(cluster, log)
@@ -52,6 +53,7 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
         except AssertionError as error:
             ended = time.monotonic_ns()
             defects.append(f"the cluster did not come back: {error}")
+    _say(began, "what clients saw is judged")
     log.check()
     if log.failure:
         defects.append(f"the log could not be followed: {log.failure}")
