@@ -230,11 +230,12 @@ def _shared_room(
         return reserved
     try:
         wanted = _SIZE.pack(core.limits.shared_grant_bytes)
-        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, deadline)
+        least = lay_out(sizes)[1]
+        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, deadline, least)
         # Reserved before anyone else can fill it up.
         return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
     except TooLarge:
-        # Segments smaller than a shared grant: then each put has its own.
+        # Segments smaller than a shared grant, at a master that gives no shorter ones: each put has its own.
         return None
     finally:
         core.grants.asked(kind)
@@ -246,20 +247,37 @@ def _put_in_own_grant(
     """Which of those whose keys were not taken were stored, a byte each."""
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
+    least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
+    rest: Piece | None = None
     # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
     try:
-        taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline)
+        taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline, least)
         if grant is None:
             return b""
         if any(taken):
             free = [index for index, is_taken in enumerate(taken) if not is_taken]
             piece = Piece([piece.keys[index] for index in free], [piece.values[index] for index in free])
-        offsets, end = lay_out(piece.sizes)
-        if end > grant.length:
-            raise BadRequest(f"the master granted {grant.length:,} bytes where {end:,} are needed; nothing was stored")
-        return (yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline))
+        piece, rest = _split_to_fit(piece, grant.length)
+        offsets, _ = lay_out(piece.sizes)
+        stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
     finally:
         core.grants.done_with(grant_id, core.clock())
+    if rest is None:
+        return stored
+    return stored + (yield from _put_in_own_grant(core, rest, options, in_a_row, deadline))
+
+
+def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:
+    """As many of the first objects as a grant of this length holds, and the others."""
+    count = len(piece.keys)
+    while lay_out(piece.sizes[:count])[1] > length:
+        count -= max(1, count // 16)
+        if count <= 0:
+            needed = lay_out(piece.sizes[:1])[1]
+            raise BadRequest(f"the master granted {length:,} bytes where {needed:,} are needed; nothing was stored")
+    if count == len(piece.keys):
+        return piece, None
+    return Piece(piece.keys[:count], piece.values[:count]), Piece(piece.keys[count:], piece.values[count:])
 
 
 def take_grant(
@@ -270,15 +288,16 @@ def take_grant(
     options: PutOptions,
     kind: Kind | None,
     deadline: float,
+    least: int = 0,
 ) -> Operation[tuple[bytes, Grant | None]]:
-    """(which keys are taken, the grant). No grant: every key is taken."""
+    """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
     yield from ready_to_write(core, deadline)
     wanted = sum(map(extent_of, struct.unpack(f"<{len(sizes) // 8}Q", sizes))) * options.replicas
     core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
     finished = core.grants.take_finished()
     attached = core.bytes.attachments()
     message = GrantRanges(
-        grant_id, sizes, keys, options.replicas, list(options.prefer), attached, options.upsert, finished
+        grant_id, sizes, keys, options.replicas, list(options.prefer), attached, options.upsert, finished, least
     )
     try:
         granted, sent_at = yield from ask_timed(core, message, Granted, deadline)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.core.reserve import UNIT_BITS, UNIT_MASK, Column, Reserve, joined, ranges_in_units
+from holdfast.core.reserve import UNIT_BITS, UNIT_MASK, Column, Ranges, Reserve, joined, ranges_in_units
 from holdfast.ids import LARGE_ALIGN, SMALL_ALIGN
 
 _PAGE_MASK = LARGE_ALIGN // SMALL_ALIGN - 1
@@ -121,6 +121,23 @@ class Allocator:
         self.free_bytes -= size
         return start << UNIT_BITS
 
+    def alloc_at(self, block: int, offset: int, size: int) -> None:
+        """[offset, offset + size) is used from now on. It lies in the free block that begins at `block`; ValueError,
+        and nothing changed, if there is none or it is shorter."""
+        start, first, end = block >> UNIT_BITS, offset >> UNIT_BITS, (offset + size) >> UNIT_BITS
+        if start not in self._size_at and (number := self._reserve.beginning_at(start)) is not None:
+            self._fetch((number,))
+        units = self._size_at.get(start, 0)
+        if not start <= first < end <= start + units or (block | offset | size) & UNIT_MASK:
+            raise ValueError(f"[{offset}, {offset + size}) is not in a free block that begins at {block}")
+        self._withdraw(start, units)
+        del self._size_at[start], self._start_of[start + units]
+        if start < first:
+            self._add(start, first - start)
+        if end < start + units:
+            self._add(end, start + units - end)
+        self.free_bytes -= size
+
     def free(self, offset: int, size: int) -> None:
         """[offset, offset + size), all or part of what was allocated, is free again.
 
@@ -180,6 +197,14 @@ class Allocator:
         waiting = ((start, end - start) for start, end in zip(starts, ends, strict=True))
         blocks = sorted([*self._size_at.items(), *waiting])
         return [(start << UNIT_BITS, units << UNIT_BITS) for start, units in blocks]
+
+    def free_columns(self) -> Ranges:
+        """Where the free blocks begin and end, in bytes and in no order."""
+        starts, ends = self._reserve.ranges()
+        in_dicts = np.fromiter(self._size_at, np.int64, len(self._size_at))
+        sizes = np.fromiter(self._size_at.values(), np.int64, len(self._size_at))
+        starts, ends = np.append(starts, in_dicts), np.append(ends, in_dicts + sizes)
+        return starts << UNIT_BITS, ends << UNIT_BITS
 
     def check(self) -> None:
         """AssertionError unless free space is described consistently: blocks apart, found rightly, summing up (I9)."""

@@ -43,7 +43,7 @@ def victims(
     """
     catalogue = state.catalogue
     top = catalogue.top
-    _let_soft_pins_end(state, now)
+    let_soft_pins_end(state, now)
     # One comparison tells live, unpinned and in memory apart from everything else.
     concerned = LIVE | MASKED | HARD_PIN | SOFT_PIN | ON_DISK | COPYING
     unleased = catalogue.lease_until[:top] <= now - grace_ms
@@ -79,7 +79,7 @@ def _bytes_of(state: State, slots: Slots) -> int:
     return int(_sizes_of(state, slots).sum())
 
 
-def _let_soft_pins_end(state: State, now: Instant) -> None:
+def let_soft_pins_end(state: State, now: Instant) -> None:
     """A soft pin lasts for its time from the put or the last use, whichever is later; then it is none."""
     catalogue = state.catalogue
     used = now - state.soft_pin_ttl_ms
@@ -109,7 +109,7 @@ def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
     freed = ranges_of(state, slots)
     state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
     primary.evicted += len(slots)
-    primary.reclaim(freed)
+    primary.reclaim(primary.unclaimed(freed))
     return records
 
 
@@ -146,18 +146,6 @@ def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
     if used <= rules.high_watermark * capacity:
         return 0
     return used - int((rules.high_watermark - rules.eviction_margin) * capacity)
-
-
-def make_room(primary: Primary, need_bytes: int, now: Instant) -> tuple[int, list[Record]]:
-    """What to evict for an allocation that failed: at least the margin, so that the next ones find room too.
-
-    How many went, and the record of it, if evictions are logged.
-    """
-    if primary.unlent_bytes >= need_bytes:
-        return 0, []  # Enough is about to come free; if it lies badly, there is more to evict then.
-    margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
-    slots = spared(primary, max(need_bytes, margin), now)
-    return len(slots), let_go(primary, slots, now)
 
 
 def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.core.primary import Primary
 from holdfast.core.state import Segment
 from holdfast.errors import BadValue, NoRoom, TooLarge
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, SegmentHandle
 from holdfast.instant import Instant
+
+SHARED_PARTS = 128
+BATCH_PARTS = 8
+"""A grant is not made shorter than this part of what was asked for, unless there is no other way to serve the put."""
+
+
+class Room(NamedTuple):
+    length: int
+    places: list[tuple[SegmentHandle, int]]
+
+
+class Wanted(NamedTuple):
+    """What a grant asks for: `length` bytes, `least` if that is easier."""
+
+    length: int
+    least: int
+    replicas: int
+    prefer: list[str]
+    will_fill: bool
+    """False: a grant for puts to come, which may never do so."""
+
+    @property
+    def floor(self) -> int:
+        """Shorter grants than this are a last resort: each costs its writer a round trip."""
+        return max(self.least, rounded(self.length // (BATCH_PARTS if self.will_fill else SHARED_PARTS)))
+
+
+def rounded(length: int) -> int:
+    """Down to what can be granted."""
+    align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
+    return length // align * align
 
 
 def place(
@@ -27,6 +60,26 @@ def place(
                 return placed
     for handle, offset in placed:
         primary.allocators[handle].free(offset, length)
+    return None
+
+
+def place_most(primary: Primary, wanted: Wanted, least: int, now: Instant) -> Room | None:
+    """The longest piece that is free on each of as many nodes, up to what is wanted; None if that is less than
+    `least`."""
+    places = place(primary, wanted.length, wanted.replicas, wanted.prefer, now)
+    if places is not None or least == wanted.length:
+        return Room(wanted.length, places) if places is not None else None
+    free: dict[str, int] = {}
+    for segment in in_order(primary, [], now):
+        longest = primary.allocators[segment.handle].largest_free
+        free[segment.name.node] = max(longest, free.get(segment.name.node, 0))
+    length = rounded(min(wanted.length, sorted(free.values())[-wanted.replicas]))
+    # A piece that begins off a page holds up to a page less.
+    for shorter in dict.fromkeys((length, rounded(length - LARGE_ALIGN))):
+        if shorter >= least:
+            places = place(primary, shorter, wanted.replicas, wanted.prefer, now)
+            if places is not None:
+                return Room(shorter, places)
     return None
 
 

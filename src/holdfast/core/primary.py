@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.core.allocator import Allocator
-from holdfast.core.apply import Freed, apply, unpack_ids
+from holdfast.core.apply import Freed, apply, bytes_of, unpack_ids
 from holdfast.core.apply_replicas import unpack_places
-from holdfast.core.catalogue import DISK
+from holdfast.core.catalogue import DISK, Slots
+from holdfast.core.claims import Claim
 from holdfast.core.copy_book import CopyBook
 from holdfast.core.grants import Grant
 from holdfast.core.lessees import Lessees
@@ -85,8 +86,19 @@ class Primary:
         self.members: dict[str, Member] = {}
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
+        self.unlent: dict[int, Freed] = {}
+        """Freed by records that are not durable yet, and so about to be lent again: by a number of its own."""
         self.unlent_bytes = 0
-        """Freed by records that are not durable yet, and so about to be lent again."""
+        self._next_unlent = 0
+        self.claims: dict[GrantId, Claim] = {}
+        self.given_up: list[Freed] = []
+        """Of claims that have ended: to be lent again once all records so far are durable."""
+        self.coming_length = 0
+        """A piece as long as this is known to be free as soon as the next records are durable."""
+        self.in_vain: tuple[Instant, Instant, int, int, int] = (0, 0, 0, NEVER, 0)
+        """The last choice without a window: (not to be made again before, when, at which index, length, replicas)"""
+        self.remembered_order: dict[SegmentHandle, Slots] = {}
+        """The objects of a segment in the order of their offsets, as it was: only to sort them faster."""
         self.evicted = 0
         """Objects, since this primary began."""
         self.urgent = False
@@ -112,9 +124,10 @@ class Primary:
         held_until = self._longest_lease(record)
         self.copies.note_files(state, record)
         self.copies.hint_readers(state, record)
-        freed = apply(state, record, now)
+        freed = self.unclaimed(apply(state, record, now))
         match record:
             case RangesGranted():
+                self.claims.pop(record.grant, None)
                 self.note_grant(record.grant, now)
             case GrantEnded():
                 self._forget_grant(record.grant)
@@ -151,6 +164,34 @@ class Primary:
                 self.release_at[entry] = held_until
             elif not held.writer:
                 self._ask_to_clean(self.state.segments[held.segment], held.grant)
+
+    def unclaimed(self, freed: Freed) -> Freed:
+        """What of these ranges is not being emptied for a grant; the rest is kept for that."""
+        for claim in self.claims.values():
+            if not freed:
+                break
+            inside, freed = claim.split(freed)
+            claim.pieces += inside
+        return freed
+
+    def give_up(self, grant: GrantId) -> None:
+        """Nobody waits for what is emptied for this grant, or it cannot be emptied any more."""
+        claim = self.claims.pop(grant, None)
+        if claim is not None and claim.pieces:
+            self.given_up.append(claim.freed())
+
+    def withhold(self, freed: Freed) -> int:
+        """These ranges are free once a record is durable; the number to `release` them by then."""
+        self._next_unlent += 1
+        self.unlent[self._next_unlent] = freed
+        self.unlent_bytes += bytes_of(freed)
+        return self._next_unlent
+
+    def release(self, number: int) -> Freed:
+        freed = self.unlent.pop(number)
+        self.coming_length = 0
+        self.unlent_bytes -= bytes_of(freed)
+        return freed
 
     def reclaim(self, freed: Freed) -> None:
         for handle, offsets, lengths in freed:
@@ -190,6 +231,7 @@ class Primary:
 
     def _forget_segment(self, handle: SegmentHandle) -> None:
         del self.allocators[handle]
+        self.remembered_order.pop(handle, None)
         for grant in [g for g in self.grant_deadline if g not in self.state.grants]:
             self._forget_grant(grant)
         for entry in [e for e in self.release_at if e not in self.state.quarantine]:

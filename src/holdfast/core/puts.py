@@ -15,12 +15,12 @@ from holdfast.core import narrow
 from holdfast.core.apply import pack_ids, runs_of
 from holdfast.core.catalogue import aligns_of, extents_of
 from holdfast.core.checks import check_keys, check_rows, check_sizes, unpack_words
-from holdfast.core.eviction import make_room
 from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
-from holdfast.core.placement import available_nodes, check_possible, place
+from holdfast.core.placement import Room, Wanted, available_nodes, check_possible, place, place_most, rounded
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.reads import readable_slots
+from holdfast.core.room import lengths_to_try, make_room
 from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
 from holdfast.ids import (
@@ -57,25 +57,49 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     records = _finish(primary, request.finished, client, settled=True)
     if not sizes:
         return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
-    length = sum(map(extent_of, sizes))
+    wanted = _wanted(primary, request, sizes)
     known = state.grants.get(request.grant)
     if known is not None:
-        if known.length < length:
+        if known.length < wanted.least:
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
         return _granted(primary, known.id, known.length, list(known.ranges), taken), records
-    check_possible(primary, length, extent_of(max(sizes)), request.replicas, now)
-    if beyond := _beyond_window(primary, client, length * request.replicas, request.finished):
+    check_possible(
+        primary, wanted.least, extent_of(max(sizes)) if request.keys else wanted.least, request.replicas, now
+    )
+    if beyond := _beyond_window(primary, client, wanted.length * request.replicas, request.finished):
         raise WindowFull(beyond)
-    places = place(primary, length, request.replicas, request.prefer, now)
-    while places is None:
-        if available_nodes(primary, now) < request.replicas:
-            return PARKED, records  # It waits for nodes to come back; evicting would help nobody.
-        gone, evictions = make_room(primary, length * request.replicas, now)
-        if evictions or not gone:
-            return PARKED, [*records, *evictions]  # It waits for that record to be durable, or for a lease to end.
-        places = place(primary, length, request.replicas, request.prefer, now)
-    granted, record = _give(primary, request, length, places, taken)
-    return granted, [*records, record]
+    room, evictions = _room(primary, request, wanted, now)
+    if room is None:
+        # It waits for leases to end, nodes to come back or records to be durable; or the next step empties more.
+        return PARKED, [*records, *evictions]
+    granted, record = _give(primary, request, room.length, room.places, taken)
+    return granted, [*records, *evictions, record]
+
+
+def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...]) -> Wanted:
+    """What must be found room for. Where less will do, no more than a segment can hold is asked for."""
+    length = sum(map(extent_of, sizes))
+    least = length
+    if request.least_bytes > 0:
+        limit = max((segment.usable_bytes for segment in primary.state.memory_segments()), default=length)
+        least = min(length, max(extent_of(request.least_bytes), extent_of(max(sizes)) if request.keys else 0))
+        length = max(least, min(length, rounded(limit)))
+    return Wanted(length, least, request.replicas, request.prefer, bool(request.keys))
+
+
+def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> tuple[Room | None, list[Record]]:
+    """Free memory, or memory that is emptied; short pieces only where there are no better ones."""
+    if available_nodes(primary, now) < wanted.replicas:
+        return None, []  # Evicting would help nobody.
+    if request.grant in primary.claims:
+        return make_room(primary, request.grant, wanted, [wanted.least], now)
+    for least, lengths in ((wanted.floor, lengths_to_try(primary, wanted)), (wanted.least, [wanted.least])):
+        if (room := place_most(primary, wanted, least, now)) is not None:
+            return room, []
+        room, evictions = make_room(primary, request.grant, wanted, lengths, now)
+        if room is not None or evictions or wanted.least == wanted.floor or primary.unlent:
+            return room, evictions
+    return None, []
 
 
 def _grant_ahead(
@@ -149,9 +173,10 @@ def there_already(primary: Primary, keys: list[str]) -> bytes:
     return primary.state.catalogue.by_key.presence(keys)
 
 
-def wanted_bytes(request: q.GrantRanges) -> int:
-    """What the request asks for on each node, as far as one can tell without looking its keys up."""
-    return sum(map(extent_of, unpack_words(request.sizes, 1)))
+def least_wanted_bytes(request: q.GrantRanges) -> int:
+    """What must be granted on each node, as far as one can tell without looking the keys up."""
+    length = sum(map(extent_of, unpack_words(request.sizes, 1)))
+    return min(length, extent_of(request.least_bytes)) if request.least_bytes > 0 else length
 
 
 def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes = b"") -> q.Granted:

@@ -96,6 +96,12 @@ class Reserve:
             at += 1
         return found
 
+    def beginning_at(self, start: int) -> int | None:
+        """The number of the range that begins there."""
+        at = int(self._starts.searchsorted(start))
+        there = at < len(self._starts) and int(self._starts[at]) == start and int(self._ends[at]) != start
+        return at if there else None
+
     def take(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
         """Take out the ranges of these numbers, as (start, end)."""
         taken = []

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from holdfast.core.apply import Freed, bytes_of
+from holdfast.core.apply import Freed
 from holdfast.core.copy_book import Command
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
 from holdfast.core.placement import why_no_room
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.promotion import evicted_alone
-from holdfast.core.puts import wanted_bytes
+from holdfast.core.puts import least_wanted_bytes
 from holdfast.core.state import State
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
@@ -282,6 +282,10 @@ class Engine:
             self._freed = True  # Without a record that would have to be durable first.
         if records:
             self._log(records, now)
+        if isinstance(reply, Parked) and isinstance(request, GrantRanges) and request.grant in self.primary.claims:
+            self._freed = True  # There is another step to be made towards its room.
+        if self.primary.given_up:
+            self._lend_given_up()
         return reply
 
     def _log(self, records: list[Record], now: Instant) -> None:
@@ -300,8 +304,7 @@ class Engine:
             if self.state.topology != topology:
                 self._topology_index = index
             if freed or isinstance(record, SettingsChanged):
-                self.primary.unlent_bytes += bytes_of(freed)
-                log.when_durable(index, partial(self._count_durable, record, freed))
+                log.when_durable(index, partial(self._count_durable, record, self.primary.withhold(freed)))
         if log is not None and records:
             self.on_record()
 
@@ -323,9 +326,8 @@ class Engine:
         if error is not None:
             self.failures[error.code] += 1
 
-    def _count_durable(self, record: Record, freed: Freed) -> None:
-        self.primary.unlent_bytes -= bytes_of(freed)
-        self._count(record, freed)
+    def _count_durable(self, record: Record, number: int) -> None:
+        self._count(record, self.primary.release(number))
 
     def _count(self, record: Record, freed: Freed) -> None:
         """The record is durable: what it freed is lent again, and settings that it changed count."""
@@ -334,6 +336,23 @@ class Engine:
         if freed:
             self.primary.reclaim(freed)
             self._freed = True
+
+    def _lend_given_up(self) -> None:
+        """Lend again what was being emptied for puts that have ended, once the records of that are durable (I9)."""
+        given_up, self.primary.given_up = self.primary.given_up, []
+        for freed in given_up:
+            if self.log is None:
+                self._lend(freed)
+            else:
+                number = self.primary.withhold(freed)
+                self.log.when_durable(self.log.index, partial(self._lend_withheld, number))
+
+    def _lend_withheld(self, number: int) -> None:
+        self._lend(self.primary.release(number))
+
+    def _lend(self, freed: Freed) -> None:
+        self.primary.reclaim(freed)
+        self._freed = True
 
     def after_durable(self, now: Instant) -> None:
         """Records became durable: what they freed may be what a put waits for, what they say what a node is told."""
@@ -358,15 +377,19 @@ class Engine:
                 return
 
     def _retry_oldest(self, now: Instant) -> bool:
-        """Leases end without freeing anything by that; one put that asks again evicts what may go now. True: it got
-        its room, and so may others."""
-        oldest = self._parked[0]
-        reply = self._decide_parked(oldest, now)
-        if isinstance(reply, Parked):
-            return self._freed
-        del self._parked[0]
-        self._answer(oldest, reply)
-        return True
+        """Leases end without freeing anything by that; of the puts of each length one asks again, and evicts what may
+        go now. True: one got its room, and so may others."""
+        oldest: dict[int, Waiting] = {}
+        for one in self._parked:
+            assert isinstance(one.request, GrantRanges), "keepalives are held elsewhere"
+            oldest.setdefault(least_wanted_bytes(one.request), one)
+        for one in oldest.values():
+            reply = self._decide_parked(one, now)
+            if not isinstance(reply, Parked):
+                self._parked.remove(one)
+                self._answer(one, reply)
+                self._freed = True
+        return self._freed
 
     def _decide_parked(self, one: Waiting, now: Instant) -> Message | Parked:
         """A defect costs the put that met it, which is told so (I10), and none of those that wait with it."""
@@ -436,14 +459,20 @@ class Engine:
         self._parked = [one for one in self._parked if one.deadline > now]
         for one in late:
             assert isinstance(one.request, GrantRanges), "keepalives are held elsewhere"
-            error = why_no_room(self.primary, wanted_bytes(one.request), one.request.replicas, now)
+            error = why_no_room(self.primary, least_wanted_bytes(one.request), one.request.replicas, now)
             self.failures[error.code] += 1
             one.answer(failed(error))
+            self.primary.give_up(one.request.grant)
+        self._lend_given_up()
 
     def connection_lost(self, connection: int) -> None:
         """Nobody waits for its answers any more; nothing is placed on a node behind it."""
         self.primary.sessions.connection_lost(connection)
+        for one in self._parked:
+            if one.connection == connection and isinstance(one.request, GrantRanges):
+                self.primary.give_up(one.request.grant)
         self._parked = [one for one in self._parked if one.connection != connection]
+        self._lend_given_up()
 
     def refuse_parked(self, error: HoldfastError) -> None:
         """The term or the process ends: whoever waits is told so."""

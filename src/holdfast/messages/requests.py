@@ -59,6 +59,9 @@ class GrantRanges(Message, tag=5):
     upsert: bool = False
     finished: list[GrantId] = []
     """Grants that this client is done with: no byte is still being written to them."""
+    least_bytes: int = 0
+    """Where it is given, a shorter grant is welcome, down to this length: rather than that more must be evicted or the
+    put must wait. With keys it holds at least the largest of them."""
 
 
 class ExtendGrants(Message, tag=6):

@@ -191,6 +191,9 @@ class Checkers:
         log = engine.log
         settled = log is not None and log.index == log.durable
         taken = spans_of(engine.state)
+        for claim in engine.primary.claims.values():
+            for handle, offset, length in claim.pieces:
+                taken[handle].append((offset, offset + length))
         if not taken.keys() <= engine.state.segments.keys():
             self.report("I9", f"{machine.name} keeps bytes of segments that are mounted no more", machine.name)
         for handle, allocator in engine.primary.allocators.items():
