@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import msgspec
 
 from benchmarks import (
+    adjacency,
     bandwidth,
     batches,
     catalogue,
@@ -35,6 +36,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "tcp": bandwidth.run_tcp,
     "storm": evictions.run_storm,
     "eviction": evictions.run_core,
+    "adjacency": adjacency.run,
     "catalogue": catalogue.run,
     "sessions": sessions.run,
     "outages": outages.run,

@@ -56,7 +56,7 @@ def put(core: Core, key: str, value: memoryview, options: PutOptions, deadline: 
     try:
         stored = yield from _put_at_once(core, key, value, options, deadline)
         if stored is None:
-            return (yield from put_piece(core, Piece([key], [value]), options, deadline)) == 1
+            return (yield from put_piece(core, Piece([key], [value]), options, deadline))[0] == 1
         return stored
     finally:
         if options.upsert:
@@ -109,7 +109,10 @@ def put_many(core: Core, keys: list[str], values: list[Value], options: PutOptio
         while waiting:
             piece = waiting.popleft()
             try:
-                stored += yield from put_piece(core, piece, options, deadline)
+                count, rest = yield from put_piece(core, piece, options, deadline)
+                stored += count
+                if rest is not None:
+                    waiting.appendleft(rest)
             except TooLarge as error:
                 # Together they fit into no segment; each of them may.
                 if len(piece.keys) == 1:
@@ -152,8 +155,8 @@ def _pieces(keys: list[str], values: list[Value], limit: int) -> Iterator[Piece]
         yield Piece(keys[start:], values[start:])
 
 
-def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
-    """How many of these were stored."""
+def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[tuple[int, Piece | None]]:
+    """How many of these were stored, and those that the grant had no room for: they are put next."""
     pause = FIRST_PAUSE
     while True:
         core.check_open()
@@ -173,7 +176,8 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) ->
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[int]:
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[tuple[int, Piece | None]]:
+    rest: Piece | None = None
     large = _is_large(core, piece.sizes)
     kind: Kind = (options.replicas, options.prefer, large)
     in_a_row = large and core.grants.in_a_row(kind, core.clock())
@@ -182,7 +186,7 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
     else:
         reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline)
     if reserved is None:
-        stored = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
+        stored, rest = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
     else:
         grant, offsets = reserved
         try:
@@ -197,7 +201,7 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
     if large and stored:
         # A key that was taken says that others may be.
         (core.grants.go_on_with_row if 1 in stored else core.grants.end_row)(kind, core.clock())
-    return stored.count(1)
+    return stored.count(1), rest
 
 
 def _let_go(core: Core, grant: Grant, error: Exception) -> None:
@@ -243,28 +247,24 @@ def _shared_room(
 
 def _put_in_own_grant(
     core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float
-) -> Operation[bytes]:
-    """Which of those whose keys were not taken were stored, a byte each."""
+) -> Operation[tuple[bytes, Piece | None]]:
+    """Which of those whose keys were not taken were stored, a byte each; and those that the grant was too short for."""
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
-    rest: Piece | None = None
     # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
     try:
         taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline, least)
         if grant is None:
-            return b""
+            return b"", None
         if any(taken):
             free = [index for index, is_taken in enumerate(taken) if not is_taken]
             piece = Piece([piece.keys[index] for index in free], [piece.values[index] for index in free])
         piece, rest = _split_to_fit(piece, grant.length)
         offsets, _ = lay_out(piece.sizes)
-        stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+        return (yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)), rest
     finally:
         core.grants.done_with(grant_id, core.clock())
-    if rest is None:
-        return stored
-    return stored + (yield from _put_in_own_grant(core, rest, options, in_a_row, deadline))
 
 
 def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:

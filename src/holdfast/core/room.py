@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from holdfast.core.apply import ranges_of
-from holdfast.core.catalogue import COPYING, HARD_PIN, SOFT_PIN, Slots
+from holdfast.core.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
 from holdfast.core.claims import Claim
 from holdfast.core.eviction import let_go, let_soft_pins_end
 from holdfast.core.placement import Room, Wanted, in_order, rounded
@@ -162,7 +162,8 @@ def _empty(
 ) -> tuple[Room | None, list[Record]]:
     """One bounded step. `further` objects leave with the last of them."""
     state = primary.state
-    left = claim.slots[(state.catalogue.ids[claim.slots] == claim.ids) & (state.catalogue.flags[claim.slots] != 0)]
+    there = state.catalogue.flags[claim.slots] & (LIVE | MASKED) == LIVE
+    left = claim.slots[there & (state.catalogue.ids[claim.slots] == claim.ids)]
     step = left[:EVICT_STEP]
     inside, _ = claim.split(ranges_of(state, step)) if len(step) else ([], [])
     if not _still_good(primary, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
