@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+from aetcd import rpc
+from kazoo.client import KazooClient
+
+from holdfast.coordination.etcd_channel import EtcdChannel, range_end_of
 from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.coordination.locations import parse_location
 from holdfast.coordination.memory import named_store
 from holdfast.coordination.opening import open_coordination
 from holdfast.instant import now_seconds
@@ -68,7 +75,41 @@ class Place:
         elif self._path is None:
             named_store(self._url.removeprefix("memory://")).faults.outage = False
 
+    async def wipe(self) -> None:
+        """Everything of this cluster is gone, as after a disk was replaced by an empty one."""
+        if self.kind == "etcd":
+            channel = EtcdChannel(parse_location(self.url()), OPEN_S)
+            prefix = f"/holdfast/{self.cluster}/".encode()
+            everything = rpc.DeleteRangeRequest(key=prefix, range_end=range_end_of(prefix))
+            await channel.write(lambda stubs: stubs.kv.DeleteRange, everything)
+            await channel.close()
+        elif self.kind == "zookeeper":
+            await asyncio.to_thread(_wipe_zookeeper, parse_location(self.url()).hosts[0], f"/holdfast/{self.cluster}")
+        elif self._path is not None:
+            with closing(sqlite3.connect(self._path)) as connection, connection:
+                for table in ("log", "term", "published"):
+                    connection.execute(f'DELETE FROM "{table} {self.cluster}"')
+        else:
+            named_store(self._url.removeprefix("memory://")).wipe(self.cluster)
+
     async def close(self) -> None:
         self.answer_again()
         for opened in self._opened:
             await opened.close()
+
+
+def _wipe_zookeeper(host: str, root: str) -> None:
+    """All nodes at once: a master that meets half of them would lay out the rest."""
+    client = KazooClient(host)
+    client.start()
+    try:
+        paths = [root]
+        for path in paths:
+            paths += [f"{path}/{child}" for child in client.get_children(path)]
+        deletion = client.transaction()
+        for path in reversed(paths):
+            deletion.delete(path)
+        assert all(result is True for result in deletion.commit())
+    finally:
+        client.stop()
+        client.close()

@@ -80,6 +80,28 @@ async def test_following_a_log_that_lost_its_tail_is_refused(place: Place) -> No
     assert raised.value.last_index == 1
 
 
+async def test_a_follower_of_a_store_that_is_emptied_meanwhile_is_told_and_its_leader_is_deposed(place: Place) -> None:
+    """I3, I13, I19: whatever begins there is another history, which neither of them may go on with."""
+    one, two = await place.open(), await place.open()
+    term = await soon(one.campaign("one:7070"))
+    await append_all(term, 1, [b"a", b"b"])
+    async with aclosing(two.follow(0)) as batches:
+        got: list[tuple[int, bytes]] = []
+        while len(got) < 2:
+            got += await soon(anext(batches))
+        waiting = asyncio.ensure_future(anext(batches))
+        await place.wipe()
+        with pytest.raises(LogBehind) as raised:
+            await soon(waiting)
+    assert raised.value.last_index == 0
+    with pytest.raises(Deposed):
+        await soon(term.append(3, b"c"))
+    assert await two.last_index() == 0
+    again = await soon(two.campaign("two:7070"))
+    await append_all(again, 1, [b"another beginning"])
+    assert await read_log(one, 0, 1) == [(1, b"another beginning")]
+
+
 async def test_appending_the_same_batch_again_finds_it_and_writes_it_once(place: Place) -> None:
     """I1: what a caller does after `ReplyLost`."""
     coordination = await place.open()

@@ -175,7 +175,7 @@ class EtcdCoordination:
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         follower = EtcdFollower(self._channel, self._keys, self.look_every_s, self.supervisor)
         try:
-            async with aclosing(following.follow_log(follower.read, self.last_index, after_index)) as several:
+            async with aclosing(following.follow_log(follower.read, after_index)) as several:
                 async for batches in several:
                     yield batches
         finally:

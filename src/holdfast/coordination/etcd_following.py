@@ -14,9 +14,9 @@ from typing import Any
 from aetcd import rpc
 
 from holdfast.coordination.etcd_channel import EtcdChannel
-from holdfast.coordination.etcd_keys import Keys, found, get, txn
+from holdfast.coordination.etcd_keys import Keys, decode_tail, found, get, txn
 from holdfast.coordination.following import READ_BYTES, Changes
-from holdfast.coordination.interface import Batches, Compacted
+from holdfast.coordination.interface import Batches, Compacted, LogBehind
 from holdfast.coordination.stored import decode_batch
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -40,18 +40,21 @@ class EtcdFollower:
         self._watching: asyncio.Task[None] | None = None
 
     async def read(self, after: int) -> Batches:
-        """The batches that follow; none if there are none for a while. `Compacted`."""
+        """The batches that follow; none if there are none for a while. `Compacted`, `LogBehind`."""
         if self._watching is not None:
             await self._changes.beyond(self._seen, self._look_every_s)
         await asyncio.sleep(max(0.0, self._rested_at - now_seconds()))
         seen_before, self._seen = self._changes.count, -1
         batches = get(self._keys.batch(after + 1), range_end=self._keys.log_end, limit=self._limit)
-        answer = await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], [batches]))
+        answer = await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], [batches, get(self._keys.tail)]))
         kvs = found(answer, 0)
         now = now_seconds()
         if len(kvs) < self._limit:  # All there was: more is not looked for before something changes.
             self._seen, self._rested_at = seen_before, now + FOLLOW_EVERY_S
         if not kvs:
+            last = decode_tail(found(answer, 1)).number
+            if last < after:
+                raise LogBehind(last, after)
             self._watch()
             return []
         if now - self._found_at < 3 * FOLLOW_EVERY_S:

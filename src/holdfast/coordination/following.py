@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from holdfast.coordination.interface import Batches, CoordinationLost, Leader, LogBehind
+from holdfast.coordination.interface import Batches, CoordinationLost, Leader
 from holdfast.errors import Uncertain
 from holdfast.outage import Outage
 
@@ -53,24 +53,17 @@ class Changes:
 
 async def follow_log(
     read: Callable[[int], Awaitable[Batches]],
-    last_index: Callable[[], Awaitable[int]],
     after_index: int,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncGenerator[Batches, None]:
-    """`read(after)` gives the batches that follow, waiting a while if there are none, or raises `Compacted`."""
-    checked = False
+    """`read(after)` gives the batches that follow, waiting a while if there are none, or raises `Compacted`, or
+    `LogBehind`: a store may be emptied, or replaced by another, while it is followed."""
     outage = Outage(log, "the log cannot be followed")
     while True:
         try:
-            if not checked:
-                last = await last_index()
-                if last < after_index:
-                    raise LogBehind(last, after_index)
-                checked = True
             batches = await read(after_index)
         except (CoordinationLost, Uncertain) as error:
             outage.seen(error)
-            checked = False  # Another store may be there when it answers again.
             await sleep(RETRY_S)
             continue
         outage.over()

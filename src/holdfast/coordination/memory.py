@@ -24,6 +24,7 @@ from holdfast.coordination.interface import (
     CoordinationLost,
     Deposed,
     Leader,
+    LogBehind,
     Proof,
     Term,
 )
@@ -99,6 +100,14 @@ class MemoryStore:
         """Drop the leader without its knowing, as a server does with a lease that ran out or was revoked."""
         self.cluster(name).beat = None
         self.cluster(name).changed()
+
+    def wipe(self, name: str) -> None:
+        """Forget everything, as a server does whose disk was replaced."""
+        cluster = self.cluster(name)
+        cluster.record, cluster.beat, cluster.last = None, None, 0
+        for content in (cluster.batches, cluster.published, cluster.published_at):
+            content.clear()
+        cluster.changed()
 
 
 class MemoryTerm(Tenure):
@@ -241,13 +250,15 @@ class MemoryCoordination:
         )
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        return following.follow_log(self._read_after, self.last_index, after_index, self.timing.sleep)
+        return following.follow_log(self._read_after, after_index, self.timing.sleep)
 
     async def _read_after(self, after_index: int) -> Batches:
         seen = self._link.changes.count
         await self._link.arrive()
         batches = self._cluster.batches
-        if self._cluster.last <= after_index:
+        if self._cluster.last < after_index:
+            raise LogBehind(self._cluster.last, after_index)
+        if self._cluster.last == after_index:
             await self._link.answer()
             await self._link.changes.beyond(seen, self.look_every_s)
             return []

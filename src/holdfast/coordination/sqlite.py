@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
-from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, Proof, Term
+from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, LogBehind, Proof, Term
 from holdfast.coordination.process_proof import (
     LeaderLock,
     ProcessName,
@@ -210,7 +210,7 @@ class SqliteCoordination:
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         tail = Tail(Worker(self._path, "follow", self.timing.answer_s), self._cluster)
         try:
-            async for batches in following.follow_log(tail.read, self.last_index, after_index):
+            async for batches in following.follow_log(tail.read, after_index):
                 yield batches
         finally:
             await tail.close()
@@ -310,6 +310,7 @@ class Tail:
     def __init__(self, worker: Worker, cluster: str) -> None:
         self._worker = worker
         self._query = f'SELECT number, batch FROM "log {cluster}" WHERE number > ? ORDER BY number'
+        self._last = f'SELECT coalesce(max(number), 0) FROM "log {cluster}"'
         self._stopped = threading.Event()
         self._version = -1
         self._pause_s = POLL_S[0]
@@ -327,6 +328,9 @@ class Tail:
                 if batches:
                     self._pause_s = POLL_S[0]
                     return batches
+                last = int(connection.execute(self._last).fetchone()[0])
+                if last < after_index:
+                    raise LogBehind(last, after_index)
                 self._version = version
             if self._stopped.wait(self._pause_s) or now_seconds() > give_up_at:
                 return []

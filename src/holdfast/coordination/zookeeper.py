@@ -19,7 +19,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
-from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, Proof, Term
+from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, LogBehind, Proof, Term
 from holdfast.coordination.locations import Location
 from holdfast.coordination.stored import (
     HEADER,
@@ -74,6 +74,10 @@ class ZooKeeperCoordination:
 
     async def open(self) -> None:
         await self._session.open()
+        await self._lay_out()
+
+    async def _lay_out(self) -> None:
+        """Make what is missing: all of it the first time, and after somebody emptied ZooKeeper."""
         for path, value in (
             (self._paths.log, b""),
             (self._paths.published, b""),
@@ -121,8 +125,11 @@ class ZooKeeperCoordination:
 
     async def look(self) -> Look:
         # The epoch first: if another term begins in between, its version is no longer the one that `take` compares.
-        epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
-        doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
+        try:
+            epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
+            doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
+        except NoNodeError:
+            raise await self._emptied() from None
         record = msgspec.structs.replace(decode_record(epoch), doubtful=bool(doubt)) if epoch else None
         leader = await self._leader_node()
         if leader is None:
@@ -167,8 +174,16 @@ class ZooKeeperCoordination:
             log.warning("what a lost campaign may have left will run out by silence: %s", error)
 
     async def _tail(self, path: str, watch: Any = None) -> Tail:
-        value, stat = await self._session.read(self._client.get_async(path, watch))
+        try:
+            value, stat = await self._session.read(self._client.get_async(path, watch))
+        except NoNodeError:
+            raise await self._emptied() from None
         return decode_tail(value, stat.version)
+
+    async def _emptied(self) -> CoordinationLost:
+        """Somebody removed the cluster's nodes while this process ran: lay them out, and let the caller ask again."""
+        await self._lay_out()
+        return CoordinationLost(f"ZooKeeper at {self._session.hosts} was emptied; its log begins anew")
 
     async def leader(self) -> Leader | None:
         found = await self._leader_node()
@@ -184,6 +199,11 @@ class ZooKeeperCoordination:
             nonlocal limit
             seen = self._log_changes.count
             tail = await self._tail(self._paths.tail, self._log_event)
+            if tail.number < after:
+                # This server may be behind the others: only what is read after a sync says that the log has ended.
+                last = await self.last_index()
+                if last < after:
+                    raise LogBehind(last, after)
             if tail.number <= after:
                 await self._log_changes.beyond(seen, self.look_every_s)
                 return []
@@ -192,7 +212,7 @@ class ZooKeeperCoordination:
             limit = min(max(READ_NODES[0], following.READ_BYTES // mean_bytes), READ_NODES[1])
             return batches
 
-        return following.follow_log(read, self.last_index, after_index)
+        return following.follow_log(read, after_index)
 
     async def _batches(self, after: int, through: int) -> Batches:
         asked = [self._client.get_async(self._paths.batch(index)) for index in range(after + 1, through + 1)]
@@ -207,7 +227,10 @@ class ZooKeeperCoordination:
         return batches
 
     async def last_index(self) -> int:
-        await self._session.read(self._client.sync_async(self._paths.root))
+        try:
+            await self._session.read(self._client.sync_async(self._paths.root))
+        except NoNodeError:
+            raise await self._emptied() from None
         return (await self._tail(self._paths.tail)).number
 
     async def trim(self, through_index: int) -> None:
@@ -240,7 +263,7 @@ class ZooKeeperCoordination:
     async def _created(self, path: str, content: bytes) -> Any:
         """Its stat; None if somebody else was quicker."""
         try:
-            return (await self._session.write(self._client.create_async(path, content, include_data=True)))[1]
+            return (await self._session.write(self._client.create_async(path, content, makepath=True, include_data=True)))[1]
         except NodeExistsError:
             return None
 
