@@ -150,6 +150,9 @@ class MasterSettings(Settings):
         "", description="Where all masters share snapshots: s3://bucket/prefix?endpoint=URL, or file:///directory."
     )
     snapshot_bytes: Size = Field(64 * MIB, description="How much the log grows between two snapshots.")
+    new_history: bool = Field(
+        False, description="Begin empty if the log is empty, though another history is known here. To be given once."
+    )
     lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
     soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
     grant_timeout_ms: Positive = Field(30_000, description="How long a writer may be silent before its put ends.")
@@ -267,6 +270,9 @@ class UpSettings(Settings):
     )
     preset: PresetName | None = Field(
         None, description="How standbys learn of leases and evictions; without it, as the masters' settings say."
+    )
+    new_history: bool = Field(
+        False, description="Begin empty if the log is empty, though another history is known here. To be given once."
     )
     token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
     ready_file: Path | None = Field(

@@ -23,6 +23,8 @@ from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 from tests.contract.stories import soon, until_true
 
+HISTORY = 0xA11CE
+
 
 class LosesAnswers(MemoryCoordination):
     """The first so many values are published, and nobody hears of it."""
@@ -74,7 +76,7 @@ async def test_a_standby_goes_on_writing_snapshots_after_a_lost_answer(
     monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.01)
     coordination = LosesAnswers(MemoryStore())
     snapshots = made(coordination, tmp_path)
-    standby = Standby(State(), Position(batch=1, index=1))
+    standby = Standby(State(log_id=HISTORY), Position(batch=1, index=1))
     snapshots.log_bytes = 1
     keeping = asyncio.create_task(snapshots.keep_for_standby(lambda: standby))
     try:
@@ -82,7 +84,9 @@ async def test_a_standby_goes_on_writing_snapshots_after_a_lost_answer(
         standby.position = Position(batch=2, index=2)
         snapshots.log_bytes = 1
         kept = snapshots.store.kept
-        await until_true(lambda: keeping.done() or [one.batch for one in kept()] == [2, 1], "the next one was written")
+        await until_true(
+            lambda: keeping.done() or [one.batch for one in kept(HISTORY)] == [2, 1], "the next one was written"
+        )
         assert not keeping.done(), "it goes on"
     finally:
         keeping.cancel()
@@ -101,7 +105,7 @@ async def test_a_child_that_cannot_be_made_costs_the_snapshot_and_not_the_term(t
     snapshots.in_child = no_memory
     async with writing(coordination) as (writer, pending, task):
         with pytest.raises(SnapshotFailed, match="temporarily unavailable"):
-            await soon(snapshots.write_by_child(State(), writer, pending))
+            await soon(snapshots.write_by_child(State(log_id=HISTORY), writer, pending))
         await is_written(writer, pending, 1)
         assert not task.done()
 
@@ -122,7 +126,7 @@ async def test_whoever_gives_up_waiting_for_a_snapshot_leaves_the_log_alone(
     snapshots.in_child = in_child
     async with writing(coordination) as (writer, pending, task):
         await is_written(writer, pending, 1)
-        asked = asyncio.create_task(snapshots.write_by_child(State(), writer, pending))
+        asked = asyncio.create_task(snapshots.write_by_child(State(log_id=HISTORY), writer, pending))
         await asyncio.sleep(0)
         asked.cancel()  # Before the writer has come to a boundary.
         await asyncio.wait([asked])
@@ -137,7 +141,7 @@ async def test_whoever_gives_up_waiting_for_a_snapshot_leaves_the_log_alone(
             waits_for_the_log.set()
 
         monkeypatch.setattr(pending, "when_durable", noted)
-        asked = asyncio.create_task(snapshots.write_by_child(State(), writer, pending))
+        asked = asyncio.create_task(snapshots.write_by_child(State(log_id=HISTORY), writer, pending))
         await soon(waits_for_the_log.wait())
         assert forks
         asked.cancel()
@@ -156,15 +160,15 @@ async def test_a_primary_offers_what_it_keeps_and_says_so_again(
     monkeypatch.setattr(snapshotting, "OFFER_AGAIN_SECONDS", 0.05)
     coordination = LosesAnswers(MemoryStore())
     snapshots = made(coordination, tmp_path)
-    snapshots.store.write(*snapshots.store.take(Standby(State(), Position(batch=7, index=9))))
+    snapshots.store.write(*snapshots.store.take(Standby(State(log_id=HISTORY), Position(batch=7, index=9))))
     async with writing(coordination) as (writer, pending, _):
-        keeping = asyncio.create_task(snapshots.keep_for_primary(State(), writer, pending))
+        keeping = asyncio.create_task(snapshots.keep_for_primary(State(log_id=HISTORY), writer, pending))
         try:
             await until_true(lambda: len(coordination.published) > 2, "it was offered, and again")
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
-    assert msgspec.msgpack.decode(coordination.published[-1], type=Offer) == Offer("here", "here:7070", 7)
+    assert msgspec.msgpack.decode(coordination.published[-1], type=Offer) == Offer("here", "here:7070", 7, 0, HISTORY)
 
 
 async def test_a_newest_snapshot_that_is_damaged_where_it_is_kept_is_passed_over_for_the_one_before(
@@ -174,20 +178,20 @@ async def test_a_newest_snapshot_that_is_damaged_where_it_is_kept_is_passed_over
     coordination = MemoryCoordination(MemoryStore())
     theirs = Snapshots(SnapshotStore(tmp_path / "theirs"), coordination, "there", "there:7070", "", every_bytes=1)
     for batch in (7, 9):
-        theirs.store.write(*theirs.store.take(Standby(State(), Position(batch=batch, index=batch))))
-        await theirs._offer(batch)
-    newest = theirs.store.kept()[0].path
+        theirs.store.write(*theirs.store.take(Standby(State(log_id=HISTORY), Position(batch=batch, index=batch))))
+        await theirs._offer(HISTORY, batch)
+    newest = theirs.store.kept(HISTORY)[0].path
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     ours = made(coordination, tmp_path / "ours")
 
     async def fetch(_: Snapshots, offer: Offer, batch: int) -> None:
         assert offer.name == "there"
-        kept = next(one for one in theirs.store.kept() if one.batch == batch)
+        kept = next(one for one in theirs.store.kept(HISTORY) if one.batch == batch)
         ours.store.write(batch, kept.path.read_bytes())
 
     monkeypatch.setattr(Snapshots, "fetch", fetch)
-    await ours.fetch_newest()
-    assert [one.batch for one in ours.store.kept()] == [7]
+    await ours.fetch_newest(HISTORY)
+    assert [one.batch for one in ours.store.kept(HISTORY)] == [7]
     await coordination.close()
 
 
@@ -197,5 +201,5 @@ async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> No
     snapshots = made(coordination, tmp_path)
     await coordination.publish(f"{PREFIX}bad", b"\xc1 no offer", None)
     await coordination.publish(f"{PREFIX}good", msgspec.msgpack.encode(Offer("good", "there:7070", 7)), None)
-    assert [offer.batch for offer in await snapshots.offers()] == [7]
+    assert [offer.batch for offer in await snapshots.offers(HISTORY)] == [7]
     await coordination.close()

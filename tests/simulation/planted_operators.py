@@ -11,8 +11,7 @@ from holdfast.core import eviction, promotion, removals
 from holdfast.core.catalogue import DISK, HARD_PIN
 from holdfast.core.primary import Primary
 from holdfast.replication import snapshot_store
-from holdfast.simulation import disks
-from simulation.planted import Patch, Planted, both
+from simulation.planted import Patch, Planted
 
 
 def evict_under_a_hard_pin() -> Patch:
@@ -24,14 +23,14 @@ def remove_under_a_hard_pin() -> Patch:
 
 
 def forget_hard_pins_in_snapshots() -> Patch:
-    real = disks.load
+    real = snapshot_store.load
 
     def load(content: Any, now: int) -> Any:
         restored = real(content, now)
         restored.state.catalogue.flags &= ~np.uint8(HARD_PIN)
         return restored
 
-    return both(patch.object(disks, "load", load), patch.object(snapshot_store, "load", load))
+    return patch.object(snapshot_store, "load", load)
 
 
 def place_on_a_node_that_is_set_aside() -> Patch:

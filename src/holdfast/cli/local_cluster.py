@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.cli.fleet import Child, Fleet
-from holdfast.cli.masters import await_primary, survey
+from holdfast.cli.masters import Seen, await_primary, primary_of, survey
 from holdfast.cli.ports import further_places, reachable
-from holdfast.errors import TryAgain
+from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status
 from holdfast.settings import split_address
@@ -47,6 +47,8 @@ class Wanted:
     master_arguments: tuple[str, ...] = ()
     node_arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    new_history: bool = False
+    """Said to the masters at their first start, and not when they are started again."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,12 +80,7 @@ class LocalCluster:
         """Start everything; the primary."""
         taken = {split_address(place)[1] for place in (self.wanted.listen, self.wanted.http)}
         self._start_masters(taken)
-        primary = await_primary(
-            lambda: survey(self.addresses, self.wanted.token),
-            lambda _: True,
-            now_seconds() + PRIMARY_WITHIN_S,
-            stop,
-        )
+        primary = await_primary(self._survey, lambda _: True, now_seconds() + PRIMARY_WITHIN_S, stop)
         if primary is None:
             raise TryAgain(
                 f"no master became primary within {PRIMARY_WITHIN_S:g} s; everything was stopped. "
@@ -91,6 +88,17 @@ class LocalCluster:
             )
         self._start_nodes(taken)
         return primary
+
+    def _survey(self) -> list[Seen]:
+        """How the masters stand. Refused, at once, if they wait for the operator: nobody will lead before that."""
+        seen = survey(self.addresses, self.wanted.token)
+        waiting = next((one.status for one in seen if one.status is not None and one.status.waits), None)
+        if waiting is not None and primary_of(seen) is None:
+            raise Refused(
+                f"no history begins: {waiting.name} waits for the operator, because {waiting.waits}. "
+                "Everything was stopped; nothing was changed"
+            )
+        return seen
 
     def _start_masters(self, taken: set[int]) -> None:
         wanted = self.wanted
@@ -105,6 +113,7 @@ class LocalCluster:
             arguments += wanted.master_arguments
             same.append(arguments)
             placed = [*arguments, "--listen", listen, "--http", http]
+            placed += ["--new-history"] if wanted.new_history else []
             children.append(Child(name, placed, wanted.run_dir / f"{name}.json", wanted.environment))
         for child, arguments, facts in zip(children, same, self.fleet.launch(*children), strict=True):
             child.arguments = [*arguments, "--listen", facts["address"], "--http", facts["http"]]

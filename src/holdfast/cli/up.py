@@ -79,6 +79,7 @@ def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path 
         arguments=("--log-level", settings.log_level, *(("--config", str(config)) if config is not None else ())),
         master_arguments=("--preset", settings.preset) if settings.preset is not None else (),
         node_arguments=("--force",) if settings.force else (),
+        new_history=settings.new_history,
     )
 
 

@@ -263,7 +263,8 @@ class ZooKeeperCoordination:
     async def _created(self, path: str, content: bytes) -> Any:
         """Its stat; None if somebody else was quicker."""
         try:
-            return (await self._session.write(self._client.create_async(path, content, makepath=True, include_data=True)))[1]
+            creation = self._client.create_async(path, content, makepath=True, include_data=True)
+            return (await self._session.write(creation))[1]
         except NodeExistsError:
             return None
 

@@ -112,6 +112,7 @@ def _master(settings: MasterSettings, server: RpcServer, coordination: Coordinat
         # On one machine the embedded backend has proof of a death at once, and needs no guess.
         early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
         snapshot_bytes=settings.snapshot_bytes,
+        new_history=settings.new_history,
     )
     return Master(server, coordination, plan, _store(settings))
 

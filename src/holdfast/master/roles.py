@@ -36,12 +36,14 @@ from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.candidacy import give_back, win, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
+from holdfast.master.histories import Histories, WaitsForOperator, Word
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.tasks import first, until_ended
 from holdfast.outage import Outage
-from holdfast.replication.batches import BrokenChain, UnknownRecord
+from holdfast.replication.batches import NO_HASH, BrokenChain, Position, UnknownRecord
+from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.renewals import RenewalSender
@@ -71,6 +73,8 @@ class Plan:
     early_takeover: bool = True
     snapshot_bytes: int = 64 << 20
     """How much the log grows between two snapshots."""
+    new_history: bool = False
+    """If the store is empty, begin an empty history, whatever other histories are known here."""
 
 
 class Master:
@@ -97,6 +101,18 @@ class Master:
             else None
         )
         self.events = History()
+        self.histories = (
+            Histories(
+                self.snapshots,
+                coordination,
+                server.name,
+                lambda: self.leader,
+                self.events,
+                Word() if plan.new_history else None,
+            )
+            if coordination is not None and self.snapshots is not None
+            else None
+        )
         self.standby = Standby()
         self.leader: Leader | None = None
         self.known: list[str] = [plan.address]
@@ -142,8 +158,10 @@ class Master:
         """Could it take over, and why (not)?"""
         if self.server.engine is not None:
             return False, "it is the primary" if self.engine is not None else TERM_OVER
-        if self.standby.stuck:
-            return False, self.standby.stuck
+        histories = self.histories
+        unable = self.standby.stuck or (histories.waits or histories.stuck if histories is not None else "")
+        if unable:
+            return False, unable
         for name, why in self.supervisor.down().items():
             return False, f"its background task {name!r} is down: {why}"
         if self._store_outage.failures > 1:
@@ -155,7 +173,7 @@ class Master:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        if self.coordination is None:
+        if self.coordination is None or self.histories is None:
             self._lead_alone()
             await asyncio.Event().wait()
             return
@@ -168,6 +186,15 @@ class Master:
                     await self._as_primary(coordination, await self._as_standby(coordination))
                 except UnknownRecord:
                     await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
+                except (BrokenChain, LogBehind) as error:
+                    log.error("the log does not continue what this master holds; it starts over", why=str(error))
+                    self.histories.hold(self.standby, self.standby.position)
+                    self._forget()
+                    await asyncio.sleep(AGAIN_SECONDS)
+                except Compacted as error:
+                    log.warning("the log was trimmed past this master; it looks for a snapshot", why=str(error))
+                    self._forget()
+                    await asyncio.sleep(AGAIN_SECONDS)
                 except (HoldfastError, ValueError) as error:
                     # A failed promotion serves nothing, and nothing is kept of the attempt (I15).
                     log.error("back to following the log", why=str(error))
@@ -219,18 +246,18 @@ class Master:
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""
         self._caught_up.clear()
-        restored = await self._restored()
-        self.standby = restored if restored is not None else Standby()
-        snapshots = self.snapshots
+        snapshots, histories = self.snapshots, self.histories
         assert snapshots is not None, "there is coordination"
+        assert histories is not None, "there is coordination"
+        self.standby = await histories.start()
         following = asyncio.create_task(self._follow(coordination))
         keeping = self._background("snapshots", lambda: snapshots.keep_for_standby(lambda: self.standby))
-        caught_up = asyncio.create_task(self._caught_up.wait())
         aside = self._background("renewals", lambda: self._follow_aside(coordination))
-        beside = (following, keeping, caught_up, aside)
+        admitted = asyncio.create_task(self._admit(histories))
+        beside = (following, keeping, aside, admitted)
         try:
             # A master that has not read the log must not win over one that has.
-            await first(following, caught_up)
+            await first(following, admitted)
         except BaseException:
             await until_ended(*beside)
             raise
@@ -252,13 +279,10 @@ class Master:
         except Exception:
             log.exception("work of this standby ended in an error; it is promoted all the same")
 
-    async def _restored(self) -> Standby | None:
-        """From the newest snapshot. A directory that cannot be read costs what it holds, never the standby (I18)."""
-        try:
-            return await asyncio.to_thread(self.store.newest)
-        except OSError as error:
-            log.error("the snapshots cannot be read; this master goes on from what it can follow", why=str(error))
-            return None
+    async def _admit(self, histories: Histories) -> None:
+        """Return when this master may stand for election."""
+        await self._caught_up.wait()
+        await histories.admit(lambda: self.standby)
 
     async def _follow_aside(self, coordination: Coordination) -> None:
         """What a standby does beside following the log, once it has read it."""
@@ -276,21 +300,20 @@ class Master:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, coordination: Coordination) -> None:
+        """Until the log turns out to be another, or to be trimmed past this master: `BrokenChain`, `LogBehind`,
+        `Compacted`."""
         outage = Outage(logging.getLogger("holdfast.master"), "the log cannot be followed")
         while True:
             try:
                 self._last_batch = await coordination.last_index()
                 outage.over()
-                if self.standby.position.batch >= self._last_batch:
+                if self.standby.position.batch > self._last_batch:
+                    raise LogBehind(self._last_batch, self.standby.position.batch)
+                if self.standby.position.batch == self._last_batch:
                     self._caught_up.set()
                 await self._follow_on(coordination)
             except CoordinationLost as error:
                 outage.seen(error)
-            except Compacted as error:
-                await self._start_over(error)
-            except (BrokenChain, LogBehind) as error:
-                log.error("the log does not continue what this master holds; it starts over", why=str(error))
-                self.standby = Standby()
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow_on(self, coordination: Coordination) -> None:
@@ -300,19 +323,6 @@ class Master:
                 if self.standby.position.batch >= self._last_batch:
                     self._caught_up.set()
                 await asyncio.sleep(0)
-
-    async def _start_over(self, error: Compacted) -> None:
-        """The log no longer reaches back to what is held here: go on from a newer snapshot, wherever it is."""
-        log.warning("the log was trimmed past this master; it looks for a snapshot", why=str(error))
-        assert self.snapshots is not None, "there is coordination"
-        await self.snapshots.fetch_newest()
-        found = await self._restored()
-        if found is not None and found.position.batch + 1 >= error.first_index:
-            self.standby = found
-        else:
-            self.standby.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
-            if self.leader is not None and self.leader.address != self.plan.address:
-                await self.snapshots.ask_for_one(self.leader.address)
 
     def _take(self, batches: list[tuple[int, bytes]]) -> None:
         now = now_ms()
@@ -335,9 +345,12 @@ class Master:
         return await win(coordination, self.plan.address, lambda: self.leader, self.plan.early_takeover)
 
     async def _drain(self, coordination: Coordination) -> None:
-        """Apply the log to its end: the term is ours, so nobody else can add to it."""
+        """Apply the log to its end: the term is ours, so nobody else can add to it. `BrokenChain`, `LogBehind` if it is
+        not the log that this master has followed: it may have been replaced since (I19)."""
         last = await coordination.last_index()
         if self.standby.position.batch >= last:
+            if not await goes_through(coordination, self.standby.position):
+                raise LogBehind(last, self.standby.position.batch)
             return
         async with contextlib.aclosing(coordination.follow(self.standby.position.batch)) as following:
             async for batches in following:
@@ -382,6 +395,7 @@ class Master:
         except Deposed as error:
             log.warning("this master was deposed", epoch=term.epoch, why=str(error))
         finally:
+            self._hold(engine, pending)
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
             snapshots.end_term()
@@ -402,6 +416,9 @@ class Master:
         if term.proof == "guess":
             engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
         if not engine.state.log_id:
+            assert self.histories is not None, "there is coordination"
+            if not self.histories.may_begin:
+                raise WaitsForOperator("the store is empty, and nobody has said that a history may begin in it")
             engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(term.epoch, now)
         return engine, pending
@@ -414,6 +431,8 @@ class Master:
     async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
         await writer.flush()
         # The epoch is durable: from here on this master is the primary.
+        assert self.histories is not None, "there is coordination"
+        self.histories.began(engine.state.log_id)
         self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
         self.events.add("primary", self.server.name, f"epoch {term.epoch}, by {term.proof}", now_ms())
         self.server.lead(engine)
@@ -444,6 +463,14 @@ class Master:
             self.events.add("standby", self.server.name, why, now_ms())
         self._forget()
         self.server.follow(why)
+
+    def _hold(self, engine: Engine, pending: PendingLog) -> None:
+        """Remember the primary's state until its log is seen again: the store may have been emptied."""
+        assert self.histories is not None, "there is coordination"
+        written, index = pending.written, engine.state.index
+        # With records in it that are not durable it goes on from nowhere in the log, and must not seem to.
+        position = written if written.index == index else Position(pending.position.batch, index, NO_HASH)
+        self.histories.hold(Standby(engine.state, position), written)
 
     def _forget(self) -> None:
         """What was applied as primary may be in no log: nothing of it is shown or kept (I5)."""

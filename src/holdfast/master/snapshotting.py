@@ -2,7 +2,8 @@
 
 A standby writes them, so that the primary never pauses; it tells the others where. The primary fetches a copy,
 verifies it and trims the log through the older of its last two. Alone, it has a forked child write its own. A
-standby that the log has been trimmed past fetches one from any master that has it.
+standby that the log has been trimmed past fetches one from any master that has it. Only snapshots of the history
+that is followed or led are offered, fetched, counted and trimmed by (I19).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, Hello
 from holdfast.replication.batches import Position
+from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
-from holdfast.replication.snapshots import CorruptSnapshot, dump
+from holdfast.replication.snapshots import CorruptSnapshot, dump, position_of, verify
 from holdfast.replication.standby import Standby
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import expect
@@ -49,6 +51,8 @@ class Offer(msgspec.Struct, array_like=True):
     batch: int
     older: int = 0
     """The one before, if it is kept too: the log reaches back to it, for when the newest turns out to be damaged."""
+    log_id: int = 0
+    """The history that both are of; 0: the master is of a version that does not say."""
 
 
 class Snapshots:
@@ -69,7 +73,7 @@ class Snapshots:
         self._works = works
         self._coordination = coordination
         self._name = name
-        self._address = address
+        self.address = address
         self._token = token
         self._every_bytes = every_bytes
         self._writing = asyncio.Lock()
@@ -82,24 +86,28 @@ class Snapshots:
         self._counted: tuple[LogWriter, int] | None = None
         """Which writer's bytes are in `log_bytes`, and how many of them."""
         self._ask_again_at = 0.0
-        self._offered = 0
+        self._offered = (0, 0)
+        """History and batch."""
         self._offer_again_at = 0.0
 
-    def _newest(self) -> int:
-        kept = self.store.kept()
+    def _newest(self, log_id: int) -> int:
+        kept = self.store.kept(log_id)
         return kept[0].batch if kept else 0
 
     async def write(self, standby: Standby) -> int:
         """Of the standby's state as it is now; the number of its last batch."""
+        log_id = standby.state.log_id
+        if not log_id:
+            raise SnapshotFailed("this master follows no history yet, so there is nothing to write")
         async with self._writing:
-            if self._newest() >= standby.position.batch:
-                return self._newest()
+            if self._newest(log_id) >= standby.position.batch:
+                return self._newest(log_id)
             batch, content = self.store.take(standby)
             covered = self.log_bytes
             kept = await asyncio.to_thread(self.store.write, batch, content)
             self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written", batch=batch, bytes=kept.size_bytes)
-        await self._offer(batch)
+        await self._offer(log_id, batch)
         return batch
 
     async def write_by_child(self, state: State, writer: LogWriter, pending: PendingLog) -> int:
@@ -119,10 +127,10 @@ class Snapshots:
             durable: asyncio.Future[None] = loop.create_future()
             pending.when_durable(position.index, lambda: None if durable.done() else durable.set_result(None))
             await durable
-            await asyncio.to_thread(self.store.prove, position.batch)
+            await asyncio.to_thread(self.store.prove, state.log_id, position.batch)
             self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written by a child", batch=position.batch)
-        await self._offer(position.batch)
+        await self._offer(state.log_id, position.batch)
         return position.batch
 
     async def write_for_asker(self, state: State, writer: LogWriter, pending: PendingLog) -> int:
@@ -155,20 +163,24 @@ class Snapshots:
             failure = SnapshotFailed(f"no child could be made to write it ({error}); the log is not trimmed")
             forked.set_exception(failure)
 
-    async def _offer(self, batch: int) -> None:
-        older = next((one.batch for one in self.store.kept() if one.batch < batch), 0)
-        offer = msgspec.msgpack.encode(Offer(self._name, self._address, batch, older))
+    async def _offer(self, log_id: int, batch: int) -> None:
+        older = next((one.batch for one in self.store.kept(log_id) if one.batch < batch), 0)
+        offer = msgspec.msgpack.encode(Offer(self._name, self.address, batch, older, log_id))
         again_at = now_seconds() + OFFER_AGAIN_SECONDS
         await self._coordination.publish(PREFIX + self._name, offer, FRESH_MS)
-        self._offered, self._offer_again_at = batch, again_at
+        self._offered, self._offer_again_at = (log_id, batch), again_at
 
-    async def _offer_newest(self) -> None:
-        newest = self._newest()
-        if newest and (newest != self._offered or now_seconds() >= self._offer_again_at):
-            await self._offer(newest)
+    async def _offer_newest(self, log_id: int) -> None:
+        newest = self._newest(log_id)
+        if newest and ((log_id, newest) != self._offered or now_seconds() >= self._offer_again_at):
+            await self._offer(log_id, newest)
 
-    async def offers(self) -> list[Offer]:
-        """Of the other masters, the newest first."""
+    async def _note_followed(self, log_id: int) -> None:
+        if log_id not in (0, self.store.followed):
+            await asyncio.to_thread(self.store.note_followed, log_id)
+
+    async def offers(self, log_id: int) -> list[Offer]:
+        """Of the other masters, the newest first: of that history, 0 for any, and of those that do not say."""
         found = await self._coordination.list(PREFIX)
         offers = []
         for name, value in found.items():
@@ -177,17 +189,18 @@ class Snapshots:
             except msgspec.DecodeError as error:
                 # Nobody checks who writes there, and one that cannot be read must not hide the others.
                 log.warning("an offer of a snapshot was passed over", name=name, why=str(error))
-        return sorted((o for o in offers if o.name != self._name), key=lambda o: o.batch, reverse=True)
+        others = (o for o in offers if o.name != self._name and (not log_id or o.log_id in (0, log_id)))
+        return sorted(others, key=lambda o: o.batch, reverse=True)
 
     async def fetch(self, offer: Offer, batch: int) -> None:
-        """Keep a verified copy of another master's snapshot through that batch."""
+        """Keep a verified copy of another master's snapshot through that batch, if the log goes through it."""
         deadline = now_seconds() + FETCH_SECONDS
         hello = Hello(fresh_id(), self._token, looks=True)
         channel = await AsyncChannel.open(offer.address, hello, deadline)
         try:
             content = bytearray()
             while True:
-                request = FetchSnapshot(batch, len(content))
+                request = FetchSnapshot(batch, len(content), offer.log_id)
                 piece = expect(await channel.call(request, deadline), SnapshotPiece)
                 content += piece.content
                 if len(content) >= piece.size_bytes or not piece.content:
@@ -196,13 +209,16 @@ class Snapshots:
             channel.close()
         if piece.batch != batch or len(content) != piece.size_bytes:
             raise TryAgain(f"{offer.name} no longer keeps its snapshot through batch {batch}; another is looked for")
+        position = position_of(verify(bytes(content)))
+        if await goes_through(self._coordination, position) is False:
+            raise TryAgain(f"the snapshot of {offer.name} through batch {batch} is of another history than the log")
         await asyncio.to_thread(self.store.write, batch, bytes(content))
 
-    async def fetch_newest(self) -> None:
-        """From whoever has a newer one than this master, that is sound."""
-        for offer in await self.offers():
+    async def fetch_newest(self, log_id: int) -> None:
+        """From whoever has a newer sound one of that history than this master; 0: of any that the log is of."""
+        for offer in await self.offers(log_id):
             try:
-                if await self._fetch_sound(offer):
+                if await self._fetch_sound(offer, self._newest(log_id or offer.log_id)):
                     return
             except HoldfastError as error:
                 log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
@@ -225,9 +241,9 @@ class Snapshots:
         else:
             log.info("the primary has written a snapshot for this master", batch=batch)
 
-    async def _fetch_sound(self, offer: Offer) -> bool:
+    async def _fetch_sound(self, offer: Offer, newest: int) -> bool:
         for batch in (offer.batch, offer.older):
-            if batch > self._newest():
+            if batch > newest:
                 try:
                     await self.fetch(offer, batch)
                 except CorruptSnapshot as error:
@@ -238,9 +254,9 @@ class Snapshots:
                     return True
         return False
 
-    async def _share(self) -> None:
-        if self.store.unshared:
-            await asyncio.to_thread(self.store.share)
+    async def _share(self, log_id: int) -> None:
+        if self.store.unshared(log_id):
+            await asyncio.to_thread(self.store.share, log_id)
 
     async def keep_for_standby(self, standby: Callable[[], Standby]) -> None:
         """Write one whenever the log has grown enough; until cancelled.
@@ -251,12 +267,14 @@ class Snapshots:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.store.check_writable()
+            log_id = standby().state.log_id
             try:
-                if self.store.directory is not None and self.log_bytes >= self._every_bytes:
+                await self._note_followed(log_id)
+                if log_id and self.store.directory is not None and self.log_bytes >= self._every_bytes:
                     await self.write(standby())
                 else:
-                    await self._offer_newest()
-                await self._share()
+                    await self._offer_newest(log_id)
+                await self._share(log_id)
             except (CoordinationLost, Uncertain) as error:
                 log.warning("snapshots cannot be offered to the other masters now", why=str(error))
             self._works()
@@ -269,15 +287,17 @@ class Snapshots:
             await asyncio.sleep(LOOK_SECONDS)
             self._count(writer)
             self.store.check_writable()
+            log_id = state.log_id
             try:
-                await self.fetch_newest()
+                await self._note_followed(log_id)
+                await self.fetch_newest(log_id)
                 if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
                     # Twice as long as a standby waits: there seems to be none.
                     await self.write_by_child(state, writer, pending)
                 else:
-                    await self._offer_newest()
-                await self._share()
-                through = self.store.trim_through()
+                    await self._offer_newest(log_id)
+                await self._share(log_id)
+                through = self.store.trim_through(log_id)
                 if through > trimmed:
                     await self._coordination.trim(through)
                     trimmed = through

@@ -46,7 +46,8 @@ class MasterView:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
-        answer(self.master.store.piece(request.batch, request.offset))
+        log_id = request.log_id or self.state.log_id
+        answer(self.master.store.piece(log_id, request.batch, request.offset))
 
     def _hand_over(self, request: HandOver, answer: Answer) -> None:
         master = self.master
@@ -123,6 +124,8 @@ class MasterView:
             masters=master.known,
             evicted=engine.evicted if engine is not None else 0,
             hidden=len(state.mask),
+            waits=master.histories.waits if master.histories is not None else "",
+            log_id=f"{state.log_id:016x}",
             **self._renewals(),
         )
 

@@ -10,6 +10,8 @@ class FetchSnapshot(Message, tag=17):
 
     batch: int = 0
     offset: int = 0
+    log_id: int = 0
+    """The history that the snapshot is of; 0: the one that the master follows."""
 
 
 class HandOver(Message, tag=18):
@@ -26,3 +28,5 @@ class SnapshotPiece(Message, tag=113):
     batch: int
     size_bytes: int
     content: bytes
+    log_id: int = 0
+    """The history that it is of; 0: the master is of a version that does not say."""

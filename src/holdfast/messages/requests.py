@@ -362,6 +362,10 @@ class Status(Message, tag=110):
     """Leases whose renewal this master told others of, or was told of."""
     renewal_delay_ms: float = 0.0
     """From a renewal to when the standbys can know of it."""
+    waits: str = ""
+    """Why it waits for the operator's word before a history begins; empty: it does not."""
+    log_id: str = ""
+    """The history that it follows or leads, in hexadecimal."""
 
 
 class NodeInfo(Message, tag=111):

@@ -84,7 +84,20 @@ def encode_batch(after: Position, records: list[bytes]) -> tuple[bytes, Position
     """The batch that follows `after`, and the position behind it."""
     head = _HEAD.pack(_MAGIC, VERSION, len(records), after.index, after.hash)
     batch = b"".join([head, b"\xdd", struct.pack(">I", len(records)), *records])
-    return batch, Position(after.batch + 1, after.index + len(records), xxhash.xxh3_128_digest(batch))
+    return batch, Position(after.batch + 1, after.index + len(records), hash_of(batch))
+
+
+def hash_of(batch: bytes) -> bytes:
+    """The hash that the next batch names."""
+    return xxhash.xxh3_128_digest(batch)
+
+
+def follows(after: Position, batch: bytes) -> bool:
+    """Whether the batch, by its head, is the next one behind that position."""
+    if len(batch) < _HEAD.size:
+        return False
+    magic, _, _, first, before = _HEAD.unpack_from(batch)
+    return bool(magic == _MAGIC and first == after.index and before == after.hash)
 
 
 def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Record], Position]:
@@ -106,4 +119,4 @@ def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Recor
         raise UnknownRecord(f"batch {number} holds a record that this master does not know ({error})") from None
     if len(records) != count:
         raise BrokenChain(f"batch {number} holds {len(records)} records and names {count}")
-    return list(records), Position(number, first + count, xxhash.xxh3_128_digest(batch))
+    return list(records), Position(number, first + count, hash_of(batch))

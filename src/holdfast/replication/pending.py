@@ -20,7 +20,10 @@ class PendingLog:
     def __init__(self, position: Position) -> None:
         self.position = position
         """Behind the last batch that was cut."""
+        self.written = position
+        """Behind the last batch that is durable."""
         self.durable = position.index
+        """The same as an index."""
         self.index = position.index
         """Of the last record."""
         self.bytes = 0
@@ -81,7 +84,7 @@ class PendingLog:
 
     def is_durable(self, position: Position, batch: bytes) -> None:
         """Everything up to there is: whoever waited for it may go on."""
-        self.durable = position.index
+        self.written, self.durable = position, position.index
         self.bytes -= len(batch) - HEAD_BYTES
         while self._keys_of and self._keys_of[0][0] <= self.durable:
             index, keys = self._keys_of.popleft()

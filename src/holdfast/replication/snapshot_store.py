@@ -1,7 +1,9 @@
-"""Snapshots in a directory: written whole or not at all, verified, kept by number, the newest good one found.
+"""Snapshots in a directory: written whole or not at all, verified, kept by history and number.
 
-A file appears under its name only when all of it is on disk. One that is torn or altered is passed over, said,
-and the next older one is taken (I18).
+A file appears under its name only when all of it is on disk. Its name says which history (`log_id`) it is of and the
+last batch of the log in it; its head says so too, and a file whose head says otherwise is spoiled. Whoever asks for
+snapshots asks for those of one history: those of others are neither used, counted nor deleted (I19). One that is torn
+or altered is passed over, said, and the next older one is taken (I18).
 """
 
 from __future__ import annotations
@@ -17,20 +19,29 @@ import structlog
 from holdfast.errors import TryAgain
 from holdfast.instant import now_ms
 from holdfast.messages.of_masters import SnapshotPiece
-from holdfast.replication.snapshots import CorruptSnapshot, dump, load, verify
+from holdfast.replication.batches import Position
+from holdfast.replication.snapshots import (
+    HEAD_PREFIX_BYTES,
+    CorruptSnapshot,
+    Head,
+    dump,
+    head_bytes,
+    head_of,
+    load,
+    position_of,
+    verify,
+)
 from holdfast.replication.standby import Standby
 
 log = structlog.get_logger("holdfast.snapshots")
-_NAME = re.compile(r"snapshot-(\d{15})\.hfs")
+_NAME = re.compile(r"snapshot-([0-9a-f]{16})-(\d{15})\.hfs")
+_NAME_WITHOUT_HISTORY = re.compile(r"snapshot-\d{15}\.hfs")
 SPOILED = "spoiled-snapshot"
+FOLLOWED = "history"
+"""The file that says which history this master has followed last."""
 KEPT = 3
 PIECE_BYTES = 4 << 20
-
-
-def batch_of(name: str) -> int | None:
-    """Of the file of a snapshot; None: it is no such name."""
-    matched = _NAME.fullmatch(name)
-    return int(matched[1]) if matched is not None else None
+UNPROVEN = ".unproven"
 
 
 class SnapshotFailed(TryAgain):
@@ -41,9 +52,27 @@ class SnapshotFailed(TryAgain):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """One snapshot: of that history, through that batch."""
+
+    log_id: int
     batch: int
     path: Path
     size_bytes: int
+
+
+def file_name(log_id: int, batch: int) -> str:
+    return f"snapshot-{log_id:016x}-{batch:015d}.hfs"
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """(history, batch) of the file of a snapshot; None: it is no such name."""
+    matched = _NAME.fullmatch(name)
+    return (int(matched[1], 16), int(matched[2])) if matched is not None else None
+
+
+def lacks_history(name: str) -> bool:
+    """Whether it is the name of a snapshot of an earlier version, which said the batch only."""
+    return _NAME_WITHOUT_HISTORY.fullmatch(name) is not None
 
 
 class SnapshotStore:
@@ -55,58 +84,98 @@ class SnapshotStore:
             directory.mkdir(parents=True, exist_ok=True)
             for unfinished in (*directory.glob("*.partial"), *directory.glob("*.unproven")):
                 unfinished.unlink()
+            self._name_by_history()
 
-    def kept(self) -> list[Kept]:
-        """Newest first."""
+    def _name_by_history(self) -> None:
+        """Give the files of an earlier version the names that they have now."""
+        for name, _ in self._files():
+            if lacks_history(name):
+                try:
+                    head = self._head(name)
+                except CorruptSnapshot as error:
+                    self._set_aside(name, error)
+                else:
+                    self._rename(name, file_name(head.log_id, head.batch))
+
+    def histories(self) -> dict[int, list[Kept]]:
+        """The snapshots of every history, the newest of each first."""
         if self.directory is None:
-            return []
-        found = []
-        for path in self._files(self.directory):
-            batch = batch_of(path.name)
-            if batch is not None:
-                with contextlib.suppress(FileNotFoundError):  # Somebody else removed it in this moment.
-                    found.append(Kept(batch, path, path.stat().st_size))
-        return sorted(found, key=lambda one: one.batch, reverse=True)
+            return {}
+        found: dict[int, list[Kept]] = {}
+        for name, size_bytes in self._files():
+            named = parse_name(name)
+            if named is not None:
+                found.setdefault(named[0], []).append(Kept(*named, self.directory / name, size_bytes))
+        for kept in found.values():
+            kept.sort(key=lambda one: one.batch, reverse=True)
+        return found
 
-    def _files(self, directory: Path) -> list[Path]:
-        """A directory that somebody deleted is made again: the next snapshot is written there."""
-        try:
-            return list(directory.iterdir())
-        except FileNotFoundError:
-            directory.mkdir(parents=True, exist_ok=True)
-            log.error("the directory of the snapshots was deleted; it is made again, and is empty", path=str(directory))
-            return []
+    def kept(self, log_id: int) -> list[Kept]:
+        """The snapshots of that history, newest first."""
+        return self.histories().get(log_id, [])
 
     def check_writable(self) -> None:
         """SnapshotFailed where the next snapshot could not be written, long before it is due."""
         if self.directory is not None and not os.access(self.directory, os.W_OK | os.X_OK):
             if not self.directory.exists():
-                self._files(self.directory)
+                self._files()
             elif not self.directory.is_dir():
                 raise SnapshotFailed(f"{self.directory} is no directory, so no snapshot can be kept; remove it")
             else:
                 raise SnapshotFailed(f"no snapshot can be written to {self.directory}: it is read-only here")
 
-    def newest(self) -> Standby | None:
-        """The newest that can be read, as a standby that goes on from there."""
-        for one in self.kept():
-            try:
-                restored = load(one.path.read_bytes(), now_ms())
-            except (CorruptSnapshot, OSError) as error:
-                log.error("a snapshot cannot be used; the next older one is taken", file=one.path.name, why=str(error))
-                if isinstance(error, CorruptSnapshot):
-                    self._set_aside(one)
-                continue
-            for fault in restored.faults:
-                log.error("an entry of a snapshot was left out", file=one.path.name, why=fault)
-            return Standby(restored.state, restored.position)
-        return None
+    def known(self) -> dict[int, int]:
+        """Blocking. Every history that is known here, and the last batch of it that a snapshot holds; 0: none does."""
+        followed = self.followed
+        newest = {log_id: kept[0].batch for log_id, kept in self.histories().items()}
+        return newest if followed in (0, *newest) else {**newest, followed: 0}
 
-    def _set_aside(self, spoiled: Kept) -> None:
-        """It counts no more, so that one like it, or an older one, is fetched from another master. The last such file
-        stays, for whoever wants to know what became of it."""
-        with contextlib.suppress(OSError):  # The disk may fail altogether: the next start meets it again.
-            spoiled.path.replace(spoiled.path.with_name(SPOILED))
+    def bring(self, log_id: int) -> None:
+        """Blocking. Have the newest snapshot of that history here that all masters share; 0: of every history."""
+
+    def position(self, kept: Kept) -> Position | None:
+        """Where in the log it stands. None if its head is spoiled: then it counts no more."""
+        try:
+            head = self._head(kept.path.name)
+        except (CorruptSnapshot, OSError) as error:
+            self._set_aside(kept.path.name, error)
+            return None
+        return position_of(head)
+
+    def read(self, kept: Kept) -> Standby | None:
+        """What it holds, as a standby that goes on from there. None if it is spoiled: then it counts no more."""
+        try:
+            self._head(kept.path.name)  # It must be of the history that its name says.
+            restored = load(self.content(kept), now_ms())
+        except (CorruptSnapshot, OSError) as error:
+            self._set_aside(kept.path.name, error)
+            return None
+        for fault in restored.faults:
+            log.error("an entry of a snapshot was left out", file=kept.path.name, why=fault)
+        return Standby(restored.state, restored.position)
+
+    def _head(self, name: str) -> Head:
+        prefix = self._part(name, 0, HEAD_PREFIX_BYTES)
+        head = head_of(self._part(name, 0, head_bytes(prefix)))
+        named = parse_name(name)
+        if named is not None and named != (head.log_id, head.batch):
+            raise CorruptSnapshot("its head says another history or batch than its name")
+        return head
+
+    def _set_aside(self, name: str, error: Exception) -> None:
+        """A spoiled file counts no more, so that one like it, or an older one, is fetched from another master. The last
+        such file stays, for whoever wants to know what became of it."""
+        log.error("a snapshot cannot be used; another is looked for", file=name, why=str(error))
+        if isinstance(error, CorruptSnapshot):
+            with contextlib.suppress(OSError):  # The disk may fail altogether: the next start meets it again.
+                self._rename(name, SPOILED)
+
+    def set_astray(self, kept: Kept, position: Position) -> None:
+        """The log of its history does not go through it: coordination has lost what it held. It counts no more, and
+        stays under a name of its own for whoever restores from it."""
+        name = f"stray-{kept.log_id:016x}-{kept.batch:015d}-{position.hash[:4].hex()}.hfs"
+        log.error("a snapshot holds what the log has lost; it is set aside", file=kept.path.name, name=name)
+        self._rename(kept.path.name, name)
 
     def take(self, standby: Standby) -> tuple[int, bytes]:
         """The standby's state now, for `write`. Nothing else may run meanwhile: it must not change."""
@@ -117,16 +186,99 @@ class SnapshotStore:
         yet, so that it counts only after `prove`."""
         if self.directory is None:
             raise SnapshotFailed("no data directory is set, so no snapshot can be kept; give --data-dir")
-        verify(content)
-        path = self._path(batch) if proven else self._path(batch).with_suffix(".unproven")
-        partial = self._path(batch).with_suffix(".partial")
+        head = verify(content)
+        if head.batch != batch:
+            raise CorruptSnapshot(f"it is of batch {head.batch}, and {batch} was asked for")
+        name = file_name(head.log_id, batch)
+        self._put(name if proven else name + UNPROVEN, content)
+        self._forget_old(head.log_id)
+        return Kept(head.log_id, batch, self.directory / name, len(content))
+
+    def prove(self, log_id: int, batch: int) -> None:
+        """Its last batch is durable: from now on it counts."""
+        name = file_name(log_id, batch)
+        self._rename(name + UNPROVEN, name)
+        self._forget_old(log_id)
+
+    def _forget_old(self, log_id: int) -> None:
+        for old in self.kept(log_id)[KEPT:]:
+            self._delete(old.path.name)
+
+    @property
+    def followed(self) -> int:
+        """The history that this master has followed last; 0: none that it knows of."""
+        if self.directory is None:
+            return 0
+        try:
+            return int(self._part(FOLLOWED, 0, 17), 16)
+        except (OSError, ValueError):  # It is not there, or says nothing: the snapshots may.
+            return 0
+
+    def note_followed(self, log_id: int) -> None:
+        """Blocking. A master that keeps no snapshot yet must know at its next start that there was a history."""
+        if self.directory is not None and self.followed != log_id:
+            self._put(FOLLOWED, f"{log_id:016x}\n".encode())
+
+    def piece(self, log_id: int, batch: int, offset: int) -> SnapshotPiece:
+        """Part of a snapshot of that history, for a master that asks for it; batch 0 asks for the newest."""
+        chosen = next((one for one in self.kept(log_id) if batch in (0, one.batch)), None)
+        if chosen is None or offset < 0:
+            return SnapshotPiece(0, 0, b"")
+        content = self._part(chosen.path.name, offset, PIECE_BYTES)
+        return SnapshotPiece(chosen.batch, chosen.size_bytes, content, log_id)
+
+    def unshared(self, log_id: int) -> bool:
+        """Is there something for `share` to do?"""
+        return False
+
+    def share(self, log_id: int) -> None:
+        """Blocking. Put a copy of the newest of that history where all masters find it, if there is such a place."""
+
+    def trim_through(self, log_id: int) -> int:
+        """The batch that the log of that history may be trimmed through: the older of the last two snapshots of it; 0
+        while there is one or none."""
+        kept = self.kept(log_id)
+        return kept[1].batch if len(kept) > 1 else 0
+
+    # The files.
+
+    def _at(self, name: str) -> Path:
+        assert self.directory is not None, "nothing is kept without a directory"
+        return self.directory / name
+
+    def _files(self) -> list[tuple[str, int]]:
+        """Name and size of every file. A directory that somebody deleted is made again: the next snapshot is written
+        there."""
+        directory = self._at("")
+        found = []
+        try:
+            for path in directory.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # Somebody else removed it in this moment.
+                    found.append((path.name, path.stat().st_size))
+        except FileNotFoundError:
+            directory.mkdir(parents=True, exist_ok=True)
+            log.error("the directory of the snapshots was deleted; it is made again, and is empty", path=str(directory))
+        return sorted(found)
+
+    def content(self, kept: Kept) -> bytes:
+        """Blocking. The bytes of the file."""
+        return self._part(kept.path.name, 0, kept.size_bytes)
+
+    def _part(self, name: str, offset: int, length: int) -> bytes:
+        with self._at(name).open("rb") as file:
+            there = os.fstat(file.fileno()).st_size
+            file.seek(offset)
+            return file.read(min(length, max(0, there - offset)))  # A spoiled file may name any length.
+
+    def _put(self, name: str, content: bytes) -> None:
+        partial = self._at(name + ".partial")
         try:
             with partial.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
-            folder = os.open(self.directory, os.O_RDONLY)
+            partial.replace(self._at(name))
+            folder = os.open(partial.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
@@ -134,41 +286,10 @@ class SnapshotStore:
         except OSError as error:
             with contextlib.suppress(OSError):  # It may not even have been made.
                 partial.unlink()
-            raise SnapshotFailed(f"the snapshot could not be written to {path}: {error.strerror}") from None
-        self._forget_old()
-        return Kept(batch, path, len(content))
+            raise SnapshotFailed(f"{self._at(name)} could not be written: {error.strerror}") from None
 
-    def prove(self, batch: int) -> None:
-        """Its last batch is durable: from now on it counts."""
-        self._path(batch).with_suffix(".unproven").replace(self._path(batch))
-        self._forget_old()
+    def _rename(self, old: str, new: str) -> None:
+        self._at(old).replace(self._at(new))
 
-    def _path(self, batch: int) -> Path:
-        assert self.directory is not None, "nothing is kept without a directory"
-        return self.directory / f"snapshot-{batch:015d}.hfs"
-
-    def _forget_old(self) -> None:
-        for old in self.kept()[KEPT:]:
-            old.path.unlink()
-
-    def piece(self, batch: int, offset: int) -> SnapshotPiece:
-        """Part of a kept snapshot, for a master that asks for it; batch 0 asks for the newest."""
-        chosen = next((one for one in self.kept() if batch in (0, one.batch)), None)
-        if chosen is None or offset < 0:
-            return SnapshotPiece(0, 0, b"")
-        with chosen.path.open("rb") as file:
-            file.seek(offset)
-            return SnapshotPiece(chosen.batch, chosen.size_bytes, file.read(PIECE_BYTES))
-
-    @property
-    def unshared(self) -> bool:
-        """Is there something for `share` to do?"""
-        return False
-
-    def share(self) -> None:
-        """Blocking. Put a copy where all masters find it, if there is such a place."""
-
-    def trim_through(self) -> int:
-        """The batch that the log may be trimmed through: the older of the last two; 0 while there is one or none."""
-        kept = self.kept()
-        return kept[1].batch if len(kept) > 1 else 0
+    def _delete(self, name: str) -> None:
+        self._at(name).unlink()

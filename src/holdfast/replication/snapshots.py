@@ -29,6 +29,8 @@ from holdfast.replication.batches import NO_HASH, Position
 MAGIC = b"HOLDFAST SNAPSHOT 1\n"
 _SECTION = struct.Struct("<16sQQ")
 """name, length, checksum"""
+HEAD_PREFIX_BYTES = len(MAGIC) + _SECTION.size
+"""So much of a snapshot tells how long its head is."""
 
 
 class CorruptSnapshot(Refused):
@@ -85,6 +87,7 @@ class Restored:
 
 
 _COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags", "wanted")
+_END = _SECTION.pack(b"end", 0, xxhash.xxh3_64_intdigest(b""))
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
@@ -167,9 +170,34 @@ def _sections(data: memoryview) -> dict[str, memoryview]:
     return found
 
 
-def verify(data: bytes | memoryview) -> None:
-    """CorruptSnapshot unless every section is whole and as it was written."""
-    _sections(memoryview(data))
+def verify(data: bytes | memoryview) -> Head:
+    """The head. CorruptSnapshot unless every section is whole and as it was written."""
+    return _decoded_head(_sections(memoryview(data)))
+
+
+def head_bytes(prefix: bytes) -> int:
+    """The length of a snapshot's beginning through its head, by its first `HEAD_PREFIX_BYTES`."""
+    if prefix[: len(MAGIC)] != MAGIC or len(prefix) < HEAD_PREFIX_BYTES:
+        raise CorruptSnapshot("the file does not begin as a snapshot does")
+    return HEAD_PREFIX_BYTES + int(_SECTION.unpack_from(prefix, len(MAGIC))[1])
+
+
+def head_of(data: bytes | memoryview) -> Head:
+    """The head alone, verified; what follows it is not looked at, and need not be there."""
+    beginning = memoryview(data)[: head_bytes(bytes(data[:HEAD_PREFIX_BYTES]))]
+    return _decoded_head(_sections(memoryview(bytes(beginning) + _END)))
+
+
+def position_of(head: Head) -> Position:
+    """How far the log was applied that the snapshot is of."""
+    return Position(head.batch, head.index, head.hash or NO_HASH)
+
+
+def _decoded_head(sections: dict[str, memoryview]) -> Head:
+    try:
+        return _decode_head(sections["head"])
+    except (KeyError, msgspec.DecodeError) as error:
+        raise CorruptSnapshot(f"its head cannot be read ({error})") from None
 
 
 def _changed(head: Head) -> dict[str, SettingValue]:
@@ -180,10 +208,7 @@ def _changed(head: Head) -> dict[str, SettingValue]:
 
 def load(data: bytes | memoryview, now: Instant) -> Restored:
     sections = _sections(memoryview(data))
-    try:
-        head = _decode_head(sections["head"])
-    except (KeyError, msgspec.DecodeError) as error:
-        raise CorruptSnapshot(f"its head cannot be read ({error})") from None
+    head = _decoded_head(sections)
     state = State(
         log_id=head.log_id,
         cluster=head.cluster,
@@ -209,7 +234,7 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
     state.segments = {segment.handle: segment for segment in head.segments}
     state.away = {segment.handle for segment in head.segments if segment.away}
     state.answers.update({(client, serial): answer for client, serial, answer in head.answers})
-    restored = Restored(state, Position(head.batch, head.index, head.hash or NO_HASH))
+    restored = Restored(state, position_of(head))
     _restore_grants(restored, head)
     _restore_objects(restored, head, sections, now)
     return restored

@@ -120,11 +120,13 @@ class BoundChecks:
         cluster = self.world.store.only
         assert leading.alive is not None
         assert leading.alive.snapshots is not None
-        through = leading.alive.snapshots.store.trim_through()
+        engine = leading.alive.server.engine
+        log_id = engine.state.log_id if engine is not None else 0
+        through = leading.alive.snapshots.store.trim_through(log_id)
         behind = sum(1 for batch in cluster.batches if batch <= through and batch < cluster.last)
         if behind:
             yield f"the log keeps {behind} batches that {leading.name} has two snapshots behind"
-        newest = max(leading.disk.files, default=0)
+        newest = leading.disk.newest_batch(log_id)
         since = sum(len(content) for batch, (_, content) in cluster.batches.items() if batch > newest)
         most = 3 * leading.plan.snapshot_bytes
         if since > most:

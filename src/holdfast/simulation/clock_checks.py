@@ -61,7 +61,7 @@ class ClockChecks:
     """Of everybody who ever lived."""
     report: Report
     _published: int = 0
-    _kept: set[tuple[str, int]] = field(default_factory=set)
+    _kept: set[tuple[str, str]] = field(default_factory=set)
 
     def left(self, data: bytes, who: str, what: str) -> None:
         """These bytes leave a process, or stay behind when it dies."""
@@ -82,7 +82,7 @@ class ClockChecks:
         self.left(msgspec.msgpack.encode(cluster.record), "store", "the leader's entry")
 
     def look(self, name: str, disk: Disk) -> None:
-        for batch, content in disk.files.items():
-            if (name, batch) not in self._kept:
-                self._kept.add((name, batch))
-                self.left(content, name, f"the snapshot through batch {batch}")
+        for file, content in disk.files.items():
+            if (name, file) not in self._kept:
+                self._kept.add((name, file))
+                self.left(content, name, f"the file {file}")

@@ -2,84 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.core.state import State
 from holdfast.instant import now_ms
-from holdfast.messages.of_masters import SnapshotPiece
 from holdfast.replication.batches import Position
-from holdfast.replication.snapshot_store import KEPT, PIECE_BYTES, Kept, SnapshotStore
-from holdfast.replication.snapshots import CorruptSnapshot, dump, load, verify
-from holdfast.replication.standby import Standby
+from holdfast.replication.snapshot_store import UNPROVEN, SnapshotStore, parse_name
+from holdfast.replication.snapshots import dump
 
 
 @dataclass(slots=True)
 class Disk:
     """Of one machine: what was written stays when the process dies."""
 
-    files: dict[int, bytes]
-    unproven: dict[int, bytes]
+    files: dict[str, bytes] = field(default_factory=dict)
 
-    @classmethod
-    def empty(cls) -> Disk:
-        return cls({}, {})
+    def snapshots(self) -> dict[str, bytes]:
+        """Those that count, the newest last."""
+        named = [(found[1], name) for name in self.files if (found := parse_name(name)) is not None]
+        return {name: self.files[name] for _, name in sorted(named)}
+
+    def newest_batch(self, log_id: int) -> int:
+        """The last batch of that history in any snapshot; 0: there is none."""
+        found = [parse_name(name) for name in self.files]
+        return max((named[1] for named in found if named is not None and named[0] == log_id), default=0)
 
     def spoil(self) -> None:
         """Turn over a bit in the newest snapshot."""
-        if self.files:
-            newest = max(self.files)
-            content = bytearray(self.files[newest])
-            content[len(content) // 2] ^= 1
-            self.files[newest] = bytes(content)
+        snapshots = self.snapshots()
+        if snapshots:
+            name, content = list(snapshots.items())[-1]
+            spoiled = bytearray(content)
+            spoiled[len(spoiled) // 2] ^= 1
+            self.files[name] = bytes(spoiled)
 
 
 class DiskStore(SnapshotStore):
-    """The snapshot store's rules on a disk of bytes."""
+    """The snapshot store on a disk of bytes: everything but the files themselves is the production's."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(None)
         self.directory = Path("/")  # There is one, as far as others ask.
         self._disk = disk
-        disk.unproven.clear()
+        for name in [name for name in disk.files if name.endswith(UNPROVEN)]:
+            del disk.files[name]
 
-    def kept(self) -> list[Kept]:
-        files = self._disk.files
-        return [Kept(batch, Path(str(batch)), len(files[batch])) for batch in sorted(files, reverse=True)]
+    def _files(self) -> list[tuple[str, int]]:
+        return sorted((name, len(content)) for name, content in self._disk.files.items())
 
     def check_writable(self) -> None:
         """It always is."""
 
-    def newest(self) -> Standby | None:
-        for one in self.kept():
-            try:
-                restored = load(self._disk.files[one.batch], now_ms())
-            except CorruptSnapshot:
-                del self._disk.files[one.batch]
-                continue
-            return Standby(restored.state, restored.position)
-        return None
+    def _part(self, name: str, offset: int, length: int) -> bytes:
+        if name not in self._disk.files:
+            raise FileNotFoundError(name)
+        return self._disk.files[name][offset : offset + length]
 
-    def write(self, batch: int, content: bytes, proven: bool = True) -> Kept:
-        verify(content)
-        (self._disk.files if proven else self._disk.unproven)[batch] = content
-        self._forget_old()
-        return Kept(batch, Path(str(batch)), len(content))
+    def _put(self, name: str, content: bytes) -> None:
+        self._disk.files[name] = content
 
-    def prove(self, batch: int) -> None:
-        self._disk.files[batch] = self._disk.unproven.pop(batch)
-        self._forget_old()
+    def _rename(self, old: str, new: str) -> None:
+        self._disk.files[new] = self._disk.files.pop(old)
 
-    def _forget_old(self) -> None:
-        for batch in sorted(self._disk.files, reverse=True)[KEPT:]:
-            del self._disk.files[batch]
-
-    def piece(self, batch: int, offset: int) -> SnapshotPiece:
-        chosen = batch or max(self._disk.files, default=0)
-        content = self._disk.files.get(chosen)
-        if content is None or offset < 0:
-            return SnapshotPiece(0, 0, b"")
-        return SnapshotPiece(chosen, len(content), content[offset : offset + PIECE_BYTES])
+    def _delete(self, name: str) -> None:
+        del self._disk.files[name]
 
 
 def at_once(store: SnapshotStore, state: State, position: Position) -> object:

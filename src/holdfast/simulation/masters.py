@@ -62,7 +62,7 @@ class MasterMachine:
     faults: StoreFaults
     leads: Callable[[MasterMachine, Engine], None]
     """Called when it begins to serve as primary."""
-    disk: Disk = field(default_factory=Disk.empty)
+    disk: Disk = field(default_factory=Disk)
     process: ProcessLoop | None = None
     master: Master | None = None
 
