@@ -101,18 +101,7 @@ class Master:
             else None
         )
         self.events = History()
-        self.histories = (
-            Histories(
-                self.snapshots,
-                coordination,
-                server.name,
-                lambda: self.leader,
-                self.events,
-                Word() if plan.new_history else None,
-            )
-            if coordination is not None and self.snapshots is not None
-            else None
-        )
+        self.histories = self._histories(coordination)
         self.standby = Standby()
         self.leader: Leader | None = None
         self.known: list[str] = [plan.address]
@@ -140,6 +129,12 @@ class Master:
     @property
     def role(self) -> str:
         return "primary" if self.engine is not None else "standby"
+
+    def _histories(self, coordination: Coordination | None) -> Histories | None:
+        if coordination is None or self.snapshots is None:
+            return None
+        word = Word() if self.plan.new_history else None
+        return Histories(self.snapshots, coordination, self.server.name, lambda: self.leader, self.events, word)
 
     @property
     def leader_address(self) -> str:
