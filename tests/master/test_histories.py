@@ -320,7 +320,7 @@ async def test_a_master_whose_coordination_is_silent_for_long_is_not_promotable(
     async with running(store, tmp_path) as master:
         await until_true(lambda: master.promotable()[0], "it follows")
         store.faults.outage = True
-        await until_true(lambda: "has not answered" in master.promotable()[1], "it says why")
+        await until_true(lambda: "does not answer" in master.promotable()[1], "it says why")
         assert master.promotable()[0] is False
         store.faults.outage = False
         await until_true(lambda: master.promotable()[0], "and follows again")
