@@ -22,6 +22,12 @@ from holdfast.simulation.log_checks import Fate
 SLOW_NS = 500_000_000
 ASKED_FOR = frozenset({"REMOVE", "REMOVE_BY_REGEX", "REMOVE_ALL", "PUT_REVOKE", "UPSERT"})
 """Ways to leave that a client asked for; all others are the cluster's own doing."""
+EXCUSES: dict[str, frozenset[str]] = {
+    "UNMOUNTED": frozenset({"node killed"}),
+    "UNMOUNT_SEGMENT": frozenset({"node killed"}),
+    "FILE_LOST": frozenset({"node's files spoiled"}),
+}
+"""Ways to leave that only these faults explain. A node that is stopped or cut off keeps its memory."""
 PUTS = ("put", "upsert", "put_many")
 MOST_TOLD = 20
 
@@ -184,8 +190,8 @@ def _lost(run: Run, calls: list[Call]) -> list[str]:
             continue
         elif fate.left == "EVICTED" and call.operation.pin == "hard":
             found.append(f"{key}: evicted though it was pinned (I8)")
-        elif fate.left == "UNMOUNTED" and not any("node" in fault.whom for fault in run.faults):
-            found.append(f"{key}: gone with a node's memory, and no node was struck")
+        elif fate.left in EXCUSES and not EXCUSES[fate.left] & {fault.name for fault in run.faults}:
+            found.append(f"{key}: {fate.left}, and no fault of the run explains it")
     found += [
         f"{fate.key}: the log holds it, and it cannot be read after all was healed"
         for fate in run.fates

@@ -97,11 +97,13 @@ def test_an_object_that_the_log_holds_and_nobody_can_read_is_lost() -> None:
     assert "bytes_lost" in judge(ended).lost[0]
 
 
-def test_memory_that_is_gone_is_excused_by_a_struck_node_only() -> None:
-    gone = [Fate("k", 64, "UNMOUNTED")]
+@pytest.mark.parametrize(("left", "by"), [("UNMOUNTED", "node killed"), ("FILE_LOST", "node's files spoiled")])
+def test_memory_and_files_that_are_gone_are_excused_by_their_own_faults_only(left: str, by: str) -> None:
+    gone = [Fate("k", 64, left)]
     miss = call("get", 2, "k", 5.0, result=None)
-    assert "no node was struck" in judge(run(PUT, miss, fates=gone)).lost[0]
-    assert judge(run(PUT, miss, fates=gone, faults=[Struck("node killed", "node-1", S, 2 * S)])).is_good
+    for other in ([], [Struck("node stopped", "node-1", S, 2 * S)]):
+        assert "no fault of the run explains it" in judge(run(PUT, miss, fates=gone, faults=other)).lost[0]
+    assert judge(run(PUT, miss, fates=gone, faults=[Struck(by, "node-1", S, 2 * S)])).is_good
 
 
 def test_a_miss_that_nothing_explains_is_impossible() -> None:
