@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 110
 SMALL = ("--masters", "2", "--nodes", "1", "--clients", "1")
+TINY = ("--masters", "1", "--nodes", "1", "--clients", "1", "--only", "node stopped")
 
 REASON = why_not()
 pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.timeout(240)]
@@ -92,7 +93,7 @@ def test_a_loss_is_found_and_told_with_the_seed_and_the_logs_are_kept(tmp_path: 
 
 def test_an_interrupted_run_tells_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    ran = start("--seconds", "600", "--seed", "7", *SMALL, "--folder", str(folder))
+    ran = start("--seconds", "600", "--seed", "7", *TINY, "--folder", str(folder))
     try:
         wait_until(lambda: histories_have(folder, 50), WITHIN_S, "clients are at work")
         ran.send_signal(signal.SIGINT)
@@ -107,7 +108,7 @@ def test_an_interrupted_run_tells_what_it_has_and_leaves_no_process(tmp_path: Pa
 
 def test_a_run_that_is_killed_leaves_no_process_and_no_namespace(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    ran = start("--seconds", "600", "--seed", "8", *SMALL, "--folder", str(folder))
+    ran = start("--seconds", "600", "--seed", "8", *TINY, "--folder", str(folder))
     try:
         wait_until(lambda: histories_have(folder, 10), WITHIN_S, "a client is at work")
         assert processes_in(folder)
