@@ -15,9 +15,10 @@ import holdfast
 from client.fake_master import Act, FakeMaster
 from holdfast.client import reading
 from holdfast.client.core import Core
-from holdfast.errors import ObjectNotFound
+from holdfast.errors import ChecksumMismatch, ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 
@@ -99,8 +100,8 @@ def test_memory_of_the_new_history_is_not_written_with_a_grant_of_the_old_one(
         if not met:
             met.append(len(master.asked(m.GrantRanges)))
             with monkeypatch.context() as patch:
-                patch.setattr(core.bytes, "forget", lambda *given: None)
-                core.forget_all()
+                patch.setattr(core.bytes, "enter_history", lambda *given: None)
+                core.forget_all(core.limits.log_id + 1)
         return writable(piece)
 
     monkeypatch.setattr(core.bytes, "writable", meets)
@@ -109,3 +110,76 @@ def test_memory_of_the_new_history_is_not_written_with_a_grant_of_the_old_one(
     _, segment, offset, _, _ = master.objects["after"]
     assert master.node is not None
     assert master.node.bytes_at(offset, size, segment - 1) == b"a" * size
+
+
+def test_a_grant_asked_for_under_the_old_history_is_not_kept_under_the_new_one(
+    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I19: the answer arrives just after another thread of the client has met a master with another history."""
+    cache = connect(master.address)
+    core = cache._core
+    keep_grant = core.keep_grant
+    met: list[bool] = []
+
+    def keeps(grant: object, history: int, now: float) -> bool:
+        if not met:
+            core.welcomed(msgspec.structs.replace(core.limits, log_id=history + 1))
+        kept = keep_grant(grant, history, now)  # type: ignore[arg-type]
+        met.append(kept)
+        return kept
+
+    monkeypatch.setattr(core, "keep_grant", keeps)
+    cache.put("key", b"bytes")
+    assert met == [False, True], "the first grant was void, and another was taken"
+    assert cache.get("key") == b"bytes"
+
+
+@pytest.fixture
+def spoiled(master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client that was told not to verify; the bytes of "key" are not the ones that were put."""
+    connect(master.address).put("key", b"what was put")
+    _, segment, offset, size, _ = master.objects["key"]
+    assert master.node is not None
+    master.node.memory.segments[segment - 1].mapping.view[offset : offset + size] = b"newer bytes."
+    places = master.segments
+    monkeypatch.setattr(
+        master, "segments", lambda: [msgspec.structs.replace(place, unverified=True) for place in places()]
+    )
+    return connect(master.address, verify=False, timeout=2)
+
+
+def test_memory_that_a_restored_history_has_not_verified_is_compared_with_its_checksums_whatever_was_said(
+    spoiled: Any,
+) -> None:
+    """I2: what lies in the range may be newer than the restored catalogue."""
+    with pytest.raises(ChecksumMismatch):
+        spoiled.get("key")
+    with pytest.raises(ChecksumMismatch):
+        spoiled.get_many(["key"])
+    with pytest.raises(ChecksumMismatch), spoiled.view("key"):
+        pass
+
+
+def test_memory_that_was_verified_may_be_looked_at_in_place(
+    spoiled: Any, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without the mark such a client takes the bytes as they are."""
+    monkeypatch.undo()
+    core = spoiled._core
+    core.segments.clear()
+    core.bytes.enter_history(core.limits.log_id)
+    with spoiled.view("key") as view:
+        assert bytes(view) == b"newer bytes."
+
+
+def test_an_idle_client_lets_go_of_memory_that_belongs_to_a_later_history(master: FakeMaster, connect: Connect) -> None:
+    """I11: it is told by the node, without asking any master, and its life line ends."""
+    cache = connect(master.address)
+    cache.put("key", b"bytes")
+    assert cache.get("key") == b"bytes"
+    node = master.node
+    assert node is not None
+    node.attach.enter_history(8, [7])
+    wait_until(lambda: node.attach.older_writers() == 0, what="the client has let go")
+    assert cache._core.bytes.maps == {}
+    assert cache._core.grants.held == {}

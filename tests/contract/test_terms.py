@@ -186,3 +186,14 @@ async def test_two_clusters_in_one_place_do_not_see_each_other(place: Place) -> 
     assert await other.read("name") is None
     assert await read_log(one, 0, 1) == [(1, b"mine")]
     assert await read_log(other, 0, 2) == [(1, b"other"), (2, b"other still")]
+
+
+async def test_a_term_in_an_emptied_store_has_a_larger_epoch_than_whoever_wins_it_knows_of(place: Place) -> None:
+    """I6: a restored history goes on with the ids of the older one, which the store has forgotten."""
+    coordination = await place.open()
+    coordination.epoch_floor = 41
+    term = await soon(coordination.campaign("one:7070"))
+    assert term.epoch == 42
+    await soon(term.resign())
+    coordination.epoch_floor = 7
+    assert (await soon(coordination.campaign("one:7070"))).epoch == 43

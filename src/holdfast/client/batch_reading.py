@@ -87,7 +87,8 @@ def _get_part(core: Core, part: Part, deadline: float) -> Operation[dict[str, by
     size = sum(map(_stop, local.values())) - sum(map(_start, local.values()))
     result: dict[str, bytes]
     again: list[str]
-    result, again = yield Work(lambda: _copy_mapped(maps, local, core.verify), bulk=size >= BULK_FROM)
+    verify = core.verify or bool(core.segments.unverified)
+    result, again = yield Work(lambda: _copy_mapped(maps, local, verify), bulk=size >= BULK_FROM)
     if remote:
         others = [(key, Lease._make(row)) for key, row in leases.items() if key not in local]
         again += yield from _fetch_remote(core, others, leases, result, deadline)
@@ -238,7 +239,7 @@ def _read_node(core: Core, parts: Sequence[Fetched], result: dict[str, bytes], d
     again = []
     for part, fresh in zip(parts, values, strict=True):
         data = fresh.value
-        if core.verify and part.lease.checksum and (_digest(data) or 1) != part.lease.checksum:
+        if core.verifies(part.place.handle) and part.lease.checksum and (_digest(data) or 1) != part.lease.checksum:
             again.append(part.key)
         else:
             result[part.key] = data

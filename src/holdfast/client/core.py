@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import xxhash
 
-from holdfast.client.grants import Grants
+from holdfast.client.grants import Grant, Grants
 from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.own_removals import OwnRemovals
@@ -114,11 +114,13 @@ class Core:
         """A master took us in. If its history is another one, nothing that we remember is true."""
         before = self.welcome
         if before is not None and before.log_id != welcome.log_id:
-            self.forget_all()
+            self.forget_all(welcome.log_id)
             with self._lock:
                 self.welcome = welcome
                 # What another thread kept since then it was told under the old history.
                 self.leases.clear()
+                self.grants.clear()
+        self.bytes.history = welcome.log_id
         self.welcome = welcome
         self.segments.seen = welcome.topology
 
@@ -126,8 +128,13 @@ class Core:
         """The address of the same master's Unix socket, if it is on this machine; empty otherwise."""
         return LOCAL + welcome.local if welcome.local and welcome.host and welcome.host == self.bytes.host else ""
 
-    def revoked(self, ids: list[int] | None) -> None:
-        """These objects, or any, have gone from where they were: the next read asks the master. From any thread."""
+    def revoked(self, ids: list[int] | None, history: int = 0) -> None:
+        """These objects, or any, have gone from where they were: the next read asks the master. From any thread.
+        With a history: a node's memory belongs to that one now, and whoever maps it under an older one keeps its free
+        space from everybody."""
+        if history and self.bytes.history not in (0, history):
+            self.forget_all(history)
+            return
         if ids is None:
             self.leases.clear()
             return
@@ -143,14 +150,14 @@ class Core:
                 self.grants.retire_on(self.bytes.lose(piece), self.clock())
                 raise NodeAway("the node of the granted memory is dead; nothing was stored. Put again")
 
-    def forget_all(self) -> None:
+    def forget_all(self, history: int) -> None:
+        """Nothing that is known from another history than this one may be used, nor stay mapped."""
         self.leases.clear()
-        gone = set(self.segments.places)
         self.segments.clear()
         self.grants.clear()
         for view in list(self.views):
             view.lost = True
-        self.bytes.forget(gone, (), set())
+        self.bytes.enter_history(history)
 
     @property
     def limits(self) -> Welcome:
@@ -168,6 +175,19 @@ class Core:
         with self._lock:
             if self.limits.log_id == history:
                 self.leases.keep_one(key, lease)
+
+    def keep_grant(self, grant: Grant, history: int, now: float) -> bool:
+        """False: the history is another one than the grant was asked for under, so it is void."""
+        with self._lock:
+            if self.limits.log_id != history:
+                grant.void = True
+                return False
+            self.grants.add(grant, now)
+            return True
+
+    def verifies(self, segment: int) -> bool:
+        """Are copies from this segment compared with their checksums?"""
+        return self.verify or segment in self.segments.unverified
 
     def next_serial(self) -> int:
         with self._lock:
@@ -209,7 +229,7 @@ class Core:
         # The clock is read after the last byte: inside the lease all of them were right (I2).
         if self.clock() >= until:
             return None
-        if checksum and self.verify and (_digest(data) or 1) != checksum:
+        if checksum and self.verifies(segment) and (_digest(data) or 1) != checksum:
             return None
         # Another thread may have met a master with another history, whose segments have the same numbers.
         return data if self.leases.by_key.get(key) is lease else None

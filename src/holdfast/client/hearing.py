@@ -28,19 +28,22 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 MAX_FRAME_BYTES = 64 << 10
 
-Heed = Callable[[list[int] | None], None]
-"""Called with the ids of objects, or with None for all of them."""
+Heed = Callable[[list[int] | None, int], None]
+"""Called with the ids of objects, or with None for all of them; and with the history that the node's memory belongs to
+now, if that has changed, else 0."""
 
 
 class _Ear:
     """One connection."""
 
-    __slots__ = ("ended", "received", "socket")
+    __slots__ = ("ended", "history", "received", "socket")
 
     def __init__(self, path: str, seconds: float) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.received = FrameBuffer(limit=MAX_FRAME_BYTES)
         self.ended = False
+        self.history = 0
+        """Told since it was last looked at."""
         try:
             self.socket.settimeout(seconds)
             self.socket.connect(path)
@@ -61,6 +64,7 @@ class _Ear:
                 told = decode_data_reply(whole[2])
                 if not isinstance(told, LeasesRevoked) or len(told.ids) % 8:
                     raise BadRequest("the node tells something else")
+                self.history = told.history or self.history
                 ids += struct.unpack(f"<{len(told.ids) // 8}Q", told.ids)
         except BlockingIOError:
             return ids
@@ -129,7 +133,7 @@ class Hearing:
             # What a node told meanwhile may be lost.
             heed = self._heed()
             if heed is not None:
-                heed(None)
+                heed(None, 0)
             raise
 
     def _run(self, woken: socket.socket) -> None:
@@ -160,6 +164,7 @@ class Hearing:
                 self._ears.pop(key, None)
             with contextlib.suppress(OSError):
                 ear.socket.close()
-        heed = self._heed()
-        if heed is not None and (ids is None or ids):
-            heed(ids)
+        heed, history = self._heed(), ear.history
+        ear.history = 0
+        if heed is not None and (ids is None or ids or history):
+            heed(ids, history)

@@ -78,6 +78,8 @@ class NodeBytes:
         self._silent: set[str] = set()
         """Socket paths of nodes that did not answer in time."""
         self._idle: dict[str, list[DataConnection]] = {}
+        self.history = 0
+        """The log that the segments are known from."""
         self._lock = threading.Lock()
         self._attaching = threading.Lock()
         self._hearing: Hearing | None = None
@@ -120,6 +122,7 @@ class NodeBytes:
                 link = self._links.get(_link_key(place))
                 # Without a link another thread has just seen its end: then there is nobody to write to.
                 if mapping is not None and link is not None:
+                    self._listen(place)
                     self._writing[place.handle] = (mapping, link.writer, link)
 
     def unattached(self, places: Iterable[SegmentPlace]) -> list[SegmentPlace]:
@@ -181,7 +184,7 @@ class NodeBytes:
         try:
             if link is None:
                 link = self._links[key] = self._open_link(place.socket_path, deadline)
-            return link.attach(place.name, write, deadline)
+            return link.attach(place.name, write, deadline, self.history)
         except BaseException as error:
             # One that we write through must stay open while the memory is mapped.
             if link is not None and link.writer == 0:
@@ -212,6 +215,21 @@ class NodeBytes:
             for handle in gone:
                 self._writing.pop(handle, None)
         self.sweep(busy)
+
+    def enter_history(self, history: int) -> None:
+        """Let go of everything that is known from another one, in one step with what is attached from now on. A copy
+        that still runs keeps its map, and with it the line that tells the node of its writer."""
+        with self._attaching:
+            self.history = history
+            self.maps.clear()
+            self._reading.clear()
+            self.settled.clear()
+            self._writing.clear()
+            links = [*self._links.values(), *self._doomed]
+            self._links.clear()
+            self._doomed.clear()
+            for link in links:
+                link.close()
 
     def reconsider(self) -> None:
         """The cluster has changed: what could not be mapped may be tried again."""

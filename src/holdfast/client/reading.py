@@ -204,7 +204,6 @@ def read_replicas(
     candidates = [((lease.segment, lease.start)), *lease.others]
     places = core.segments.places
     candidates.sort(key=lambda each: each[0] not in places or core.bytes.is_bad(places[each[0]]))
-    wants_checksum = core.verify and lease.checksum != 0
     attempts = [(segment, offset, len(candidates) > 1) for segment, offset in candidates]
     # Grows while it is gone through: by the silent ones.
     for segment, offset, hurried in attempts:
@@ -213,6 +212,7 @@ def read_replicas(
             tried.append(f"segment {segment} is mounted no more")
             continue
         local = segment in core.bytes.maps
+        wants_checksum = core.verifies(segment) and lease.checksum != 0
         run = _reader(core, place, offset, room, wants_checksum, deadline, hurried)
         try:
             checksum = yield Work(run, bulk=not local or room.nbytes >= BULK_FROM, into_caller=into_caller)

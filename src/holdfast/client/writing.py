@@ -291,6 +291,7 @@ def take_grant(
     least: int = 0,
 ) -> Operation[tuple[bytes, Grant | None]]:
     """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
+    history = core.limits.log_id
     yield from ready_to_write(core, deadline)
     wanted = sum(map(extent_of, struct.unpack(f"<{len(sizes) // 8}Q", sizes))) * options.replicas
     core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
@@ -310,16 +311,26 @@ def take_grant(
     core.segments.seen = granted.topology
     if not granted.ranges:
         return granted.taken, None
-    return granted.taken, _hold(core, grant_id, granted, kind, sent_at)
+    grant = _hold(core, grant_id, granted, kind, sent_at, history)
+    if grant is None:
+        raise GrantTimedOut("a master with another history was met meanwhile; nothing was stored")
+    return granted.taken, grant
 
 
-def _hold(core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float) -> Grant:
+def _hold(
+    core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float, history: int
+) -> Grant | None:
+    """None: the history has changed since this was asked for, and either may have granted it. It is given back, which
+    is harmless where nobody knows it (I19)."""
     timeout = granted.timeout_ms / 1000
     grant = Grant(
         grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
     )
     grant.extended(sent_at)
-    core.grants.add(grant, core.clock())
+    if not core.keep_grant(grant, history, core.clock()):
+        core.grants.put_back(core.clock(), [grant_id])
+        core.keep(core.clock() + CARRIED_WITHIN_SECONDS)
+        return None
     core.keep(min(grant.extend_at, sent_at + CARRIED_WITHIN_SECONDS))
     return grant
 
@@ -362,6 +373,7 @@ def _commit(
 ) -> Operation[bytes]:
     """Which were stored, a byte each. `row_bytes`: how much a put of this row is, if it is of one."""
     row: Kind = (options.replicas, options.prefer, True)
+    history = core.limits.log_id
     ahead: GrantRanges | None = None
     finished = core.grants.take_finished()
     try:
@@ -386,18 +398,20 @@ def _commit(
         if ahead is not None:
             core.grants.asked(row)
     if ahead is not None:
-        _take_ahead(core, row, ahead.grant, committed.ahead, sent_at)
+        _take_ahead(core, row, ahead.grant, committed.ahead, sent_at, history)
     if len(committed.stored) != len(keys):
         raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
     return committed.stored
 
 
-def _take_ahead(core: Core, row: Kind, grant_id: GrantId, granted: Granted | None, sent_at: float) -> None:
+def _take_ahead(
+    core: Core, row: Kind, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int
+) -> None:
     if granted is None:
         core.grants.refused_ahead()
         return
     core.segments.seen = granted.topology
-    _hold(core, grant_id, granted, row, sent_at)
+    _hold(core, grant_id, granted, row, sent_at, history)
 
 
 def _give_up_torn(core: Core, deadline: float) -> Operation[None]:

@@ -36,7 +36,7 @@ from holdfast.coordination.etcd_term import EtcdTerm
 from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Leader, Proof, Term
 from holdfast.coordination.locations import Location
 from holdfast.coordination.stored import decode_batch, decode_leader, encode_leader, encode_record
-from holdfast.coordination.terms import Tenure, TermRecord, Timing
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
 from holdfast.errors import HoldfastError, Uncertain
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -62,6 +62,7 @@ class EtcdCoordination:
         self._leases = SharedLeases(self._channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
         self._terms: list[Tenure] = []
+        self.epoch_floor = 0
 
     async def open(self) -> None:
         await self._channel.authenticate()
@@ -136,7 +137,7 @@ class EtcdCoordination:
             deposing = txn([created_at(keys.leader, int(str(look.mark)))], [delete(keys.leader)])
             if not (await self._write(deposing)).succeeded:
                 return None
-        epoch = 1 if look.record is None else look.record.epoch + 1
+        epoch = next_epoch(look.record, self.epoch_floor)
         record = TermRecord(epoch, address, doubtful=proof == "guess")
         winning = txn(
             [created_at(keys.leader, 0), self._unchanged(look.record)],

@@ -103,6 +103,8 @@ class Coordination(Protocol):
     appends_in_flight: int
     """So many may be under way, begun in order. None is written before the one ahead of it: one that was sent with that
     under way may be refused as out of order, and is appended again when that is written."""
+    epoch_floor: int
+    """Terms that are won through this object have larger epochs."""
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         """Waits until won. With `replacing`, that very term is deposed at once, if it still leads."""

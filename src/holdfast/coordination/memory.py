@@ -28,7 +28,7 @@ from holdfast.coordination.interface import (
     Proof,
     Term,
 )
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, next_epoch, out_of_order
 from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -201,6 +201,7 @@ class MemoryCoordination:
         self._cluster = store.cluster(cluster)
         self._cluster.links.append(self._link)
         self._terms: list[Tenure] = []
+        self.epoch_floor = 0
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         return await campaign(self, address, replacing)
@@ -223,7 +224,7 @@ class MemoryCoordination:
         cluster = self._cluster
         if cluster.record != look.record or (proof == "silence" and self._mark() != look.mark):
             return None
-        epoch = 1 if cluster.record is None else cluster.record.epoch + 1
+        epoch = next_epoch(cluster.record, self.epoch_floor)
         record = TermRecord(epoch, address, doubtful=proof == "guess")
         term = MemoryTerm(self._faults, self._link, cluster, record, proof, self.timing, self.max_batch_bytes)
         cluster.record, cluster.beat = record, 0

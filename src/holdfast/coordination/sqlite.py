@@ -32,7 +32,7 @@ from holdfast.coordination.sqlite_file import WAL_LIMIT_BYTES, lay_out_wal, prep
 from holdfast.coordination.sqlite_news import names_after, note_published
 from holdfast.coordination.sqlite_term import SqliteTerm
 from holdfast.coordination.sqlite_worker import Result, Worker
-from holdfast.coordination.terms import Tenure, TermRecord, Timing
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
 from holdfast.instant import now_ms, now_seconds
 from holdfast.supervisor import Supervisor
 
@@ -103,6 +103,7 @@ class SqliteCoordination:
         self._writer = Worker(path, "write", busy_s, synchronous)
         self._reader = Worker(path, "read", busy_s)
         self._terms: list[Tenure] = []
+        self.epoch_floor = 0
 
     async def open(self) -> None:
         self._writer.creates = True
@@ -161,7 +162,8 @@ class SqliteCoordination:
             return None
         if proof == "silence" and row is not None and look.mark != (row.record.epoch, row.beat):
             return None
-        record = TermRecord(1 if row is None else row.record.epoch + 1, address, doubtful=proof == "guess")
+        epoch = next_epoch(look.record, self.epoch_floor)
+        record = TermRecord(epoch, address, doubtful=proof == "guess")
         try:
             lock = LeaderLock(lock_path(self._path, self._cluster, record.epoch))
         except OSError as error:

@@ -53,6 +53,12 @@ class TermRecord(msgspec.Struct, array_like=True, frozen=True):
     """Won by deposing a term that may still be answering; cleared once that can no longer be so."""
 
 
+def next_epoch(record: TermRecord | None, floor: int) -> int:
+    """Of the term after this record: larger than it, and than what this process knows of (an emptied store has no
+    record, but object ids and nodes go on from a restored history)."""
+    return max(record.epoch if record is not None else 0, floor) + 1
+
+
 def proof_after(record: TermRecord | None, how: Proof) -> Proof:
     """The proof that a new term has. While the last term's own predecessor may still be answering, only silence,
     which has outlasted that one too, is more than a guess."""

@@ -32,7 +32,7 @@ from holdfast.coordination.stored import (
     encode_record,
     encode_tail,
 )
-from holdfast.coordination.terms import Tenure, TermRecord, Timing
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
 from holdfast.coordination.zookeeper_news import PublishedWatch
 from holdfast.coordination.zookeeper_session import ZooKeeperSession
 from holdfast.coordination.zookeeper_term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
@@ -68,6 +68,7 @@ class ZooKeeperCoordination:
         self._seen: dict[str, tuple[int, float]] = {}
         self._expiring: deque[tuple[float, str]] = deque()
         self._terms: list[Tenure] = []
+        self.epoch_floor = 0
         self._session.when_moved(self._leader_changes.bump)
         self._session.when_moved(self._log_changes.bump)
         self._session.when_lost(self._lose_terms)
@@ -140,7 +141,7 @@ class ZooKeeperCoordination:
     async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
         assert isinstance(look, ZooKeeperLook)
         sent_at = self.timing.clock()
-        epoch = 1 if look.record is None else look.record.epoch + 1
+        epoch = next_epoch(look.record, self.epoch_floor)
         record = TermRecord(epoch, address, doubtful=proof == "guess")
         winning = self._client.transaction()
         winning.set_data(self._paths.epoch, encode_record(record), look.epoch_version)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from holdfast.core import narrow
 from holdfast.core.apply_replicas import APPLY_REPLICAS
+from holdfast.core.apply_restored import APPLY_RESTORED
 from holdfast.core.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.grants import Grant, Quarantined
 from holdfast.core.mask import lying_in
@@ -118,6 +119,8 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
             lost.append(slot)
     if lost:
         _drop(state, lost, Cause.UNMOUNT_SEGMENT.name, now)
+    if handle in state.unverified:
+        state.origin.lost += len(lost)
     state.mask.forget_segment(handle)
     for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
         _end_grant(state, grant, [])
@@ -125,6 +128,8 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
         _leave_quarantine(state, entry)
     del state.segments[handle]
     state.away.discard(handle)
+    state.unsettled.discard(handle)
+    state.unverified.discard(handle)
     state.topology += 1
     return []
 
@@ -273,6 +278,8 @@ def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Inst
 
 
 def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
+    if record.cause is Cause.MISMATCH:
+        state.origin.mismatched += (len(record.ids) + len(record.held)) // 8
     return _remove(state, unpack_ids(record.ids), unpack_ids(record.held), record.cause.name, now)
 
 
@@ -321,4 +328,5 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.SessionClosed: _session_closed,
     r.LeasesRenewed: _leases_renewed,
     **APPLY_REPLICAS,
+    **APPLY_RESTORED,
 }

@@ -297,4 +297,6 @@ def _is_not(node: str) -> Callable[[Segment], bool]:
 
 
 def takes_files(primary: Primary, disk: Segment, now: Instant) -> bool:
-    return not disk.closed and disk.name.node not in primary.state.modes and primary.reachable(disk, now)
+    if disk.closed or disk.name.node in primary.state.modes or disk.handle in primary.state.unsettled:
+        return False
+    return primary.reachable(disk, now)

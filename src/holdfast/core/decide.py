@@ -19,6 +19,7 @@ from holdfast.core import (
     reads,
     removals,
     replicas,
+    restored_memory,
     setting_aside,
 )
 from holdfast.core.primary import Decision, Primary
@@ -59,6 +60,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     of_nodes.MountSegment: setting_aside.mount_segment,
     of_nodes.ReportLostFiles: lost_files.report_lost_files,
     of_nodes.ListFiles: lost_files.list_files,
+    of_nodes.VerifyRanges: restored_memory.verify_ranges,
 }
 
 

@@ -54,7 +54,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
         raise UnknownNode(f"the node {request.node!r} of this boot is not registered; register first")
     if not 0 < request.size_bytes <= MAX_OBJECT_BYTES or request.size_bytes % SMALL_ALIGN or not request.disk:
         raise BadRequest(f"a disk's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
-    if request.log_id not in (0, state.log_id):
+    if request.log_id not in (0, state.log_id, *state.continues):
         raise MemoryVoid("the files on this disk are of another history; empty it and mount it again")
     known = disk_of(primary, request.disk)
     if known is None:
@@ -77,7 +77,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
         member.handles.append(handle)
     primary.disk_kept_until.pop(handle, None)
     primary.copies.audits[handle] = None
-    return n.DiskMounted(state.log_id, handle), records
+    return n.DiskMounted(state.log_id, handle, state.continues), records
 
 
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:

@@ -42,10 +42,13 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
     _check_offer(name, request)
     member = primary.members.get(name)
     if member is not None and member.boot == request.boot and segments_of(primary, name):
-        if request.log_id not in (0, state.log_id):
+        if request.log_id not in (0, state.log_id, *state.continues):
             raise MemoryVoid("this memory was last mounted under another log; mount new memory under a new boot id")
-        _check_tail(state, request)
+        if request.log_id == state.log_id:
+            # Of an older history more may have been heard than was restored: so all of its ranges are verified.
+            _check_tail(state, request)
         member.session = request.session
+        member.fenced = False  # Whether older writers are left is for the node to say again.
         member.clean_untold = dict(member.clean)  # Whatever an earlier master told it of these is not known here.
         return _registered(primary), _writers_gone(primary, member, _writers(primary, member) - {*request.live_writers})
     if request.log_id != 0:
@@ -97,7 +100,7 @@ def segments_of(primary: Primary, node: str) -> list[Segment]:
     return [segment for segment in primary.state.memory_segments() if segment.name.node == node]
 
 
-def _member(primary: Primary, session: int, boot: int) -> Member:
+def known_member(primary: Primary, session: int, boot: int) -> Member:
     member = primary.members.get(primary.sessions.require(session).name)
     if member is None or member.boot != boot or member.session != session:
         raise UnknownNode("the memory of this boot is not mounted under this session; register again")
@@ -105,7 +108,7 @@ def _member(primary: Primary, session: int, boot: int) -> Member:
 
 
 def report_writers(primary: Primary, request: n.ReportWriters, connection: int, now: Instant) -> Decision:
-    member = _member(primary, request.session, request.boot)
+    member = known_member(primary, request.session, request.boot)
     records = _writers_gone(primary, member, set(request.gone_writers)) if request.gone_writers else []
     if request.cleaned:
         cleaned = set(request.cleaned)
@@ -119,7 +122,7 @@ def report_writers(primary: Primary, request: n.ReportWriters, connection: int, 
 def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now: Instant) -> Decision:
     if len(request.figures) > MAX_FIGURES or any(len(name) > MAX_FIGURES for name in request.figures):
         raise BadRequest(f"a report has at most {MAX_FIGURES} figures with short names; it was not taken")
-    member = _member(primary, request.session, request.boot)
+    member = known_member(primary, request.session, request.boot)
     member.figures = request.figures
     # A request that its writer sent before it died may have come after the word of its death (I11).
     live = {*request.live_writers}

@@ -68,6 +68,8 @@ class Member:
     """Those of them that are not in a command yet."""
     figures: dict[str, int] = field(default_factory=dict)
     """What it last reported of itself."""
+    fenced: bool = False
+    """It has said that no writer of an older history is left in its memory."""
 
 
 class Primary:
@@ -86,6 +88,7 @@ class Primary:
         self.members: dict[str, Member] = {}
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
+        self.sessions.continues = state.continues
         self.unlent: dict[int, Freed] = {}
         """Freed by records that are not durable yet, and so about to be lent again: by a number of its own."""
         self.unlent_bytes = 0
@@ -105,6 +108,8 @@ class Primary:
         """A lease was renewed that was about to end: the standbys should hear of it soon."""
         self.lessees = Lessees()
         self.copies = CopyBook()
+        self.settled_at: Instant = 0
+        """When no lease of an older history is left, if this one was restored."""
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """When the replicas of a disk that is away are given up."""
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
@@ -259,8 +264,10 @@ class Primary:
 
     def available(self, segment: Segment, now: Instant) -> bool:
         """May something be put there? Not while its node's lease is over, its connection closed or it is set aside,
-        and never by a client on a disk."""
-        return segment.kind != DISK and segment.name.node not in self.state.modes and self.reachable(segment, now)
+        nor while somebody of an older history may use it, and never by a client on a disk."""
+        if segment.kind == DISK or segment.name.node in self.state.modes or segment.handle in self.state.unsettled:
+            return False
+        return self.reachable(segment, now)
 
     def reachable(self, segment: Segment, now: Instant) -> bool:
         """Can its bytes be read and written, as far as is known?"""

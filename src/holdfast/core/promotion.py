@@ -40,6 +40,7 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
             allocator.cut_off(segment.limit_bytes)
     until = now + guard_ms(state, leader_ttl_ms, proven)
     guard_leases(state, until)
+    primary.settled_at = until
     for grant in state.grants:
         primary.note_grant(grant, now)
     state.catalogue.find_lacking()

@@ -285,6 +285,7 @@ _GONE = {
     "UNMOUNT_SEGMENT": "the node with its last replica went away",
     "EVICTED": "it was evicted to make room",
     "FILE_LOST": "its last replica was a file on a disk, which was found gone or spoiled",
+    "MISMATCH": "after a restore its bytes were not the ones that were put",
 }
 
 
@@ -308,6 +309,7 @@ def list_segments(primary: Primary, request: q.ListSegments, client: int, now: I
             used_bytes=primary.used_on(segment),
             available=primary.available(segment, now),
             kind=segment.kind,
+            unverified=segment.handle in primary.state.unverified,
         )
         for segment in primary.state.segments.values()
         if not segment.away

@@ -106,6 +106,8 @@ class Book:
         self.times = times
         self.epoch = epoch
         self.history = history
+        self.continues: list[int] = []
+        """The older histories that this one was restored from."""
         self.session_epoch = session_epoch
         """The highest number given out."""
         self.say_through = session_epoch
@@ -212,7 +214,15 @@ class Book:
         self._connect(session, connection)
         self._renew(session, now, 0)
         times = self.times
-        return Opened(session.id, self.history, self.epoch, session.session_epoch, times.lease_ms, times.jeopardy_ms)
+        return Opened(
+            session.id,
+            self.history,
+            self.epoch,
+            session.session_epoch,
+            times.lease_ms,
+            times.jeopardy_ms,
+            self.continues,
+        )
 
     def _renew(self, session: Session, now: Instant, held_ms: int) -> None:
         times = self.times

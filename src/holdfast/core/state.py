@@ -45,6 +45,22 @@ class Segment:
 
 
 @dataclass(slots=True)
+class Origin:
+    """Where a restored history comes from, and what became of what it began with."""
+
+    log_id: int = 0
+    epoch: int = 0
+    index: int = 0
+    """How many records of the older history the catalogue holds."""
+    objects: int = 0
+    size_bytes: int = 0
+    mismatched: int = 0
+    """Objects dropped because their bytes differ from their checksums, or have none."""
+    lost: int = 0
+    """Objects dropped because the memory that held them did not come back."""
+
+
+@dataclass(slots=True)
 class State:
     log_id: int = 0
     cluster: str = ""
@@ -87,6 +103,13 @@ class State:
     """Disks whose nodes are not there."""
     moved: dict[tuple[SegmentHandle, int], int] = field(default_factory=dict)
     """Where replicas were that readers may still look at: (segment, offset) -> quarantine entry."""
+    continues: list[int] = field(default_factory=list)
+    """The older histories whose catalogue this one was restored from, the latest last."""
+    origin: Origin = field(default_factory=Origin)
+    unsettled: set[SegmentHandle] = field(default_factory=set)
+    """Writers or readers of an older history may still use this memory: none of its free space is granted."""
+    unverified: set[SegmentHandle] = field(default_factory=set)
+    """What lies here may differ from what the restored catalogue says: readers copy and compare the checksum."""
 
     def end_of_epoch(self, epoch: int) -> int:
         """The most records that a master of that epoch can have made durable, as far as this log tells; the log's

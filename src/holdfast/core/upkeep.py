@@ -19,6 +19,7 @@ from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, expire, given_up, unmount
 from holdfast.core.named_once import named_once
 from holdfast.core.primary import Primary
+from holdfast.core.restored_memory import settle
 from holdfast.core.saving_ahead import save_ahead
 from holdfast.ids import GrantId
 from holdfast.instant import Instant
@@ -47,6 +48,8 @@ def duties(primary: Primary, now: Instant) -> list[Duty]:
     due += [Duty("node", name, partial(unmount, primary, name)) for name in given_up(primary, now)]
     due.append(Duty("disks", "disks that are away", partial(disks_away_too_long, primary, now)))
     due.append(Duty("leases", "the longest lease", partial(leases_shortened, primary, now)))
+    if primary.state.unsettled:
+        due.append(Duty("memory", "memory of an older history", partial(settle, primary, now)))
     untold = [member for member in primary.members.values() if member.clean_untold and primary.is_live(member, now)]
     return due + [Duty("cleaning", member.name, partial(ask_to_clean, primary, member)) for member in untold]
 

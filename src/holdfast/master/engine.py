@@ -27,12 +27,21 @@ from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.master.resting import rests_on
-from holdfast.messages.of_nodes import AddReplicas, RegisterNode, ReportLostFiles, ReportUsage, ReportWriters
+from holdfast.messages.of_nodes import (
+    AddReplicas,
+    RegisterNode,
+    ReportLostFiles,
+    ReportUsage,
+    ReportWriters,
+    VerifyRanges,
+)
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.records import (
     EpochStarted,
     LogStarted,
+    MemoryVerified,
     ObjectsCommitted,
+    ObjectsRemoved,
     SegmentMounted,
     SegmentUnmounted,
     SessionClosed,
@@ -61,10 +70,10 @@ MAX_PENDING_BYTES = 64 << 20
 FOR_EVER: Instant = 1 << 62
 T = TypeVar("T")
 Answer = Callable[[Message], None]
-_OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, OpenSession, KeepAlive, CloseSession})
+_OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, VerifyRanges, OpenSession, KeepAlive, CloseSession})
 """Whose caller is known by its connection."""
 _LOOKING = frozenset({Exists, Locate})
-_NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted})
+_NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted, MemoryVerified, ObjectsRemoved})
 _PUTS = frozenset({GrantRanges, CommitPuts})
 
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from holdfast.core.state import State
 from holdfast.instant import Instant
-from holdfast.messages.records import SegmentMounted, SegmentUnmounted, SessionClosed, SessionEnd, SessionOpened
+from holdfast.messages.records import (
+    Cause,
+    MemoryVerified,
+    ObjectsRemoved,
+    SegmentMounted,
+    SegmentUnmounted,
+    SessionClosed,
+    SessionEnd,
+    SessionOpened,
+)
 from holdfast.messages.shapes import Record
 
 REMEMBERED_EVENTS = 1_000
@@ -60,5 +69,11 @@ class History:
                 gone = state.segments.get(record.handle)
                 if gone is not None:
                     self.add("segment_unmounted", gone.name.node, f"{gone.size_bytes:,} bytes", now)
+            case MemoryVerified():
+                for node in sorted({state.segments[handle].name.node for handle in record.handles}):
+                    self.add("memory_verified", node, "compared with the restored catalogue", now)
+            case ObjectsRemoved(cause=Cause.MISMATCH):
+                count = (len(record.ids) + len(record.held)) // 8
+                self.add("objects_dropped", f"{count} objects", "their bytes are not the ones that were put", now)
             case _:
                 pass

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import structlog
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Leader
-from holdfast.core.state import State
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.events import History
@@ -52,8 +51,10 @@ class WaitsForOperator(TryAgain):
 class Word:
     """The operator's word on how a history begins in an empty store."""
 
-    restored: State | None = None
-    """The catalogue that it begins with; None: none."""
+    content: bytes = b""
+    """A snapshot whose catalogue it begins with; empty: none."""
+    epoch: int = 0
+    """Of that snapshot."""
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Histories:
         self._name = name
         self._leader = leader
         self._events = events
+        self.restore_asked = asyncio.Event()
         self._told = asyncio.Event()
         self._said = ""
         self._say_again_at = 0.0
@@ -108,6 +110,18 @@ class Histories:
         """The operator has spoken."""
         self.word = word
         self._told.set()
+        if word.content:
+            self.restore_asked.set()
+
+    @property
+    def restores(self) -> Word | None:
+        """The operator's word, if it is to restore a history."""
+        return self.word if self.word is not None and self.word.content else None
+
+    def end_restore(self) -> None:
+        """It was done, or failed."""
+        self.word = None
+        self.restore_asked.clear()
 
     def began(self, log_id: int) -> None:
         """This master leads, and its history is durable: the operator's word is spent."""

@@ -31,7 +31,7 @@ from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.candidacy import give_back, win, withdraw
 from holdfast.master.engine import Engine
@@ -43,6 +43,7 @@ from holdfast.master.snapshotting import Snapshots
 from holdfast.master.tasks import first, until_ended
 from holdfast.outage import Outage
 from holdfast.replication.batches import NO_HASH, BrokenChain, Position, UnknownRecord
+from holdfast.replication.carried import append_catalogue
 from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
@@ -57,6 +58,9 @@ DRIFT = 1.01
 AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
 MASTERS = "masters/"
+RESTORE_SECONDS = 10.0
+EPOCHS_APART = 4_096
+"""Ids are made from epochs, and a snapshot does not know the epochs after it: fewer than these, surely."""
 ANNOUNCED_MS = 15_000
 TERM_OVER = "its term is over"
 
@@ -107,6 +111,12 @@ class Master:
         self.known: list[str] = [plan.address]
         """Addresses of the masters that run, as far as is known."""
         self.hand_over = asyncio.Event()
+        self.restoring = ""
+        """What is being done to restore a history; empty: nothing."""
+        self.restore_failure = ""
+        """Why the last attempt failed."""
+        self._replacing: int | None = None
+        """The epoch of this master's own term, which the one that restores a history takes the place of."""
         self.promotion_ms = -1
         """The last one, from winning the term to serving."""
         self.writer: LogWriter | None = None
@@ -178,7 +188,7 @@ class Master:
         try:
             while True:
                 try:
-                    await self._as_primary(coordination, await self._as_standby(coordination))
+                    await self._as_primary(coordination, await self._term(coordination))
                 except UnknownRecord:
                     await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
                 except (BrokenChain, LogBehind) as error:
@@ -237,6 +247,70 @@ class Master:
             else:
                 self._store_outage.over()
             await asyncio.sleep(ANNOUNCED_MS / 5000)
+
+    async def _term(self, coordination: Coordination) -> Term:
+        """Win one: as a standby that follows the log, or at once, if a history is to be restored over whatever log
+        there is."""
+        histories = self.histories
+        assert histories is not None, "there is coordination"
+        if histories.restores is None:
+            standing_by = asyncio.create_task(self._as_standby(coordination))
+            asked = asyncio.create_task(histories.restore_asked.wait())
+            try:
+                await first(standing_by, asked)
+            except BaseException:
+                await withdraw(standing_by, asked)
+                raise
+            if standing_by.done() and histories.restores is None:
+                await until_ended(asked)
+                return standing_by.result()
+            # A term that was won in this moment was won without regard to the epochs of the older history.
+            await withdraw(standing_by, asked)
+        return await self._campaign_to_restore(coordination)
+
+    def restore(self, word: Word) -> None:
+        """Begin a history with this catalogue, as soon as the term for it is won. One that is served gives way."""
+        assert self.histories is not None, "there is coordination"
+        self.restoring, self.restore_failure = "winning a term", ""
+        self.histories.tell(word)
+        if self.role == "primary":
+            self.hand_over.set()
+
+    async def _campaign_to_restore(self, coordination: Coordination) -> Term:
+        """A term whose epoch is larger than any that the older history can have had since its snapshot."""
+        assert self.histories is not None, "there is coordination"
+        word = self.histories.restores
+        assert word is not None, "it was asked for"
+        coordination.epoch_floor = max(coordination.epoch_floor, word.epoch + EPOCHS_APART)
+        replacing, self._replacing = self._replacing, None
+        seconds = RESTORE_SECONDS + 2 * self.plan.leader_ttl_ms / 1000
+        try:
+            term = await asyncio.wait_for(coordination.campaign(self.plan.address, replacing), seconds)
+        except (TimeoutError, HoldfastError) as error:
+            why = str(error) or f"no term was won within {seconds:.0f} s; another master may lead"
+            self._restore_failed(why)
+            raise TryAgain(f"the restore was given up: {why}") from None
+        self._won_at = now_seconds()
+        return term
+
+    def _restore_failed(self, why: str) -> None:
+        assert self.histories is not None, "there is coordination"
+        self.histories.end_restore()
+        self.restoring, self.restore_failure = "", why
+        log.error("no history was restored", why=why)
+
+    async def _carry_over(self, coordination: Coordination, term: Term, word: Word) -> None:
+        """Write the catalogue into the log, and go on from there."""
+        assert term.epoch > word.epoch, "ids only grow (I6)"
+        self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
+        log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
+        state, position = await append_catalogue(
+            coordination, term, word.content, fresh_id(), fresh_bytes(32), now_ms()
+        )
+        self.standby = Standby(state, position)
+        if self.snapshots is not None:
+            # One of its own soon, for the next time.
+            self.snapshots.log_bytes = max(self.snapshots.log_bytes, 2 * self.plan.snapshot_bytes)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""
@@ -354,10 +428,17 @@ class Master:
                     return
 
     async def _as_primary(self, coordination: Coordination, term: Term) -> None:
+        assert self.histories is not None, "there is coordination"
+        word = self.histories.restores
         try:
-            await self._drain(coordination)
-            engine, pending = self._promoted(term)
-        except BaseException:
+            if word is not None:
+                await self._carry_over(coordination, term, word)
+            else:
+                await self._drain(coordination)
+            engine, pending = self._promoted(term, restored=word is not None)
+        except BaseException as error:
+            if word is not None:
+                self._restore_failed(str(error) or type(error).__name__)
             # Nobody would be served under this term; another master may hold what this one cannot serve.
             self._modest_until = now_seconds() + MODEST_SECONDS
             await give_back(term)
@@ -397,18 +478,25 @@ class Master:
             try:
                 await until_ended(writing, keeping, renewing, ended, giving_up)
             finally:
-                await give_back(term)
+                if self.histories.restores is not None:
+                    self._replacing = term.epoch  # Nobody else shall lead in between.
+                else:
+                    await give_back(term)
 
-    def _promoted(self, term: Term) -> tuple[Engine, PendingLog]:
+    def _promoted(self, term: Term, restored: bool = False) -> tuple[Engine, PendingLog]:
         now = now_ms()
         plan = self.plan
-        primary = promote(self.standby.state, plan.rules, plan.leader_ttl_ms, term.proof in PROVEN, now)
+        # A primary of the older history may believe for that long that it leads: its store knew, and is lost.
+        in_doubt = restored or term.proof == "guess"
+        primary = promote(
+            self.standby.state, plan.rules, plan.leader_ttl_ms, term.proof in PROVEN and not restored, now
+        )
         pending = PendingLog(self.standby.position)
         engine = Engine(primary, pending, plan.durability)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.leads_until = lambda: int(term.valid_until * 1000)
-        if term.proof == "guess":
+        if in_doubt:
             engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
         if not engine.state.log_id:
             assert self.histories is not None, "there is coordination"
@@ -427,6 +515,11 @@ class Master:
         await writer.flush()
         # The epoch is durable: from here on this master is the primary.
         assert self.histories is not None, "there is coordination"
+        if self.histories.restores is not None:
+            self.histories.end_restore()
+            self.restoring = ""
+            origin = engine.state.origin
+            self.events.add("restored", f"{origin.log_id:016x}", f"{origin.objects} objects", now_ms())
         self.histories.began(engine.state.log_id)
         self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
         self.events.add("primary", self.server.name, f"epoch {term.epoch}, by {term.proof}", now_ms())

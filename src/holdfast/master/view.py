@@ -17,11 +17,13 @@ from holdfast import __version__
 from holdfast.core.apply import ranges_of
 from holdfast.core.digest import digest
 from holdfast.core.reads import list_keys, stat_of
+from holdfast.core.restored_memory import unverified_objects
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, Refused
 from holdfast.instant import now_ms
 from holdfast.master.engine import Answer, Engine
 from holdfast.master.renewing import RenewalFollower, RenewalWriter
+from holdfast.master.restoration import Restoration
 from holdfast.master.roles import Master
 from holdfast.master.session_view import node_info, session_facts, standing_of
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
@@ -44,6 +46,7 @@ class MasterView:
         master.server.views[HandOver] = self._hand_over
         master.server.views[TakeSnapshot] = self._take_snapshot
         self._tasks: set[asyncio.Task[None]] = set()
+        self.restoration = Restoration(master)
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
         log_id = request.log_id or self.state.log_id
@@ -277,9 +280,22 @@ class Figures(Collector):
         for code, count in list(engine.failures.items()) if engine is not None else ():
             refused.add_metric([code], count)
         yield refused
+        yield from self._restored()
         failed_upkeep = CounterMetricFamily(
             "holdfast_upkeep_failures", "Steps of upkeep that a defect ended, by kind.", labels=["kind"]
         )
         for kind_of_step, count in list(engine.upkeep_failures.items()) if engine is not None else ():
             failed_upkeep.add_metric([kind_of_step], count)
         yield failed_upkeep
+
+    def _restored(self) -> Iterator[Metric]:
+        """Of a history that was restored; zeros otherwise."""
+        state = self._view.state
+        origin = state.origin
+        yield GaugeMetricFamily("holdfast_restored_objects", "Objects a restored history began with.", origin.objects)
+        unverified = unverified_objects(state)
+        yield GaugeMetricFamily("holdfast_unverified_objects", "Restored and not compared yet.", unverified)
+        dropped = GaugeMetricFamily("holdfast_restore_dropped_objects", "Restored, then given up.", labels=["cause"])
+        dropped.add_metric(["mismatch"], origin.mismatched)
+        dropped.add_metric(["memory_lost"], origin.lost)
+        yield dropped

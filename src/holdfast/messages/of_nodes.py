@@ -85,6 +85,8 @@ class AttachSegment(Message, tag=80):
 
     segment: SegmentName
     write: bool = False
+    history: int = 0
+    """The log that the client knows the segment from; 0: it does not say."""
 
 
 class Attached(Message, tag=81):
@@ -136,6 +138,8 @@ class LeasesRevoked(Message, tag=87):
     """These objects (packed ids) were removed or moved. A hint: a lease that is held stays good until it ends."""
 
     ids: bytes
+    history: int = 0
+    """The node's memory belongs to this log now: whoever knows it from another forgets it, and unmaps it."""
 
 
 class AddReplicas(Message, tag=88):
@@ -236,9 +240,31 @@ class MountSegment(Message, tag=92):
 class DiskMounted(Message, tag=93):
     log_id: int
     handle: int
+    continues: list[int] = []
+    """The older histories that this one was restored from: files of theirs stay good."""
 
 
 class FilesForgotten(Message, tag=94):
     """(id, offset) of files to delete."""
 
     rows: bytes
+
+
+class VerifyRanges(Message, tag=50):
+    """A node whose memory a restored history names: no writer of an older history can write to it any more.
+
+    `failed`, (id, segment number, offset) each, are the ranges of the last answer whose bytes are not their objects'.
+    Answered by `RangesToVerify`; `cursor` is the one of the last answer, 0 at the beginning.
+    """
+
+    session: int
+    boot: int
+    cursor: int = 0
+    failed: bytes = b""
+
+
+class RangesToVerify(Message, tag=135):
+    """(id, segment number, offset, size, checksum) per range. `cursor` 0: that was all of it."""
+
+    rows: bytes
+    cursor: int

@@ -61,6 +61,8 @@ class Opened(Message, tag=73):
     session_epoch: int
     lease_ms: int
     jeopardy_ms: int
+    continues: list[int] = []
+    """The older histories that this one was restored from: memory that was mounted under them stays good."""
 
 
 class KeptAlive(Message, tag=74):

@@ -20,6 +20,8 @@ class Cause(enum.IntEnum):
     UPSERT = 6
     FILE_LOST = 7
     """The file of its last replica was found gone or spoiled."""
+    MISMATCH = 9
+    """After a restore: the bytes in its range are not the ones that were put, or nothing can tell."""
 
 
 class LogStarted(Record, tag=1):
@@ -207,3 +209,39 @@ class CopyingChanged(Record, tag=36):
     """How fast a node may copy, as logs of an earlier version say it; `SettingsChanged` says it now."""
 
     bytes_per_second: int
+
+
+class CatalogueCarried(Record, tag=42):
+    """A piece of the catalogue that a restored history begins with: pieces 0 to `count` - 1 of a snapshot.
+
+    Pieces change nothing by themselves. A piece 0 begins anew: whoever wrote the pieces before it did not finish.
+    """
+
+    number: int
+    count: int
+    content: bytes
+
+
+class HistoryRestored(Record, tag=43):
+    """From here on the log is a new history, which has the catalogue that the pieces before this record carry.
+
+    It stands alone in its batch. Sessions, grants and quarantine of the old history are over (I19). The memory and
+    the disks that the catalogue names are unsettled and unverified until later records say otherwise.
+    """
+
+    log_id: int
+    secret: bytes
+    checksum: int
+    """Of all pieces, joined."""
+
+
+class MemorySettled(Record, tag=44):
+    """No writer and no reader of an older history is left in these segments: their free space may be granted."""
+
+    handles: list[SegmentHandle]
+
+
+class MemoryVerified(Record, tag=45):
+    """The node has compared every range of these segments with its object's checksum; what differed was dropped."""
+
+    handles: list[SegmentHandle]

@@ -57,6 +57,8 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """False while the node is silent or set aside: nothing new is placed there, reads go on."""
     kind: int = 0
     """0 memory, 1 disk: a disk cannot be mapped, its bytes come over TCP from the same machine too."""
+    unverified: bool = False
+    """Its bytes may differ from what the restored catalogue says: copy them and compare the checksum, always."""
 
 
 __all__ = ["Attachment", "GrantId", "Message", "Range", "Record", "SegmentPlace"]

@@ -18,7 +18,7 @@ from collections import deque
 
 import structlog
 
-from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain
+from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment
 from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
 from holdfast.node.lent_memory import Lending
@@ -39,13 +39,15 @@ log = structlog.get_logger("holdfast.node")
 class _Attachment:
     """One client's connection."""
 
-    __slots__ = ("greeted", "hears", "muted", "received", "socket", "writer")
+    __slots__ = ("greeted", "hears", "history", "muted", "received", "socket", "writer")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.received = FrameBuffer(limit=MAX_REQUEST_BYTES)
         self.greeted = False
         self.writer = 0
+        self.history = 0
+        """The log that the client knew the memory from when it became a writer."""
         self.muted = False
         self.hears = False
 
@@ -72,6 +74,9 @@ class AttachServer:
         self._wake_write.setblocking(False)
         self._revoked: deque[bytes] = deque()
         self._more_revoked = False
+        self._history = 0
+        self._older: list[int] = []
+        self._untold_history = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=(supervisor or Supervisor()).keep_thread,
@@ -120,6 +125,22 @@ class AttachServer:
         for attachment in list(self._attachments):
             attachment.writer = 0
 
+    def enter_history(self, history: int, older: list[int]) -> None:
+        """The memory belongs to this log now. Clients that listen are told, so that they unmap what they mapped under
+        an older one; new writers that know only an older one are refused. From any thread."""
+        with self._lending.lock:
+            changed = self._history != history
+            self._history, self._older = history, older
+            if changed and older:
+                self._untold_history = history
+        self._wake()
+
+    def older_writers(self) -> int:
+        with self._lending.lock:
+            if not self._older:
+                return 0
+            return sum(1 for one in list(self._attachments) if one.writer and one.history != self._history)
+
     def revoke(self, ids: bytes | None) -> None:
         """Tell the clients that listen which objects went; None: more than can be named. From any thread."""
         if ids is None or len(self._revoked) >= MOST_UNTOLD:
@@ -140,6 +161,9 @@ class AttachServer:
             frame(0, 0, encode(LeasesRevoked(named[start : start + MOST_TOLD_BYTES])))
             for start in range(0, len(named), MOST_TOLD_BYTES)
         ]
+        history, self._untold_history = self._untold_history, 0
+        if history:
+            frames.append(frame(0, 0, encode(LeasesRevoked(b"", history))))
         for attachment in [one for one in self._attachments if one.hears]:
             try:
                 if more or any(attachment.socket.send(each) != len(each) for each in frames):
@@ -224,8 +248,11 @@ class AttachServer:
         # With the lock, no new memory comes between the number and the descriptor that it is for.
         with self._lending.lock:
             segment = self._lending.segment(request.segment)
+            if request.history in self._older:
+                raise UnknownSegment(f"segment {request.segment} belongs to a later history now; ask the master")
             if request.write and not attachment.writer:
                 attachment.writer = self._report.writer_came()
+                attachment.history = request.history or self._history
             answer = Attached(attachment.writer, segment.size_bytes)
             descriptor = segment.descriptor if request.write else segment.read_descriptor
             _send(attachment, request_id, answer, [descriptor])

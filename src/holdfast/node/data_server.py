@@ -21,7 +21,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.data_session import DataSession, refuse
 from holdfast.node.lent_memory import Lending
-from holdfast.node.refused_grants import RefusedGrants, check_write
+from holdfast.node.refused_grants import COPIES, RefusedGrants, check_write
 from holdfast.node.transfers import Transfers
 from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
@@ -62,6 +62,8 @@ class DataServer:
         self._moved = Transfers()
         """By connections that have ended."""
         self._copying: set[GrantId] = set()
+        self._older: set[GrantId] = set()
+        """Being written when the history changed."""
         self._stopping = threading.Event()
         self._supervisor = supervisor or Supervisor()
         self._thread = threading.Thread(
@@ -119,6 +121,23 @@ class DataServer:
             self._changed.wait_for(lambda: not wanted & self._being_written(), max(0.0, deadline - now_seconds()))
             return [grant for grant in grants if grant not in self._being_written()]
 
+    def enter_history(self, last_copy: int) -> None:
+        """End what is written for an older history, whose secret is not trusted any more. Copies of the node's own up
+        to this serial are that history's too."""
+        with self._changed:
+            self._refused.add_through(COPIES, last_copy)
+            self._older = {session.writing for session in self._sessions if session.writing is not None}
+            self._older.update(grant for grant in self._copying if grant.serial <= last_copy)
+            for session in self._sessions:
+                if session.writing is not None:
+                    session.end()
+
+    def older_writers(self) -> int:
+        """How many of those that `enter_history` found still write."""
+        with self._changed:
+            self._older &= self._being_written()
+            return len(self._older)
+
     def memory_voided(self) -> None:
         """Grants name memory by its boot id, so what was refused for the old memory needs no remembering."""
         with self._changed:
@@ -149,8 +168,9 @@ class DataServer:
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None:
         """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
-        check_write(self.secret, request)
         with self._changed:
+            # Under the lock: a write that was vouched for by an older history is seen by `enter_history`, or refused.
+            check_write(self.secret, request)
             self._refused.check(request.grant)
             session.writing = request.grant
 

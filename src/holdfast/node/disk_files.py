@@ -50,7 +50,9 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str) -> Operation[
             log.warning("the disk is emptied", disk=f"{store.disk:016x}", reason=str(error))
             yield Work(store.empty)
             continue
-        store.belongs_to(mounted.log_id)
+        if store.log_id not in mounted.continues:
+            # Ids go on growing in a restored history, so files of both can lie side by side under the older name.
+            store.belongs_to(mounted.log_id)
         log.info("the disk is mounted", disk=f"{store.disk:016x}", files=len(store.stored()))
         if disk.trouble is not None:
             yield from say_trouble(disk)

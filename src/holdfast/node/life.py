@@ -5,7 +5,8 @@ writers and cleaned grants at once, and figures at an interval of their own, whi
 that cannot be reached changes nothing: the node goes on serving. When its session is over it opens another and
 offers the same memory, which is its own again if the log still has it mounted. A master with another history, or one
 whose log lacks what the node has heard of, does not know the memory: then the node takes new memory under a new boot
-id (I14).
+id (I14). If that history was restored from the node's own, the memory stays: the node ends what still writes for the
+older history, then compares every range with what the restored catalogue says.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNod
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.messages import commands as c
-from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage
+from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportUsage, VerifyRanges
 from holdfast.messages.requests import Done
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
@@ -32,6 +33,9 @@ CALL_SECONDS = 5.0
 CLEAN_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
 LONGEST_AGAIN_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+"""So often it is looked whether the last writer of an older history is gone."""
+VERIFIED = -1
 
 log = structlog.get_logger("holdfast.node")
 
@@ -55,6 +59,16 @@ class Lender(Protocol):
 
     def figures(self) -> dict[str, int]:
         """How it fares: sizes and counters by name."""
+
+    def enter_history(self, history: int, older: list[int], epoch: int) -> None:
+        """The memory belongs to this history now, which began with this epoch or an earlier one of its own. Nothing
+        more is written for the older ones, and whoever maps the memory under one of them is told to let go of it."""
+
+    def older_writers(self) -> int:
+        """How many may still write to the memory for an older history."""
+
+    def mismatched(self, rows: bytes) -> bytes:
+        """Which of these ranges of a restored catalogue do not hold what they should. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,11 @@ class NodeLife:
         """What `_mounted` was at the last report of figures that was taken. Only `tell` writes these two: a report
         counts once it was answered, and for that registration alone."""
         self._to_clean: dict[GrantId, None] = {}
+        self._older: list[int] = []
+        """The histories that the one it is mounted under was restored from."""
+        self._verified: tuple[tuple[int, ...], int, bytes] | None = None
+        """Under which registration (session, epoch, boot), how far, with which failures to tell: the memory compared
+        with a restored catalogue. A new primary does not know of it, so it is begun again. Only `tell` writes this."""
         commands.on(c.CLEAN, self._take_clean)
 
     def is_stopping(self) -> bool:
@@ -133,14 +152,14 @@ class NodeLife:
         here = (follower.session, follower.epoch)
         while self._mounted != here:
             # Offered is enough: the answer may have been lost, and clients of that history may hold the memory mapped.
-            if self._offered_under not in (0, follower.history):
+            if self._offered_under not in (0, follower.history, *follower.continues):
                 yield from self._renew_memory("the master has another history")
             try:
                 registered = expect((yield Call(self._offer(follower), now_seconds() + CALL_SECONDS)), Registered)
             except MemoryVoid as error:
                 yield from self._renew_memory(str(error))
                 continue
-            self._taken(registered)
+            self._taken(registered, follower.continues)
             self._mounted = here
             self._report.rouse()
 
@@ -161,10 +180,12 @@ class NodeLife:
             heard_index,
         )
 
-    def _taken(self, registered: Registered) -> None:
+    def _taken(self, registered: Registered, older: list[int]) -> None:
         self._mounted_under = self._offered_under = registered.log_id
         self._report_interval_seconds = registered.report_interval_ms / 1000
         self._lender.trust(registered.secret)
+        self._lender.enter_history(registered.log_id, older, registered.epoch)
+        self._older = older
         self._report.registered()
         log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
         if not self.has_been_member:
@@ -197,7 +218,7 @@ class NodeLife:
         while not self.is_stopping():
             interval = self._report_interval_seconds
             yield Pause(
-                self._seconds_until_due(),
+                min(self._seconds_until_due(), LOOK_SECONDS if self._must_verify() else interval),
                 lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
             )
             if self.is_stopping():
@@ -219,7 +240,14 @@ class NodeLife:
         if self._mounted is None:
             return self.is_stopping()
         news = bool(self._to_clean) or self._report.has_news or self._report.lost_files.has_news
-        return self.is_stopping() or news or self._report_is_due()
+        if self.is_stopping() or news or self._report_is_due():
+            return True
+        return self._must_verify() and not self._lender.older_writers()
+
+    def _must_verify(self) -> bool:
+        """Is there a restored catalogue, and was not all of the memory compared with it under this registration?"""
+        here = (*(self._mounted or ()), self._lender.boot)
+        return bool(self._older) and (self._verified is None or self._verified[:2] != (here, VERIFIED))
 
     def _report_is_due(self) -> bool:
         """A master that was never told how the node fares is told at once."""
@@ -253,6 +281,8 @@ class NodeLife:
             usage = ReportUsage(mounted[0], boot, self._lender.figures(), *self._report.attendance())
             expect((yield Call(usage, began + CALL_SECONDS)), Done)
             self._reported_at, self._reported_under = began, mounted
+        if self._must_verify() and not self._lender.older_writers():
+            yield from self._verify_some(mounted, boot)
         yield from self._tell_lost_files()
 
     def _tell_lost_files(self) -> Operation[None]:
@@ -269,3 +299,16 @@ class NodeLife:
             yield Pause(AGAIN_SECONDS, self.is_stopping)
         else:
             lost_files.answered(report)
+
+    def _verify_some(self, mounted: tuple[int, int], boot: int) -> Operation[None]:
+        """Ask for ranges, and compare them; what did not match is said when the next ones are asked for."""
+        here = (*mounted, boot)
+        _, cursor, failed = self._verified if self._verified and self._verified[0] == here else (here, 0, b"")
+        request = VerifyRanges(mounted[0], boot, cursor, failed)
+        answer = expect((yield Call(request, now_seconds() + CALL_SECONDS)), RangesToVerify)
+        failed = yield Work(lambda: self._lender.mismatched(answer.rows))
+        self._verified = (here, answer.cursor or VERIFIED, failed)
+        if failed:
+            log.warning("ranges do not hold what the restored catalogue says", ranges=len(failed) // 24)
+        if not answer.cursor:
+            log.info("all memory was compared with the restored catalogue")

@@ -17,7 +17,7 @@ import structlog
 
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
-from holdfast.ids import LARGE_ALIGN, GrantId
+from holdfast.ids import LARGE_ALIGN, GrantId, object_id
 from holdfast.messages.commands import UpdateConfig, decode_body
 from holdfast.node.attach_server import AttachServer
 from holdfast.node.belonging import Belonging
@@ -31,6 +31,7 @@ from holdfast.node.lost_files import LostFiles
 from holdfast.node.orders import Orders
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
+from holdfast.node.verification import mismatched
 from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
@@ -71,6 +72,7 @@ class Node:
         self._memory: LentMemory | None = None
         self._made_dir: str | None = None
         self._started = False
+        self._history = 0
         masters = Masters(plan.address)
         self._lending = Lending()
         self._report = Report()
@@ -174,6 +176,18 @@ class Node:
     def trust(self, secret: bytes) -> None:
         self._data.secret = secret
         self._orders.mount_disk(self.boot, self.card.data_address, self.card.host)
+
+    def enter_history(self, history: int, older: list[int], epoch: int) -> None:
+        self._attach.enter_history(history, older)
+        if older and history != self._history:
+            self._data.enter_history(object_id(epoch, 0) - 1)
+        self._history = history
+
+    def older_writers(self) -> int:
+        return self._attach.older_writers() + self._data.older_writers()
+
+    def mismatched(self, rows: bytes) -> bytes:
+        return mismatched(self._lending, self._plan.name, self.boot, rows)
 
     def _update_config(self, life: NodeLife, told: UpdateConfig) -> None:
         self._orders.copy_at(told.copy_bytes_per_second)

@@ -63,6 +63,10 @@ class RefusedGrants:
         """Every grant of this client, those to come too."""
         self._floors[client] = LAST_SERIAL
 
+    def add_through(self, client: int, serial: int) -> None:
+        """Every grant of this client up to this serial."""
+        self._floors[client] = max(serial, self._floors.get(client, -1))
+
     def of_copies(self) -> RefusedGrants:
         """What is refused of the grants for copying: they may lie on a disk, which outlives the memory."""
         kept = RefusedGrants(self._newest_kept, self._clients_kept)

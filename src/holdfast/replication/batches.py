@@ -49,6 +49,10 @@ _decode = msgspec.msgpack.Decoder(
         | r.DiskLeft
         | r.DiskClosed
         | r.CopyingChanged
+        | r.CatalogueCarried
+        | r.HistoryRestored
+        | r.MemorySettled
+        | r.MemoryVerified
     ]
 ).decode
 
@@ -120,3 +124,13 @@ def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Recor
     if len(records) != count:
         raise BrokenChain(f"batch {number} holds {len(records)} records and names {count}")
     return list(records), Position(number, first + count, hash_of(batch))
+
+
+def position_after(number: int, batch: bytes) -> Position:
+    """The end of a log whose last batch this is, for whoever appends to it without having read all of it."""
+    if len(batch) < _HEAD.size:
+        raise BrokenChain(f"batch {number} is torn: it has {len(batch)} bytes")
+    magic, _, count, first, _ = _HEAD.unpack_from(batch)
+    if magic != _MAGIC:
+        raise BrokenChain(f"batch {number} is not a batch of records")
+    return Position(number, first + count, hash_of(batch))

@@ -19,10 +19,11 @@ import xxhash
 
 from holdfast.core.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.grants import Grant, Quarantined
-from holdfast.core.state import Segment, State
+from holdfast.core.state import Origin, Segment, State
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.of_masters import HistoryFound
 from holdfast.messages.shapes import Range, SettingValue
 from holdfast.replication.batches import NO_HASH, Position
 
@@ -76,6 +77,10 @@ class Head(msgspec.Struct, array_like=True):
     """(quarantine entry, id of the object that left it)"""
     longest_lease_ms: int = 0
     changed: dict[str, SettingValue] = {}
+    continues: list[int] = []
+    unsettled: list[SegmentHandle] = []
+    unverified: list[SegmentHandle] = []
+    origin: Origin = msgspec.field(default_factory=Origin)
 
 
 @dataclass(slots=True)
@@ -148,6 +153,10 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         moved=[(entry, held.moved) for entry, held in state.quarantine.items() if held.moved],
         longest_lease_ms=state.longest_lease_ms,
         changed=state.changed,
+        continues=state.continues,
+        unsettled=sorted(state.unsettled),
+        unverified=sorted(state.unverified),
+        origin=state.origin,
     )
 
 
@@ -200,6 +209,17 @@ def _decoded_head(sections: dict[str, memoryview]) -> Head:
         raise CorruptSnapshot(f"its head cannot be read ({error})") from None
 
 
+def found_in(data: bytes | memoryview, where: str) -> HistoryFound:
+    """What could be restored from this snapshot. CorruptSnapshot unless all of it is sound."""
+    sections = _sections(memoryview(data))
+    head = _decoded_head(sections)
+    try:
+        sizes = np.frombuffer(sections["sizes"], "<i8")
+    except (KeyError, ValueError) as error:
+        raise CorruptSnapshot(f"its sizes cannot be read ({error})") from None
+    return HistoryFound(head.log_id, where, head.epoch, head.index, len(sizes), int(sizes.sum()))
+
+
 def _changed(head: Head) -> dict[str, SettingValue]:
     if head.copy_bytes_per_second:
         return {"copy_bytes_per_second": max(0, head.copy_bytes_per_second), **head.changed}
@@ -229,6 +249,10 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         modes=head.modes,
         longest_lease_ms=max(head.longest_lease_ms, head.lease_ttl_ms),
         changed=_changed(head),
+        continues=head.continues,
+        origin=head.origin,
+        unsettled={segment.handle for segment in head.segments} & {*head.unsettled},
+        unverified={segment.handle for segment in head.segments} & {*head.unverified},
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

@@ -8,7 +8,9 @@ from __future__ import annotations
 from holdfast.core.apply import apply
 from holdfast.core.state import State
 from holdfast.instant import Instant
+from holdfast.messages.records import HistoryRestored
 from holdfast.replication.batches import Position, decode_batch
+from holdfast.replication.carried import Carried
 
 
 class Standby:
@@ -17,10 +19,22 @@ class Standby:
         self.position = position if position is not None else Position()
         self.stuck = ""
         """Why it cannot go on; empty while it can."""
+        self._carried = Carried()
+
+    @property
+    def carries(self) -> bool:
+        """A history is being restored in the log: what was read of it so far is in no snapshot."""
+        return self._carried.begun
 
     def take(self, number: int, batch: bytes, now: Instant) -> None:
         """Apply the next batch. BrokenChain, UnknownRecord: nothing of it was applied (I13)."""
         records, position = decode_batch(self.position, number, batch)
-        for record in records:
-            apply(self.state, record, now)
+        if records and isinstance(records[0], HistoryRestored):  # It stands alone in its batch.
+            self.state = self._carried.restored(records[0], position.index, now)
+        else:
+            for record in records:
+                if self._carried.takes(record):
+                    self.state.index += 1
+                else:
+                    apply(self.state, record, now)
         self.position = position

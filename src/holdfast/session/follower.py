@@ -72,6 +72,8 @@ class Follower:
         self.session = 0
         """Its number while there is one, otherwise 0."""
         self.history = 0
+        self.continues: list[int] = []
+        """The older histories that this one was restored from."""
         self.epoch = 0
         """The master's: the highest seen in this history."""
         self.lease: Lease | None = None
@@ -137,6 +139,7 @@ class Follower:
     def _begin(self, opened: Opened, sent_at: Instant) -> None:
         if opened.history != self.history:
             self.history, self.epoch, self.heard = opened.history, 0, (0, 0)
+        self.continues = opened.continues
         self._check_epoch(opened.epoch)
         self.session, self.epoch = opened.session, opened.epoch
         self.lease = Lease(sent_at, 0, opened.lease_ms, opened.jeopardy_ms)

@@ -39,7 +39,7 @@ class SimulatedLink:
         self._mappings: list[Mapping] = []
         self._closed = False
 
-    def attach(self, segment: SegmentName, write: bool, deadline: float) -> Mapping:
+    def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
         if self._closed or _awake(self._node) is not self._life:
             raise Unreachable("the node is gone; nothing was mapped")
         lending = self._life.lending
@@ -49,6 +49,7 @@ class SimulatedLink:
         try:
             if write and not self.writer:
                 self.writer = self._life.report.writer_came()
+                self._life.known_from[self.writer] = history
             mapping = Mapping(descriptor, found.size_bytes, write, populate=False)
         finally:
             os.close(descriptor)

@@ -24,6 +24,7 @@ from holdfast.node.life import NodeCard, NodeLife
 from holdfast.node.performing import Commands
 from holdfast.node.refused_grants import RefusedGrants, check_write
 from holdfast.node.report import Report
+from holdfast.node.verification import mismatched
 from holdfast.session.task_line import TaskLine
 from holdfast.simulation.copying import SimulatedCopies
 from holdfast.simulation.process import ProcessLoop
@@ -91,6 +92,10 @@ class ServedNode:
         self._machine = machine
         self._refused = RefusedGrants(REFUSED_KEPT)
         self._secret = b""
+        self._history = 0
+        self._older: list[int] = []
+        self.known_from: dict[int, int] = {}
+        """Of each writer: the history that it knew the memory from."""
         self._memory: LentMemory | None = None
         commands = Commands()
         commands.on(MARK, self._mark)
@@ -136,6 +141,18 @@ class ServedNode:
 
     def trust(self, secret: bytes) -> None:
         self._secret = secret
+
+    def enter_history(self, history: int, older: list[int], epoch: int) -> None:
+        """Writes and copies take place in one step, so none is under way; the new secret refuses older ones."""
+        self._history, self._older = history, older
+
+    def older_writers(self) -> int:
+        if not self._older:
+            return 0
+        return sum(self.known_from.get(number) != self._history for number in self.report.attendance()[0])
+
+    def mismatched(self, rows: bytes) -> bytes:
+        return mismatched(self.lending, self.name, self.boot, rows)
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
         for grant in grants:

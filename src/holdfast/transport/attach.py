@@ -110,15 +110,15 @@ class NodeLink:
             return True
         return bool(look.poll(0))
 
-    def attach(self, segment: SegmentName, write: bool, deadline: float) -> Mapping:
-        """Map a segment. What the node refuses is raised as the error that it names."""
+    def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
+        """Map a segment, known from this history. What the node refuses is raised as the error that it names."""
         if self._pid != os.getpid():
             raise Unreachable("this process was forked from the one that is connected to the node; connect anew")
         with self._lock:
             if self._broken or self._closed:
                 raise Unreachable(f"the connection to the node at {self._path} is closed; nothing was mapped")
             try:
-                reply, descriptors = self._ask(AttachSegment(segment, write), deadline)
+                reply, descriptors = self._ask(AttachSegment(segment, write, history), deadline)
             except BaseException:
                 # An answer may still come and would be taken for the next one's. The socket itself must stay open
                 # while anything is mapped for writing.

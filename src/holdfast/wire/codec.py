@@ -37,6 +37,9 @@ REQUESTS: tuple[type[Message], ...] = (
     of_masters.FetchSnapshot,
     of_masters.HandOver,
     of_masters.TakeSnapshot,
+    of_masters.DescribeHistories,
+    of_masters.OfferCatalogue,
+    of_masters.RestoreHistory,
     requests.ChangeMode,
     requests.ResizeNode,
     requests.RevokeWrites,
@@ -56,6 +59,7 @@ REQUESTS: tuple[type[Message], ...] = (
     of_nodes.MountSegment,
     of_nodes.ReportLostFiles,
     of_nodes.ListFiles,
+    of_nodes.VerifyRanges,
 )
 REPLIES: tuple[type[Message], ...] = (
     requests.Welcome,
@@ -73,6 +77,7 @@ REPLIES: tuple[type[Message], ...] = (
     requests.Status,
     requests.NodeList,
     of_masters.SnapshotPiece,
+    of_masters.HistoriesDescribed,
     requests.SettingsInForce,
     of_nodes.Registered,
     of_sessions.Opened,
@@ -81,6 +86,7 @@ REPLIES: tuple[type[Message], ...] = (
     of_nodes.DiskMounted,
     of_nodes.FilesForgotten,
     of_nodes.FileList,
+    of_nodes.RangesToVerify,
 )
 DATA_REQUESTS: tuple[type[Message], ...] = (
     of_nodes.AttachSegment,

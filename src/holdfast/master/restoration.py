@@ -1,0 +1,180 @@
+"""Restoring a history at a master: what could be restored from here, and the operator's order to do it.
+
+1. `DescribeHistories`: what this process holds in memory, and what its snapshots hold.
+2. `OfferCatalogue`: an operator may send a snapshot that no master has.
+3. `RestoreHistory`: the order. A master that serves gives way to itself, under a new term with a larger epoch.
+4. The catalogue is appended to the log as a new history (`replication.carried`), and served.
+5. Nodes come back, and verify their memory (`core.restored_memory`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+import structlog
+
+from holdfast.core.catalogue import MEMORY
+from holdfast.core.restored_memory import unverified_objects
+from holdfast.core.state import State
+from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
+from holdfast.instant import now_ms
+from holdfast.master.engine import Answer
+from holdfast.master.histories import Word
+from holdfast.master.roles import Master
+from holdfast.messages.of_masters import (
+    DescribeHistories,
+    HistoriesDescribed,
+    HistoryFound,
+    OfferCatalogue,
+    RestoreHistory,
+)
+from holdfast.messages.requests import Done, Failed
+from holdfast.messages.shapes import Message
+from holdfast.replication.batches import Position
+from holdfast.replication.snapshots import CorruptSnapshot, dump, found_in
+from holdfast.wire.codec import failed
+
+log = structlog.get_logger("holdfast.master")
+MEMORY_OF_PROCESS = "memory"
+MOST_CATALOGUE_BYTES = 4 << 30
+"""Forty million objects."""
+
+
+class WouldLose(Refused):
+    """The history that is served now has objects; nothing was changed."""
+
+    code = "would_lose"
+
+
+class Restoration:
+    """Answers the verbs about histories, whatever the master's role."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._offered = bytearray()
+        self._tasks: set[asyncio.Task[None]] = set()
+        views = master.server.views
+        views[DescribeHistories] = lambda request, answer: self._later(answer, self._describe())
+        views[OfferCatalogue] = self._offer
+        views[RestoreHistory] = lambda request, answer: self._later(answer, self._restore(request))
+
+    def _later(self, answer: Answer, work: Coroutine[None, None, Message]) -> None:
+        async def run() -> None:
+            try:
+                answer(await work)
+            except HoldfastError as error:
+                answer(failed(error))
+            except OSError as error:
+                answer(failed(CorruptSnapshot(f"a snapshot cannot be read ({error}); nothing was changed")))
+            except Exception as error:  # A defect must not leave the caller waiting; it is reported to both sides.
+                log.exception("a request about histories failed unexpectedly")
+                answer(Failed("error", f"internal error: {type(error).__name__}: {error}"))
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # 1. What there is.
+
+    async def _describe(self) -> HistoriesDescribed:
+        master = self._master
+        histories = master.histories
+        state = self._state
+        origin = state.origin
+        doubtful = [state.segments[handle] for handle in state.unverified]
+        return HistoriesDescribed(
+            name=master.server.name,
+            role=master.role,
+            log_id=state.log_id,
+            objects=state.objects,
+            found=await asyncio.to_thread(self._found),
+            leader=master.leader_address,
+            waits=(histories.waits or histories.stuck) if histories is not None else "",
+            restoring=master.restoring,
+            failure=master.restore_failure,
+            older=origin.log_id,
+            restored=origin.objects,
+            restored_bytes=origin.size_bytes,
+            mismatched=origin.mismatched,
+            lost=origin.lost,
+            unverified=unverified_objects(state),
+            unverified_nodes=sorted({one.name.node for one in doubtful if one.kind == MEMORY}),
+        )
+
+    @property
+    def _state(self) -> State:
+        engine = self._master.server.engine
+        return engine.state if engine is not None else self._master.standby.state
+
+    def _found(self) -> list[HistoryFound]:
+        """Blocks. The newest sound one of each history in each place."""
+        found: list[HistoryFound] = []
+        held = self._held
+        if held is not None:
+            live = held.catalogue.live()
+            size = int(held.catalogue.sizes[live].sum())
+            found.append(HistoryFound(held.log_id, MEMORY_OF_PROCESS, held.epoch, held.index, len(live), size))
+        for kept in self._master.store.histories().values():
+            for one in kept:
+                try:
+                    found.append(found_in(self._master.store.content(one), one.path.name))
+                    break
+                except (CorruptSnapshot, OSError) as error:
+                    log.warning("a snapshot cannot be restored from", file=one.path.name, why=str(error))
+        return found
+
+    @property
+    def _held(self) -> State | None:
+        histories = self._master.histories
+        return histories.held.standby.state if histories is not None and histories.held is not None else None
+
+    # 2. What an operator brings.
+
+    def _offer(self, request: OfferCatalogue, answer: Answer) -> None:
+        if request.offset == 0:
+            self._offered = bytearray()
+        if request.offset != len(self._offered):
+            answer(failed(BadRequest(f"{len(self._offered):,} bytes have come, and this piece is not the next")))
+        elif len(self._offered) + len(request.content) > MOST_CATALOGUE_BYTES:
+            answer(failed(BadValue(f"a catalogue has at most {MOST_CATALOGUE_BYTES:,} bytes; what came is forgotten")))
+            self._offered = bytearray()
+        else:
+            self._offered += request.content
+            answer(Done(len(self._offered)))
+
+    # 3. The order.
+
+    async def _restore(self, request: RestoreHistory) -> Done:
+        master = self._master
+        if master.coordination is None or master.histories is None:
+            raise Refused("this master keeps its log in memory, so there is no store to restore a history to")
+        if master.role != "primary" and master.leader is not None and master.leader.address != master.plan.address:
+            raise master.server.not_leading("another master leads, and only it can begin another history")
+        if master.restoring:
+            raise BadRequest(f"a restore is under way already ({master.restoring}); nothing was changed")
+        objects = self._state.objects
+        if master.role == "primary" and objects and not request.replace:
+            raise WouldLose(f"{objects:,} objects of the history that is served would be lost; nothing was changed")
+        content = await asyncio.to_thread(self._content, request.where)
+        found = await asyncio.to_thread(found_in, content, request.where)
+        if found.log_id != request.log_id:
+            raise BadValue(f"that is of history {found.log_id:016x}, not {request.log_id:016x}; nothing was changed")
+        master.restore(Word(content, found.epoch))
+        self._offered = bytearray()
+        return Done(len(content))
+
+    def _content(self, where: str) -> bytes:
+        """Blocks."""
+        if not where:
+            return bytes(self._offered)
+        held = self._held
+        if where == MEMORY_OF_PROCESS:
+            if held is None:
+                raise BadValue("this master holds no other history in memory (any more); nothing was changed")
+            return b"".join(dump(held, Position(0, held.index), now_ms()))
+        for kept in self._master.store.histories().values():
+            for one in kept:
+                if one.path.name == where:
+                    return self._master.store.content(one)
+        raise BadValue(f"this master keeps no snapshot {where!r}; nothing was changed")

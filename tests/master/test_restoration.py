@@ -1,0 +1,167 @@
+"""The operator's order to restore a history, at a master: what it may be given, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.errors import HoldfastError
+from holdfast.master import histories, restoration, roles, snapshotting
+from holdfast.master.restoration import Restoration
+from holdfast.master.roles import EPOCHS_APART, Master
+from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
+from holdfast.messages.requests import Done
+from holdfast.messages.shapes import Message
+from holdfast.replication.batches import Position
+from holdfast.replication.carried import batches_of
+from holdfast.replication.snapshots import dump
+from holdfast.wire.codec import expect
+from tests.contract.stories import append_all, soon, until_true
+from tests.core.world import World
+from tests.master.test_histories import CLUSTER, history_of, leads, lived, running, waiting
+
+T = TypeVar("T", bound=Message)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.02)
+
+
+async def ask(master: Master, request: Message, kind: type[T]) -> T:
+    """As a connection would, whatever the master's role."""
+    if DescribeHistories not in master.server.views:
+        Restoration(master)
+    answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    master.server.views[type(request)](request, answered.set_result)
+    return expect(await soon(answered), kind)
+
+
+def catalogue(objects: int = 5) -> bytes:
+    """A snapshot of history 11, epoch 1."""
+    world = World()
+    world.node("a", size=1 << 24)
+    world.put(*[f"k{i}" for i in range(objects)])
+    return b"".join(dump(world.state, Position(3, world.state.index, b"h" * 16), world.now))
+
+
+async def offer(master: Master, content: bytes) -> None:
+    half = len(content) // 2
+    assert (await ask(master, OfferCatalogue(0, content[:half]), Done)).count == half
+    assert (await ask(master, OfferCatalogue(half, content[half:]), Done)).count == len(content)
+
+
+async def test_a_waiting_master_restores_what_it_keeps(tmp_path: Path) -> None:
+    store = MemoryStore()
+    old = await lived(store, tmp_path)
+    epoch = store.cluster(CLUSTER).record.epoch  # type: ignore[union-attr]
+    store.wipe(CLUSTER)
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: waiting(master), "it waits for the operator")
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        (found,) = described.found
+        assert (found.log_id, described.log_id, described.role) == (old, 0, "standby")
+        await ask(master, RestoreHistory(old, found.where), Done)
+        await until_true(lambda: leads(master), "it leads")
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        assert (described.older, described.restoring, described.failure) == (old, "", "")
+        assert history_of(master) not in (0, old)
+        assert master.server.engine is not None
+        assert master.server.engine.state.changed == {"lease_ttl_ms": 4_005}, "settings come with it"
+        assert master.server.engine.state.epoch > epoch + EPOCHS_APART, "I6: ids go on growing"
+
+
+async def test_a_restore_that_broke_off_is_no_history_and_can_be_repeated(tmp_path: Path) -> None:
+    """The master that restored died after some pieces: nobody serves that as an empty cluster."""
+    store = MemoryStore()
+    old = await lived(store, tmp_path)
+    store.wipe(CLUSTER)
+    dying = MemoryCoordination(store, CLUSTER, 1_000)
+    term = await soon(dying.campaign("dying:7070"))
+    pieces = list(batches_of(catalogue(9_000), 99, b"s", Position()))[:-1]
+    assert len(pieces) > 1
+    for position, batch in pieces:
+        await append_all(term, position.batch, [batch])
+    await soon(term.resign())
+    await dying.close()
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: waiting(master), "it waits for the operator again")
+        assert not leads(master)
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        await ask(master, RestoreHistory(old, described.found[0].where), Done)
+        await until_true(lambda: leads(master), "it leads")
+        assert (await ask(master, DescribeHistories(), HistoriesDescribed)).older == old
+
+
+async def test_a_fresh_cluster_gives_way_to_what_is_offered_and_its_standby_follows(tmp_path: Path) -> None:
+    """The new history stands behind the empty one in the same log."""
+    store = MemoryStore()
+    async with running(store, tmp_path / "a", "one") as one, running(store, tmp_path / "b", "two") as two:
+        await until_true(lambda: leads(one) or leads(two), "one leads")
+        primary, standby = (one, two) if leads(one) else (two, one)
+        await until_true(lambda: standby.promotable()[0], "the other follows")
+        with pytest.raises(HoldfastError):
+            await ask(standby, RestoreHistory(11), Done)
+        await offer(primary, catalogue())
+        await ask(primary, RestoreHistory(11), Done)
+
+        def restored() -> bool:
+            engine = primary.server.engine
+            return leads(primary) and engine is not None and engine.state.continues == [11]
+
+        await until_true(restored, "the same master leads on")
+        await until_true(lambda: standby.standby.state.continues == [11], "the standby follows")
+        assert standby.standby.state.catalogue.count == 5
+
+
+async def test_objects_that_are_served_are_not_lost_without_being_asked_for(tmp_path: Path) -> None:
+    async with running(MemoryStore(), tmp_path) as master:
+        await until_true(lambda: leads(master), "it leads")
+        await offer(master, catalogue())
+        await ask(master, RestoreHistory(11), Done)
+
+        def restored() -> bool:
+            return leads(master) and master.server.engine.state.objects == 5  # type: ignore[union-attr]
+
+        await until_true(restored, "it is restored")
+        now = history_of(master)
+        await offer(master, catalogue(2))
+        with pytest.raises(HoldfastError, match="would be lost"):
+            await ask(master, RestoreHistory(11), Done)
+        assert history_of(master) == now
+        await ask(master, RestoreHistory(11, replace=True), Done)
+        await until_true(lambda: leads(master) and history_of(master) != now, "it gave way")
+
+
+async def test_what_is_not_sound_or_not_meant_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input never begins a history."""
+    monkeypatch.setattr(restoration, "MOST_CATALOGUE_BYTES", 1_000_000)
+    store = MemoryStore()
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: leads(master), "it leads")
+        before = store.cluster(CLUSTER).last
+        spoiled = bytearray(catalogue())
+        spoiled[len(spoiled) // 2] ^= 1
+        for content, order in (
+            (bytes(spoiled), RestoreHistory(11)),
+            (catalogue(), RestoreHistory(12)),
+            (b"not a snapshot", RestoreHistory(11)),
+            (catalogue(), RestoreHistory(11, "memory")),
+            (catalogue(), RestoreHistory(11, "no-such-file.hfs")),
+        ):
+            await offer(master, content)
+            with pytest.raises(HoldfastError):
+                await ask(master, order, Done)
+        with pytest.raises(HoldfastError):
+            await ask(master, OfferCatalogue(7, b"out of order"), Done)
+        await ask(master, OfferCatalogue(0, bytes(900_000)), Done)
+        with pytest.raises(HoldfastError):
+            await ask(master, OfferCatalogue(900_000, bytes(200_000)), Done)
+        assert store.cluster(CLUSTER).last == before
+        assert leads(master)
