@@ -427,7 +427,9 @@ class Master:
                 if self.standby.position.batch >= last:
                     return
 
-    async def _as_primary(self, coordination: Coordination, term: Term) -> None:
+    async def _ready_to_serve(self, coordination: Coordination, term: Term) -> tuple[Engine, PendingLog]:
+        """The log applied to its end, or begun anew with an older history's catalogue, and promoted. If it fails, the
+        term is given back."""
         assert self.histories is not None, "there is coordination"
         word = self.histories.restores
         try:
@@ -435,7 +437,7 @@ class Master:
                 await self._carry_over(coordination, term, word)
             else:
                 await self._drain(coordination)
-            engine, pending = self._promoted(term, restored=word is not None)
+            return self._promoted(term, restored=word is not None)
         except BaseException as error:
             if word is not None:
                 self._restore_failed(str(error) or type(error).__name__)
@@ -443,6 +445,10 @@ class Master:
             self._modest_until = now_seconds() + MODEST_SECONDS
             await give_back(term)
             raise
+
+    async def _as_primary(self, coordination: Coordination, term: Term) -> None:
+        assert self.histories is not None, "there is coordination"
+        engine, pending = await self._ready_to_serve(coordination, term)
         writer = self.writer = LogWriter(
             term,
             pending,
