@@ -260,11 +260,7 @@ class Figures(Collector):
             "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
             "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
         }
-        standings = Counter(standing_of(one, now_ms()) for one in engine.primary.sessions) if engine is not None else {}
-        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions by standing.", labels=["standing"])
-        for standing in ("safe", "jeopardy"):
-            sessions.add_metric([standing], standings.get(standing, 0))
-        yield sessions
+        yield self._sessions()
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value)
         yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)
@@ -287,6 +283,14 @@ class Figures(Collector):
         for kind_of_step, count in list(engine.upkeep_failures.items()) if engine is not None else ():
             failed_upkeep.add_metric([kind_of_step], count)
         yield failed_upkeep
+
+    def _sessions(self) -> Metric:
+        engine = self._view.master.server.engine
+        standings = Counter(standing_of(one, now_ms()) for one in engine.primary.sessions) if engine is not None else {}
+        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions by standing.", labels=["standing"])
+        for standing in ("safe", "jeopardy"):
+            sessions.add_metric([standing], standings.get(standing, 0))
+        return sessions
 
     def _restored(self) -> Iterator[Metric]:
         """Of a history that was restored; zeros otherwise."""
