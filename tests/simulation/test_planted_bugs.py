@@ -14,6 +14,7 @@ from simulation.planted_designs import PLANTED_DESIGNS
 from simulation.planted_operators import PLANTED_BY_OPERATORS
 from simulation.planted_puts import PLANTED_IN_PUTS
 from simulation.planted_renewals import PLANTED_IN_RENEWALS
+from simulation.planted_room import PLANTED_IN_ROOM
 from simulation.planted_sessions import PLANTED_IN_SESSIONS
 
 ALL = [
@@ -24,6 +25,7 @@ ALL = [
     *PLANTED_IN_RENEWALS,
     *PLANTED_BY_OPERATORS,
     *PLANTED_IN_BYTES,
+    *PLANTED_IN_ROOM,
     *PLANTED_IN_PUTS,
 ]
 QUICK = 60

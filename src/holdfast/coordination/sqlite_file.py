@@ -85,9 +85,11 @@ def abandon(connection: sqlite3.Connection) -> None:
 
 def connect(path: Path, busy_s: float, synchronous: str, creates: bool) -> sqlite3.Connection:
     mode = "rwc" if creates else "rw"
+    # Without an authority of its own, a path that begins with two slashes would be read as one.
+    scheme = "file://" if path.is_absolute() else "file:"
     try:
         connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode={mode}",
+            f"{scheme}{quote(str(path))}?mode={mode}",
             timeout=busy_s,
             isolation_level=None,
             check_same_thread=False,

@@ -93,13 +93,17 @@ def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant
         return None, []  # Evicting would help nobody.
     if request.grant in primary.claims:
         return make_room(primary, request.grant, wanted, [wanted.least], now)
-    for least, lengths in ((wanted.floor, lengths_to_try(primary, wanted)), (wanted.least, [wanted.least])):
-        if (room := place_most(primary, wanted, least, now)) is not None:
-            return room, []
-        room, evictions = make_room(primary, request.grant, wanted, lengths, now)
-        if room is not None or evictions or wanted.least == wanted.floor or primary.unlent:
+    if (room := place_most(primary, wanted, wanted.floor, now)) is not None:
+        return room, []
+    lengths = lengths_to_try(primary, wanted)
+    if wanted.least < wanted.floor:
+        room, evictions = make_room(primary, request.grant, wanted, lengths, now, last_resort=False)
+        if room is not None or evictions or primary.unlent:
             return room, evictions
-    return None, []
+        lengths = [wanted.least]
+        if (room := place_most(primary, wanted, wanted.least, now)) is not None:
+            return room, []
+    return make_room(primary, request.grant, wanted, lengths, now)
 
 
 def _grant_ahead(

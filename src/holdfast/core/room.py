@@ -37,10 +37,16 @@ _NONE: Slots = np.zeros(0, np.intp)
 
 
 def make_room(
-    primary: Primary, grant: GrantId, wanted: Wanted, lengths: Sequence[int], now: Instant
+    primary: Primary,
+    grant: GrantId,
+    wanted: Wanted,
+    lengths: Sequence[int],
+    now: Instant,
+    last_resort: bool = True,
 ) -> tuple[Room | None, list[Record]]:
     """Empty windows of the first of these lengths that is not much dearer than the shorter ones, one on each of
-    `replicas` nodes. No room yet: it takes further steps, or there is no window; then nothing was evicted."""
+    `replicas` nodes. No room yet: it takes further steps, or there is no window; then nothing was evicted. As the last
+    resort, soft-pinned objects go too, if the rules allow it."""
     claim = primary.claims.get(grant)
     if claim is not None:
         return _empty(primary, grant, claim, _NONE, now)
@@ -52,10 +58,12 @@ def make_room(
     if _is_coming(primary, wanted, lengths[-1], now):
         primary.coming_length = max(primary.coming_length, lengths[-1])
         return None, []
-    windows, further = _choose(primary, wanted, lengths, now)
-    if not windows:
+    soft_too = last_resort and primary.rules.evict_soft_pinned
+    windows, further = _choose(primary, wanted, lengths, soft_too, now)
+    if not windows and last_resort:
         again_at = now + primary.state.catalogue.count // OBJECTS_PER_MS
         primary.in_vain = (again_at, now, primary.state.index, lengths[-1], wanted.replicas)
+    if not windows:
         return None, []
     return _empty(primary, grant, _claim(primary, grant, windows), further, now)
 
@@ -88,9 +96,11 @@ def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> b
     return len({one.name.node for one in segments if is_coming(primary, one, length)}) >= wanted.replicas
 
 
-def _choose(primary: Primary, wanted: Wanted, lengths: Sequence[int], now: Instant) -> tuple[list[Window], Slots]:
-    """The windows, and what else leaves with them. Soft-pinned objects only if nothing else is found (I8)."""
-    for soft_too in (False, True)[: 1 + primary.rules.evict_soft_pinned]:
+def _choose(
+    primary: Primary, wanted: Wanted, lengths: Sequence[int], soft_allowed: bool, now: Instant
+) -> tuple[list[Window], Slots]:
+    """The windows, and what else leaves with them. Soft-pinned objects only if nothing else is found."""
+    for soft_too in (False, True)[: 1 + soft_allowed]:
         spare = 0 if soft_too or wanted.replicas > 1 else _spare_bytes(primary)
         segments = in_order(primary, wanted.prefer, now)
         layouts: dict[SegmentHandle, Layout] = {}

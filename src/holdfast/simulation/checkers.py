@@ -25,6 +25,7 @@ from holdfast.simulation.network import Endpoint
 from holdfast.simulation.pin_checks import PinChecks
 from holdfast.simulation.put_checks import PutChecks
 from holdfast.simulation.renewal_checks import RenewalChecks
+from holdfast.simulation.room_checks import RoomChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
 from holdfast.simulation.settling import Settling
@@ -50,6 +51,7 @@ class Checkers:
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.pins = PinChecks(world.history, self.report)
+        self.room = RoomChecks(self.report)
         self.puts = PutChecks(world.history, world.nodes, self.report)
         self.undecided = 0
         """Keys whose order could not be searched to the end."""
@@ -118,7 +120,9 @@ class Checkers:
         self.log.same_as(engine.state, machine.name)
         self.renewals.leads(machine)
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
-        engine.tick = partial(self._tick, machine, engine.tick)  # type: ignore[method-assign]
+        self.room.watch(machine.name, engine)
+        checked = partial(self.room.tick, machine.name, engine, engine.tick)
+        engine.tick = partial(self._tick, machine, checked)  # type: ignore[method-assign]
 
     def _tick(self, machine: MasterMachine, tick: Callable[[Instant], bool], now: Instant) -> bool:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from holdfast.simulation.script import BIG, FAULT_MS, PRIMARY, Fault, Operation, Shape, Verb
 
@@ -178,6 +178,35 @@ def a_dying_node(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
+def a_crowded_node(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """Objects of middling size fill the memory; some are pinned hard or soft, some read again and again. Then there are
+    puts that need several of them out of the way, side by side."""
+    at_ms = chance.randint(1_000, FAULT_MS - 12_000)
+    operations: list[Operation] = []
+    count = chance.randint(30, 60)
+    when_ms = at_ms
+    for i in range(count):
+        pin: Literal["", "soft", "hard"] = chance.choices(("", "soft", "hard"), (8, 3, 1))[0]
+        writer, size = chance.randrange(shape.clients), chance.choice((20_000, 40_000))
+        put = Operation(when_ms, writer, "put", number, (f"scene/crowded/{i}",), number + size, pin=pin)
+        operations.append(put)
+        when_ms += chance.choice((5, 20, 60))
+        number += 1
+    for _ in range(chance.randint(6, 20)):
+        key = (f"scene/crowded/{chance.randrange(count)}",)
+        verb: Verb = chance.choice(("touch", "get", "force_remove"))
+        operations.append(
+            Operation(when_ms + chance.randint(0, 1_500), chance.randrange(shape.clients), verb, number, key)
+        )
+        number += 1
+    for i in range(chance.randint(4, 8)):
+        size = chance.choice((80_000, 160_000, 300_000))
+        later_ms, writer = when_ms + chance.randint(500, 4_000), chance.randrange(shape.clients)
+        operations.append(Operation(later_ms, writer, "put", number, (f"scene/long/{i}",), number + size))
+        number += 1
+    return operations, []
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -185,5 +214,6 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = 
     "cancelled writer": (0.08, a_cancelled_writer),
     "puts in a row": (0.08, puts_in_a_row),
     "dying node": (0.10, a_dying_node),
+    "crowded node": (0.10, a_crowded_node),
 }
 """The share of seeds with it, and how it is drawn."""
