@@ -19,7 +19,7 @@ from holdfast.client.leases import KEPT_SHARE
 from holdfast.coordination import following
 from holdfast.coordination.memory import MemoryCoordination, MemoryTerm
 from holdfast.coordination.terms import out_of_order
-from holdfast.core import decide, eviction, membership, promotion, puts, removals, standby_eviction, upkeep
+from holdfast.core import decide, eviction, membership, promotion, puts, removals, room, standby_eviction, upkeep
 from holdfast.core.primary import Primary
 from holdfast.errors import HoldfastError
 from holdfast.master import engine, resting, roles
@@ -231,9 +231,16 @@ def evict_the_leased() -> Iterator[None]:
     def victims(state: Any, need_bytes: int, now: int, *more: Any, **named: Any) -> Any:
         return real(state, need_bytes, now + (1 << 50), *more, **named)
 
+    layout_of = room.layout_of
+
+    def layout(primary: Any, segment: Any, now: int, *more: Any) -> Any:
+        return layout_of(primary, segment, now + (1 << 50), *more)
+
     with contextlib.ExitStack() as stack:
         for module in (eviction, standby_eviction):
             stack.enter_context(patch.object(module, "victims", victims))
+        stack.enter_context(patch.object(room, "layout_of", layout))
+        stack.enter_context(patch.object(room, "_still_good", lambda *given: True))
         yield
 
 
