@@ -105,7 +105,7 @@ class Layout:
         evicted = victims = 0
         for at in order[:_MOST_TRIED].tolist():
             first, last, begin = int(fitting[at]), int(behind[at]), int(begins[fitting[at]])
-            if found and (victims + last - first > EVICT_STEP or soft[at] > soft[order[0]]):
+            if found and (victims + last - first > EVICT_STEP // 2 or soft[at] > soft[order[0]]):
                 break
             reach = max(begin + length, int(self.ends[last - 1])) if last > first else begin + length
             if not apart.add(min(begin, int(self.starts[first])) if last > first else begin, reach):
@@ -158,7 +158,8 @@ def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, 
         stays |= np.isin(slots, np.concatenate(claimed))
     lengths = extents_of(catalogue.sizes[slots])
     copies = np.maximum(catalogue.wanted[slots].astype(np.int64), 1)
-    worth = (1 << _WORTH_BITS) // (_WORTH_MS + np.maximum(now - catalogue.last_used[slots], 0)) + 1
+    # As floats: a division of integers takes ten times as long.
+    worth = (2.0**_WORTH_BITS / (_WORTH_MS + np.maximum(now - catalogue.last_used[slots], 0))).astype(np.int64) + 1
     if primary.state.disks():
         worth[(flags & SEVERAL != 0) & (copies == 1)] >>= _SAVED_BITS
     cost = (lengths >> _UNIT_BITS) * worth * copies
