@@ -186,6 +186,12 @@ class LogSlow(Busy):
     code = "log_slow"
 
 
+class LogFull(Busy):
+    """The store that holds the log is full and takes nothing. Nothing was changed; make room there."""
+
+    code = "log_full"
+
+
 class Settling(Busy):
     """The primary took over from one that may not know it yet; removals wait until it must."""
 
@@ -250,6 +256,12 @@ class ReplyLost(Uncertain):
     """The connection broke after the request was sent."""
 
     code = "reply_lost"
+
+
+class LogFullInDoubt(ReplyLost):
+    """The change was decided, and the store that holds the log is full: it counts once there is room, or never."""
+
+    code = "log_full_in_doubt"
 
 
 class PartlyStored(Uncertain):

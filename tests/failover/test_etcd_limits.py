@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import HoldfastError, TryAgain, Uncertain
+from holdfast.errors import HoldfastError, LogFull, LogFullInDoubt
 from tests.contract.servers import start_etcd
 from tests.failover.cluster import Cluster
 from tests.failover.etcd_quota import fill, make_room
@@ -27,9 +27,14 @@ def test_a_full_quota_stops_puts_and_nothing_else_and_its_end_lets_them_go_on(tm
                 cache.put("before", b"x" * 1_000)
             primary, epoch = cluster.primary(), cluster.primary().status()["epoch"]
             fill(etcd, QUOTA_BYTES)
-            with cluster.connect(timeout=2) as cache, pytest.raises((TryAgain, Uncertain)):
-                for number in range(1_000):
-                    cache.put(f"refused/{number}", b"y" * 1_000)
+            with cluster.connect(timeout=2) as cache:
+                with pytest.raises((LogFull, LogFullInDoubt), match=r"has filled its quota.*compact and defragment"):
+                    for number in range(1_000):
+                        cache.put(f"refused/{number}", b"y" * 1_000)
+                with pytest.raises(LogFull, match="changed nothing"):
+                    cache.put("refused/later", b"y")
+                with pytest.raises(LogFull, match="has filled its quota"):
+                    cache.remove("before")
             wait_until(lambda: "has filled its quota" in primary.said(), what="the master names the reason")
             with cluster.connect() as cache:
                 assert cache.get("before") == b"x" * 1_000

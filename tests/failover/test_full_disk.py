@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.blocking import Cache
-from holdfast.errors import HoldfastError, TryAgain, Uncertain
+from holdfast.errors import HoldfastError, LogFull, LogFullInDoubt
 from tests.failover.cluster import Cluster
 from tests.failover.load import content_of
 from tests.waiting import wait_until
@@ -42,8 +42,12 @@ def test_a_full_disk_costs_time_and_nothing_else(small_disk: Path, tmp_path: Pat
             fill(filler)
             tries = (put_or_error(cache, f"full/{number}", acked) for number in range(2_000))
             refused = next((error for error in tries if error is not None), None)
-            assert isinstance(refused, TryAgain | Uncertain), "the disk is full, and puts are acknowledged without end"
-            print("said", type(refused).__name__, refused)
+            assert refused is not None, "the disk is full, and puts are acknowledged without end"
+            again = put_or_error(cache, "full/later", acked)
+            for error in (refused, again):
+                assert isinstance(error, LogFull | LogFullInDoubt), repr(error)
+                assert "is full" in str(error)
+                assert "free some space there" in str(error)
             filler.unlink()
         with cluster.connect() as cache:
             wait_until(lambda: cache.put("after", b"x", upsert=True), what="it goes on")

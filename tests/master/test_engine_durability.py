@@ -222,3 +222,29 @@ def test_what_is_on_its_way_to_be_free_is_not_evicted_for_again() -> None:
     assert writer.engine.evicted <= gone + 3
     writer.write()
     assert writer.engine.primary.unlent_bytes == 0
+
+
+def test_a_full_log_refuses_changes_by_name_and_answers_reads() -> None:
+    """I10, I17: nothing more is decided that could not be written, and past the deadline the reason is the same."""
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "key")
+    writer.write()
+    writer.log.full = "the disk of x.db is full; nothing was written; free some space there"
+    index = writer.log.index
+    for request in (q.RemoveMatching("k", 1), q.GrantRanges(GrantId(CLIENT, 2), struct.pack("<Q", 64))):
+        refused = writer.ask(request)
+        assert isinstance(refused, q.Failed)
+        assert refused.code == "log_full"
+        assert "free some space there" in refused.text
+    assert writer.log.index == index
+    assert isinstance(writer.ask(q.Exists(["key"])), q.Presence)
+    writer.engine.leads_until = lambda: 0
+    refused = writer.ask(q.Exists(["key"]))
+    assert isinstance(refused, q.Failed)
+    assert refused.code == "log_full"
+    writer.log.full = ""
+    refused = writer.ask(q.Exists(["key"]))
+    assert isinstance(refused, q.Failed)
+    assert refused.code == "not_leader"

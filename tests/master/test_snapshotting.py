@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
+from holdfast.supervisor import Supervisor
 from tests.contract.stories import soon, until_true
 
 HISTORY = 0xA11CE
@@ -203,3 +205,36 @@ async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> No
     await coordination.publish(f"{PREFIX}good", msgspec.msgpack.encode(Offer("good", "there:7070", 7)), None)
     assert [offer.batch for offer in await snapshots.offers(HISTORY)] == [7]
     await coordination.close()
+
+
+async def test_a_snapshot_that_failed_is_tried_again_with_back_off_and_stays_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13: it does not wait until the log has grown by as much again; meanwhile the reason is known."""
+    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.01)
+    coordination = MemoryCoordination(MemoryStore())
+    supervisor = Supervisor()
+    snapshots = Snapshots(
+        SnapshotStore(tmp_path), coordination, "here", "here:7070", "", 1_000, lambda: supervisor.well("snapshots")
+    )
+    standby = Standby(State(), Position(batch=1, index=1))
+    real, tries = SnapshotStore.write, []
+
+    def full(store: SnapshotStore, *args: Any) -> Any:
+        tries.append(supervisor.down())
+        if len(tries) < 4:
+            raise SnapshotFailed("the disk is full")
+        return real(store, *args)
+
+    monkeypatch.setattr(SnapshotStore, "write", full)
+    snapshots.log_bytes = 1_000
+    keeping = asyncio.create_task(supervisor.keep("snapshots", lambda: snapshots.keep_for_standby(lambda: standby)))
+    try:
+        await until_true(lambda: [one.batch for one in snapshots.store.kept()] == [1], "it is written in the end")
+        assert tries[1:] == [{"snapshots": "the disk is full"}] * 3
+        await until_true(lambda: not supervisor.down(), "and all is well")
+        assert snapshots.log_bytes == 0
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await coordination.close()

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 import pytest
 import pytest_asyncio
 
-from holdfast.coordination.interface import CoordinationLost, Deposed, Term
-from holdfast.coordination.terms import out_of_order
+from holdfast.coordination.interface import CoordinationLost, Deposed, StoreFullInDoubt, Term
+from holdfast.coordination.terms import append_unknown, out_of_order
 from holdfast.errors import ReplyLost
 from holdfast.messages.records import EpochStarted
 from holdfast.replication import log_writer
 from holdfast.replication.batches import Position, decode_batch
 from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending import PendingLog
-from tests.contract.stories import soon
+from holdfast.replication.pending import PendingLog, Reply
+from tests.contract.stories import soon, until_true
 
 ROUNDS = 20
 HOUR_MS = 3_600_000.0
@@ -267,3 +267,49 @@ async def test_a_log_that_answers_in_a_moment_is_written_at_once_until_it_does_n
     assert term.at_once == 5
     world.writer.finish()
     await soon(world.task)
+
+
+class Late(Reply):
+    def __init__(self, deadline: int) -> None:
+        super().__init__(deadline)
+        self.said: list[str] = []
+
+    def __call__(self) -> None:
+        self.said.append("durable")
+
+    def refuse(self, why: str) -> None:
+        self.said.append(why)
+
+
+class FullTerm(SlowTerm):
+    """Has no room while `full`."""
+
+    full = True
+
+    async def append(self, index: int, batch: bytes) -> None:
+        if self.full:
+            raise append_unknown(index, "no room") from StoreFullInDoubt("the store is full; make room")
+
+
+async def test_while_the_store_is_full_the_log_says_so_and_those_whose_time_is_over_are_told() -> None:
+    """I10: by the reason, not by a deadline; whoever has time left is answered when there is room again."""
+    term, pending = FullTerm(), PendingLog(Position())
+    writer = LogWriter(term, pending, 1 << 20, lambda: None)  # type: ignore[arg-type]
+    index = pending.add(EpochStarted(1), [])
+    early, late = Late(deadline=1_000), Late(deadline=9_000)
+    pending.when_durable(index, early)
+    pending.when_durable(index, late)
+    writing = asyncio.create_task(writer.run())
+    try:
+        await until_true(lambda: pending.full, "the log is known to be full")
+        pending.refuse_late(999)
+        assert not early.said
+        pending.refuse_late(1_000)
+        assert (early.said, late.said) == (["the store is full; make room"], [])
+        term.full = False
+        await until_true(lambda: late.said == ["durable"], "it is written")
+        assert early.said == ["the store is full; make room"]
+        assert not pending.full
+    finally:
+        writing.cancel()
+        await asyncio.wait([writing])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.errors import HoldfastError, ObjectNotFound, TryAgain, Uncertain
+
 OK = 0
 FAILED = 1
 """Refused or failed; asking again will not help."""
@@ -12,3 +14,13 @@ NOT_FOUND = 4
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell sees of a program that SIGPIPE ended, as `holdfast ls | head` should."""
+
+
+def exit_code_of(error: HoldfastError) -> int:
+    from holdfast.settings import BadSetting
+
+    if isinstance(error, ObjectNotFound):
+        return NOT_FOUND
+    if isinstance(error, BadSetting):
+        return USAGE
+    return LATER if isinstance(error, TryAgain | Uncertain) else FAILED

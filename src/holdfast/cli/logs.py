@@ -1,25 +1,100 @@
-"""How the processes log: events with fields, to stderr; as JSON where a program reads them."""
+"""Logs of a process: events with fields, to stderr; as JSON where a program reads them.
+
+Every line of a JSON log is one object with the process's `name` and `cluster`, whoever wrote it: our own modules, the
+standard library's `logging` of other packages, warnings, and errors that nobody caught.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TextIO
 
 import structlog
+from structlog.typing import EventDict
 
 from holdfast.settings import LogFormat, LogLevel
 
+QUIET = ("uvicorn.error", "asyncio")
+"""Loggers that tell of each start and stop at INFO."""
 
-def configure_logs(level: LogLevel, style: LogFormat) -> None:
+
+def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: str = "") -> bool:
+    """Log to stderr from now on. Whether that is JSON."""
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
+    least = logging.getLevelNamesMapping()[level.upper()]
+
+    def named(_: object, __: str, event: EventDict) -> EventDict:
+        event["name"], event["cluster"] = name, cluster
+        return event
+
+    shared: list[Callable[..., Any]] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        named,
+    ]
+    shown: Callable[..., Any] = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        processors=[*shared, shown],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    _take_over_stdlib(least, [structlog.stdlib.add_logger_name, *shared], shown)
+    _log_what_nobody_caught()
+    if as_json:
+        # The C library under gRPC writes lines of its own to stderr.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    return as_json
+
+
+def _take_over_stdlib(least: int, before: list[Callable[..., Any]], shown: Callable[..., Any]) -> None:
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=before,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, shown],
+        keep_exc_info=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(least)
+    for quiet in QUIET:
+        logging.getLogger(quiet).setLevel(max(least, logging.WARNING))
+    warnings.showwarning = _log_warning
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    logging.getLogger("py.warnings").warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
+
+
+def _log_what_nobody_caught() -> None:
+    log = logging.getLogger("holdfast")
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.critical("nobody caught this error: %r", error, exc_info=(kind, error, trace))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            where = args.thread.name if args.thread is not None else "a thread"
+            log.error("an error ended %s: %r", where, args.exc_value, exc_info=args.exc_value)
+
+    def unraisable(args: Any) -> None:
+        log.error("an error was passed over in %r: %r", args.object, args.exc_value, exc_info=args.exc_value)
+
+    sys.excepthook = uncaught
+    threading.excepthook = in_thread
+    sys.unraisablehook = unraisable

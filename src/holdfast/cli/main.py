@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, NOT_FOUND, OK, USAGE
-from holdfast.errors import HoldfastError, ObjectNotFound, TryAgain, Uncertain
+from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
+from holdfast.errors import HoldfastError
 
 COMPLETING = "_HOLDFAST_COMPLETE"
 NEEDED = ("typer", "rich", "pydantic_settings")
@@ -66,16 +66,6 @@ def run(arguments: list[str], as_json: bool) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is reported, not shown as a traceback.
         text = f"unexpected {type(error).__name__}: {error}. Set HOLDFAST_DEBUG=1 to see where"
         return report("unexpected", text, FAILED, as_json, error)
-
-
-def exit_code_of(error: HoldfastError) -> int:
-    from holdfast.settings import BadSetting
-
-    if isinstance(error, ObjectNotFound):
-        return NOT_FOUND
-    if isinstance(error, BadSetting):
-        return USAGE
-    return LATER if isinstance(error, TryAgain | Uncertain) else FAILED
 
 
 def verb_of(arguments: list[str]) -> str:

@@ -7,11 +7,14 @@ between fork and exec it could not be asked safely.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
+from collections.abc import Callable
 
+from holdfast.cli.exit_codes import FAILED, exit_code_of
 from holdfast.cli.options import takes
-from holdfast.errors import Stopping
+from holdfast.errors import HoldfastError, Stopping
 from holdfast.settings import MasterSettings, NodeSettings
 
 PARENT = "HOLDFAST_PARENT_PID"
@@ -22,22 +25,49 @@ PR_SET_PDEATHSIG = 1
 def master(settings: MasterSettings) -> int:
     """Run a master until SIGTERM or Ctrl-C. It keeps the catalogue; the bytes are in the nodes."""
     from holdfast.cli.logs import configure_logs
-    from holdfast.master.process import serve
 
     die_with_parent()
-    configure_logs(settings.log_level, settings.log_format)
-    return serve(settings)
+    as_json = configure_logs(settings.log_level, settings.log_format, settings.name, settings.cluster)
+    from holdfast.master.process import serve
+
+    return _served(lambda: serve(settings), as_json)
 
 
 @takes(NodeSettings)
 def node(settings: NodeSettings) -> int:
     """Run a node until SIGTERM or Ctrl-C. It lends memory to the cluster and serves its bytes."""
     from holdfast.cli.logs import configure_logs
-    from holdfast.node.process import serve
 
     die_with_parent()
-    configure_logs(settings.log_level, settings.log_format)
-    return serve(settings)
+    as_json = configure_logs(settings.log_level, settings.log_format, settings.name, cluster_in(settings.address))
+    from holdfast.node.process import serve
+
+    return _served(lambda: serve(settings), as_json)
+
+
+def cluster_in(address: str) -> str:
+    """The cluster that an address names; empty where it names masters only."""
+    if "://" not in address:
+        return ""
+    from holdfast.coordination.locations import parse_location
+
+    try:
+        return parse_location(address, "holdfast").cluster
+    except HoldfastError:
+        return ""  # Whoever connects with it says what is wrong with it.
+
+
+def _served(serve: Callable[[], int], as_json: bool) -> int:
+    """The exit code. In a JSON log the reason why it ended is JSON as well, not a line for people."""
+    try:
+        return serve()
+    except Exception as error:
+        if not as_json:
+            raise
+        foreseen = isinstance(error, HoldfastError | OSError)
+        log = logging.getLogger("holdfast")
+        log.critical("the process cannot go on: %s", error, exc_info=None if foreseen else error)
+        return exit_code_of(error) if isinstance(error, HoldfastError) else FAILED
 
 
 def die_with_parent() -> None:

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from aetcd import rpc
 
-from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.interface import CoordinationLost, StoreFull, StoreFullInDoubt
 from holdfast.coordination.locations import Location
 from holdfast.errors import BadValue, HoldfastError, NotAuthorized, ReplyLost
 
@@ -77,7 +77,7 @@ def told(error: Any, place: Location, writes: bool) -> HoldfastError:
         return BadValue(f"{where} refuses: {details}; nothing was changed")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
         # The write that takes etcd over its quota is done and answered so nevertheless; those after it are not done.
-        return (ReplyLost if writes else CoordinationLost)(
+        return (StoreFullInDoubt if writes else StoreFull)(
             f"{where} has filled its quota and takes no writes; the last one may have been written; "
             "compact and defragment it, then disarm the NOSPACE alarm"
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from holdfast.errors import Refused, TryAgain
+from holdfast.errors import Refused, ReplyLost, TryAgain
 from holdfast.supervisor import Supervisor
 
 Proof: TypeAlias = Literal["first", "resigned", "flock", "silence", "guess"]
@@ -56,6 +56,27 @@ class CoordinationLost(TryAgain):
     """Coordination does not answer, or cannot store anything now. Nothing was written."""
 
     code = "coordination_lost"
+
+
+class StoreFull(CoordinationLost):
+    """There is no room in the store. Nothing was written."""
+
+    code = "store_full"
+
+
+class StoreFullInDoubt(ReplyLost):
+    """There is no room in the store; the write that filled it may have been made."""
+
+    code = "store_full_in_doubt"
+
+
+def full_store(error: BaseException | None) -> str:
+    """What the store said, if this error is because it is full; otherwise empty."""
+    while error is not None:
+        if isinstance(error, StoreFull | StoreFullInDoubt):
+            return str(error)
+        error = error.__cause__
+    return ""
 
 
 class Leader(NamedTuple):

@@ -13,7 +13,7 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.interface import CoordinationLost, StoreFull
 from holdfast.coordination.process_proof import writer_of
 from holdfast.coordination.sqlite_news import NEWS_SCHEMA
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, WrongVersion
@@ -159,7 +159,7 @@ def _lengthen(wal: Path) -> None:
 def translated(error: sqlite3.Error, path: Path) -> HoldfastError:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_FULL":
-        return CoordinationLost(f"the disk of {path} is full; nothing was written; free some space there")
+        return StoreFull(f"the disk of {path} is full; nothing was written; free some space there")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         writer = writer_of(path)
         who = f"process {writer}" if writer is not None else "another process"

@@ -24,7 +24,7 @@ from holdfast.core.promotion import evicted_alone
 from holdfast.core.puts import least_wanted_bytes
 from holdfast.core.state import State
 from holdfast.core.upkeep import duties, evict, plan_copies
-from holdfast.errors import CommandsWaiting, HoldfastError, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
+from holdfast.errors import CommandsWaiting, HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
 from holdfast.master.resting import rests_on
 from holdfast.messages.of_nodes import (
@@ -49,6 +49,8 @@ from holdfast.messages.records import (
     SettingsChanged,
 )
 from holdfast.messages.requests import (
+    ChangeMode,
+    ChangeSettings,
     CommitPuts,
     Done,
     Exists,
@@ -57,6 +59,8 @@ from holdfast.messages.requests import (
     Locate,
     Remove,
     RemoveMatching,
+    ResizeNode,
+    RevokeWrites,
 )
 from holdfast.messages.shapes import Message, Record
 from holdfast.replication.pending import PendingLog
@@ -75,6 +79,8 @@ _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, VerifyRanges, O
 _LOOKING = frozenset({Exists, Locate})
 _NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted, MemoryVerified, ObjectsRemoved})
 _PUTS = frozenset({GrantRanges, CommitPuts})
+_CHANGES = _PUTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
+"""Requests of clients and operators that need a record."""
 
 
 class UpkeepFailure(NamedTuple):
@@ -163,10 +169,13 @@ class Engine:
         Parked: it is a grant that must wait for room, or a keepalive to be answered later, so hand it to `park`.
         """
         if now >= self.leads_until():
-            return failed(NotLeader("this master's term is over; nothing was changed. Ask the new primary")), 0
+            return failed(self._not_leading()), 0
         if type(request) in _LOOKING:
             return self._look(request, client, now)
         log = self.log
+        if log is not None and log.full and type(request) in _CHANGES:
+            self.failures[LogFull.code] += 1
+            return failed(_full(log.full)), 0
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
         if now < self.settled_at and self._takes_away(request, client):
@@ -191,6 +200,17 @@ class Engine:
         if self.primary.copies.outbox:
             self._tell_nodes(now)
         return reply, after
+
+    def _not_leading(self) -> TryAgain:
+        """A full store does not take the renewals of a term either: then nobody can lead, and that is why."""
+        if self.log is not None and self.log.full:
+            return _full(self.log.full)
+        return NotLeader("this master's term is over; nothing was changed. Ask the new primary")
+
+    def refuse_late(self, now: Instant) -> None:
+        """While the log is full: those whose time is over are told so."""
+        if self.log is not None and self.log.full:
+            self.log.refuse_late(now)
 
     def _look(self, request: Message, client: int, now: Instant) -> tuple[Message | Parked, int]:
         """Nothing is taken away, freed or told to nodes by looking, so there is less to mind than elsewhere."""
@@ -490,3 +510,7 @@ class Engine:
         parked, self._parked = self._parked, []
         for one in parked:
             one.answer(failed(error))
+
+
+def _full(why: str) -> LogFull:
+    return LogFull(f"the log is full: {why}. This request changed nothing; it may be sent again")

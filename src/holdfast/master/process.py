@@ -10,7 +10,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 
 import structlog
 
@@ -79,7 +78,7 @@ async def _serve(settings: MasterSettings) -> int:
         listen = settings.http
         http = await serve_http(build_app(MasterView(master)), *split_address(listen), supervisor)
     except OSError as error:
-        print(f"holdfast: cannot listen on {listen}: {error.strerror or error}", file=sys.stderr)
+        log.critical("cannot listen on %s: %s", listen, error.strerror or error)
         await server.stop()
         return 1
     # What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'.
@@ -87,11 +86,11 @@ async def _serve(settings: MasterSettings) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     running = asyncio.create_task(supervisor.keep("roles", master.run))
-    log.info("serving", name=settings.name, address=master.plan.address, http=http.address)
+    log.info("serving", address=master.plan.address, http=http.address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, http.address)
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
-    log.info("stopping", name=settings.name)
+    log.info("stopping")
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running

@@ -63,6 +63,14 @@ EPOCHS_APART = 4_096
 """Ids are made from epochs, and a snapshot does not know the epochs after it: fewer than these, surely."""
 ANNOUNCED_MS = 15_000
 TERM_OVER = "its term is over"
+HOW_IT_ENDED = {
+    "first": "there was no primary before",
+    "resigned": "the last one resigned",
+    "flock": "its process is gone (lock free)",
+    "gone": "its process is gone (seen on its machine)",
+    "expired": "its lease in the store ran out",
+    "guess": "its port is refused: a guess",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +323,7 @@ class Master:
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""
         self._caught_up.clear()
+        log.info("this master is a standby: it follows the log and takes over when it must")
         snapshots, histories = self.snapshots, self.histories
         assert snapshots is not None, "there is coordination"
         assert histories is not None, "there is coordination"
@@ -528,9 +537,17 @@ class Master:
             self.events.add("restored", f"{origin.log_id:016x}", f"{origin.objects} objects", now_ms())
         self.histories.began(engine.state.log_id)
         self.promotion_ms = round((now_seconds() - self._won_at) * 1000)
-        self.events.add("primary", self.server.name, f"epoch {term.epoch}, by {term.proof}", now_ms())
+        knew = HOW_IT_ENDED.get(term.proof, f"the last one was silent for {self.plan.leader_ttl_ms / 1000:g} s")
+        said = f"epoch {term.epoch}, {self.promotion_ms} ms after it won the term: {knew}"
+        self.events.add("primary", self.server.name, said, now_ms())
         self.server.lead(engine)
-        log.info("primary", epoch=term.epoch, proof=term.proof, objects=engine.state.catalogue.count)
+        log.info(
+            "this master is the primary now",
+            epoch=term.epoch,
+            knew=knew,
+            promotion_ms=self.promotion_ms,
+            objects=engine.state.catalogue.count,
+        )
         await writer.run()
 
     async def _write_renewals(self, coordination: Coordination, engine: Engine, term: Term) -> None:
@@ -555,6 +572,7 @@ class Master:
     def _serve_nobody(self, why: str) -> None:
         if self.server.engine is not None:
             self.events.add("standby", self.server.name, why, now_ms())
+            log.warning("this master is a standby now", why=why)
         self._forget()
         self.server.follow(why)
 

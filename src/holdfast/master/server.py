@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.core.primary import Parked
 from holdfast.entropy import fresh_bytes
-from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, NotLeader, Stopping, TryAgain
+from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer, Engine, UpkeepFailure, Waiting
 from holdfast.master.lookout import Lookout
@@ -27,6 +27,7 @@ from holdfast.master.showing import Showing, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
+from holdfast.replication.pending import Reply
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
@@ -161,6 +162,8 @@ class RpcServer:
                 again = self.engine.tick(now_ms()) if self.engine is not None else False
             except Exception as error:  # noqa: BLE001 - It is logged there.
                 self.upkeep_failed(UpkeepFailure("tick", "whole", error))
+            if self.engine is not None:
+                self.engine.refuse_late(now_ms())
             if self._showing is not None:
                 self._showing.tick(now_ms())
             # Between two steps of an eviction, requests get their turn.
@@ -240,6 +243,25 @@ def _notice_silence(stream: socket.socket) -> None:
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+class DurableReply(Reply):
+    """Leaves when its record is durable; if the log is full until its time is over, an error leaves instead."""
+
+    __slots__ = ("_connection", "_reply", "_request_id")
+
+    def __init__(self, connection: Connection, request_id: int, reply: Message, deadline: Instant) -> None:
+        super().__init__(deadline)
+        self._connection = connection
+        self._request_id = request_id
+        self._reply = reply
+
+    def __call__(self) -> None:
+        self._connection.send(self._request_id, self._reply)
+
+    def refuse(self, why: str) -> None:
+        error = LogFullInDoubt(f"the log is full: {why}. The change was decided and may count once there is room")
+        self._connection.send(self._request_id, failed(error))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -352,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request = decode_request(payload)
         except BadRequest as error:
-            self._send(request_id, failed(error))
+            self.send(request_id, failed(error))
             return
         server = self._server
         kind = type(request)
@@ -360,28 +382,29 @@ class Connection(asyncio.BufferedProtocol):
         if not self._greeted:
             self._greet(request_id, request)
         elif kind in server.views:
-            server.views[kind](request, partial(self._send, request_id))
+            server.views[kind](request, partial(self.send, request_id))
         elif server.engine is None:
-            self._send(request_id, failed(server.not_leading()))
+            self.send(request_id, failed(server.not_leading()))
         elif server.stopping:
-            self._send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
+            self.send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
             try:
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
                     self._park(request_id, timeout_ms, request, now)
                 elif after:
-                    server.engine.when_durable(after, partial(self._send, request_id, reply))
+                    deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
+                    server.engine.when_durable(after, DurableReply(self, request_id, reply, deadline))
                 else:
-                    self._send(request_id, reply)
+                    self.send(request_id, reply)
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.
                 log.exception("a request failed unexpectedly", verb=kind.__name__)
-                self._send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
+                self.send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
 
     def _park(self, request_id: int, timeout_ms: int, request: Message, now: Instant) -> None:
         assert isinstance(request, GrantRanges | KeepAlive), "only a grant waits for room, a keepalive for its time"
         deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
-        waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self._send(request_id, reply))
+        waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self.send(request_id, reply))
         assert self._server.engine is not None, "it has just parked this"
         self._server.engine.park(waiting, now)
 
@@ -392,9 +415,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client = request.client
         self.looks = request.looks
         self._greeted = True
-        self._send(request_id, welcome)
+        self.send(request_id, welcome)
 
-    def _send(self, request_id: int, reply: Message) -> None:
+    def send(self, request_id: int, reply: Message) -> None:
         data = frame(request_id, 0, encode(reply))
         if self._reading:
             self._out.append(data)

@@ -188,7 +188,7 @@ class Snapshots:
                 offers.append(msgspec.msgpack.decode(value, type=Offer))
             except msgspec.DecodeError as error:
                 # Nobody checks who writes there, and one that cannot be read must not hide the others.
-                log.warning("an offer of a snapshot was passed over", name=name, why=str(error))
+                log.warning("an offer of a snapshot was passed over", of=name, why=str(error))
         others = (o for o in offers if o.name != self._name and (not log_id or o.log_id in (0, log_id)))
         return sorted(others, key=lambda o: o.batch, reverse=True)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, NameTaken
@@ -18,6 +18,7 @@ FAILED = 1
 NAME_TAKEN = 4
 
 LOOK_SECONDS = 0.2
+log = logging.getLogger("holdfast.node")
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -28,7 +29,7 @@ def serve(settings: NodeSettings) -> int:
     try:
         return _serve(settings)
     except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr, flush=True)
+        log.critical("%s", error)
         return NAME_TAKEN if isinstance(error, NameTaken) else FAILED
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)

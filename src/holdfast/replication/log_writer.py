@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.coordination.interface import CoordinationLost, Deposed, Term
+from holdfast.coordination.interface import CoordinationLost, Deposed, Term, full_store
 from holdfast.errors import HoldfastError, ReplyLost
 from holdfast.instant import now_seconds
 from holdfast.outage import Outage
@@ -130,6 +130,7 @@ class LogWriter:
         self.batches += 1
         self.bytes += len(sent.batch)
         waited = self._pending.waiting
+        self._pending.full = ""
         self._pending.is_durable(sent.position, sent.batch)
         self._durable()
         return waited - self._pending.waiting
@@ -165,6 +166,7 @@ class LogWriter:
                 return
             except (ReplyLost, CoordinationLost) as error:
                 self._outage.seen(error)
+                self._pending.full = full_store(error)
             at_once = False
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -221,6 +223,7 @@ class LogWriter:
             if isinstance(failure, Deposed) or not isinstance(failure, HoldfastError):
                 raise failure
             self._outage.seen(failure)
+            self._pending.full = full_store(failure)
             await asyncio.gather(*(append for _, append in under_way), return_exceptions=True)
             while under_way:
                 await self._append(under_way[0][0])

@@ -7,13 +7,31 @@ next batch and says when one is durable.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import HEAD_BYTES, Position, encode_batch, encode_record
 
 Released = Callable[[], None]
+
+
+class Reply(ABC):
+    """An answer that waits for its record, until it is called or refused."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, deadline: Instant) -> None:
+        self.deadline = deadline
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    @abstractmethod
+    def refuse(self, why: str) -> None:
+        """Its time is over, and the record may or may not become durable."""
 
 
 class PendingLog:
@@ -28,6 +46,8 @@ class PendingLog:
         """Of the last record."""
         self.bytes = 0
         """Of the records that no durable batch holds."""
+        self.full = ""
+        """What the store says while it has no room for the next batch; empty while it has."""
         self._records: deque[bytes] = deque()
         self._waiting: deque[tuple[int, Released]] = deque()
         self._keys: dict[str, int] = {}
@@ -58,6 +78,16 @@ class PendingLog:
         else:
             # An answer that waits for an earlier record than one before it waits for that one too: no harm.
             self._waiting.append((index, then))
+
+    def refuse_late(self, now: Instant) -> None:
+        """Tell those whose time is over that the store is full: a deadline would not tell them why."""
+        kept: deque[tuple[int, Released]] = deque()
+        for index, then in self._waiting:
+            if isinstance(then, Reply) and now >= then.deadline:
+                then.refuse(self.full)
+            else:
+                kept.append((index, then))
+        self._waiting = kept
 
     @property
     def waiting(self) -> int:
