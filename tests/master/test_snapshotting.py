@@ -217,7 +217,7 @@ async def test_a_snapshot_that_failed_is_tried_again_with_back_off_and_stays_due
     snapshots = Snapshots(
         SnapshotStore(tmp_path), coordination, "here", "here:7070", "", 1_000, lambda: supervisor.well("snapshots")
     )
-    standby = Standby(State(), Position(batch=1, index=1))
+    standby = Standby(State(log_id=HISTORY), Position(batch=1, index=1))
     real, tries = SnapshotStore.write, []
 
     def full(store: SnapshotStore, *args: Any) -> Any:
@@ -230,7 +230,9 @@ async def test_a_snapshot_that_failed_is_tried_again_with_back_off_and_stays_due
     snapshots.log_bytes = 1_000
     keeping = asyncio.create_task(supervisor.keep("snapshots", lambda: snapshots.keep_for_standby(lambda: standby)))
     try:
-        await until_true(lambda: [one.batch for one in snapshots.store.kept()] == [1], "it is written in the end")
+        await until_true(
+            lambda: [one.batch for one in snapshots.store.kept(HISTORY)] == [1], "it is written in the end"
+        )
         assert tries[1:] == [{"snapshots": "the disk is full"}] * 3
         await until_true(lambda: not supervisor.down(), "and all is well")
         assert snapshots.log_bytes == 0

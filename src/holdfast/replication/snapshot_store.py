@@ -174,7 +174,7 @@ class SnapshotStore:
         """The log of its history does not go through it: coordination has lost what it held. It counts no more, and
         stays under a name of its own for whoever restores from it."""
         name = f"stray-{kept.log_id:016x}-{kept.batch:015d}-{position.hash[:4].hex()}.hfs"
-        log.error("a snapshot holds what the log has lost; it is set aside", file=kept.path.name, name=name)
+        log.error("a snapshot holds what the log has lost; it is set aside", file=kept.path.name, kept_as=name)
         self._rename(kept.path.name, name)
 
     def take(self, standby: Standby) -> tuple[int, bytes]:
