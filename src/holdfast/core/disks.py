@@ -75,6 +75,8 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
         records.append(SegmentMounted(handle, name, size, request.data_address, "", request.host, DISK))
     if handle not in member.handles:
         member.handles.append(handle)
+    if known is not None:
+        primary.ask_to_clean_again(known)
     primary.disk_kept_until.pop(handle, None)
     primary.copies.audits[handle] = None
     return n.DiskMounted(state.log_id, handle, state.continues), records

@@ -198,6 +198,13 @@ class Primary:
         self.unlent_bytes -= bytes_of(freed)
         return freed
 
+    def ask_to_clean_again(self, segment: Segment) -> None:
+        """Its node is another process than the one that was asked, if that one ever was: what an earlier copy left in
+        quarantine there waits for this one's word (I11)."""
+        for held in self.state.quarantine.values():
+            if held.segment == segment.handle and held.grant is not None and not held.writer:
+                self._ask_to_clean(segment, held.grant)
+
     def reclaim(self, freed: Freed) -> None:
         for handle, offsets, lengths in freed:
             allocator = self.allocators.get(handle)

@@ -79,6 +79,27 @@ class DamagedFile(ReplicaLost):
 class Files:
     """The store's view of the operating system; a test may let it fail, and the simulator keeps files in a dict."""
 
+    def take(self, directory: Path) -> int | None:
+        """Make the directory if there is none, and hold its lock; None: somebody else does."""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+    def release(self, lock: int) -> None:
+        os.close(lock)
+
+    def names(self, directory: Path) -> list[Path]:
+        """What is in it, in order; nothing if it is not there."""
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+
     def is_in_place(self, directory: Path, lock: int) -> bool:
         """Is this directory still the one whose lock file is open here?"""
         try:
@@ -144,14 +165,10 @@ class DiskStore:
         """Take the directory, make it a disk if it is none, and find what it holds."""
         store = cls(directory, files)
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             store._take()
             verified = store._identify(kernel_boot)
-            for number in range(FOLDERS):
-                store._folder(number).mkdir(parents=True, exist_ok=True)
-            for path in (directory / "drafts").glob("*"):
-                path.unlink()
-            (directory / "drafts").mkdir(exist_ok=True)
+            for path in store._files.names(directory / "drafts"):
+                store._files.delete(path)
             store._find(not verified)
             store._write_identity(kernel_boot)
         except OSError as error:
@@ -164,23 +181,20 @@ class DiskStore:
 
     def close(self) -> None:
         if self._locked is not None:
-            os.close(self._locked)
+            self._files.release(self._locked)
             self._locked = None
 
     def _take(self) -> None:
-        self._locked = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                f"another node uses the disk in {self.directory}; give this one a directory of its own"
-            ) from None
+        self._locked = self._files.take(self.directory)
+        if self._locked is None:
+            raise Refused(f"another node uses the disk in {self.directory}; give this one a directory of its own")
 
     def _identify(self, kernel_boot: str) -> bool:
         """Which disk this is. True: everything on it was written under this boot of the kernel."""
         path = self.directory / "disk.json"
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            content = memoryview(bytearray(self._files.size(path)))
+            facts = json.loads(bytes(content[: self._files.read(path, 0, content)]))
             self.disk, self.log_id = int(facts["disk"], 16), int(facts["log_id"], 16)
         except FileNotFoundError:
             self.disk = fresh_id()
@@ -195,8 +209,8 @@ class DiskStore:
         self._kernel_boot = kernel_boot
         draft = self.directory / "disk.json.draft"
         facts = {"disk": f"{self.disk:016x}", "log_id": f"{self.log_id:016x}", "kernel_boot": kernel_boot}
-        draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        draft.replace(self.directory / "disk.json")
+        self._files.write(draft, [json.dumps(facts).encode() + b"\n"])
+        self._files.replace(draft, self.directory / "disk.json")
 
     def belongs_to(self, log_id: int) -> None:
         """From now on the files are of this history."""
@@ -344,10 +358,10 @@ class DiskStore:
 
     def _find(self, verify: bool) -> None:
         for number in range(FOLDERS):
-            for path in sorted(self._folder(number).iterdir()):
+            for path in self._files.names(self._folder(number)):
                 stored = self._recognise(path, verify)
                 if stored is None:
-                    _delete_stray(path)
+                    self._delete_stray(path)
                 else:
                     self._stored[stored.offset] = stored
         self._starts = sorted(self._stored)
@@ -356,7 +370,7 @@ class DiskStore:
         """What the file holds; None if it is torn, altered, of another history or not where it belongs."""
         head = memoryview(bytearray(HEADER.size))
         try:
-            size_on_disk = path.stat().st_size
+            size_on_disk = self._files.size(path)
             if self._files.read(path, 0, head) != HEADER.size:
                 return None
             magic, version, _, log_id, oid, offset, size, checksum, own = HEADER.unpack(head)
@@ -372,6 +386,13 @@ class DiskStore:
             return None
         return StoredFile(oid, offset, size)
 
+    def _delete_stray(self, path: Path) -> None:
+        """A file that is no object's. Anything else that somebody put there is left alone."""
+        try:
+            self._files.delete(path)
+        except (IsADirectoryError, PermissionError) as error:
+            log.warning("this does not belong on the disk and is left alone", path=str(path), reason=str(error))
+
     def _digest(self, path: Path, size: int) -> int:
         digest = xxhash.xxh3_64()
         for piece in self._pieces(path, size):
@@ -384,11 +405,3 @@ class DiskStore:
             piece = room[: min(CHUNK, size - start)]
             self._files.read(path, HEADER.size + start, piece)
             yield piece
-
-
-def _delete_stray(path: Path) -> None:
-    """A file that is no object's. Anything else that somebody put there is left alone."""
-    try:
-        path.unlink(missing_ok=True)
-    except (IsADirectoryError, PermissionError) as error:
-        log.warning("this does not belong on the disk and is left alone", path=str(path), reason=str(error))

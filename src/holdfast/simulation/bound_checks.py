@@ -135,7 +135,8 @@ class BoundChecks:
     def _lines(self) -> Iterator[str]:
         world = self.world
         # Another master may be fetching a snapshot.
-        most = LINES_PER_NODE * len(world.nodes) + len(world.masters) - 1
+        lines = LINES_PER_NODE + (world.script.shape.disk_bytes > 0)  # What it says of its disk has a line as well.
+        most = lines * len(world.nodes) + len(world.masters) - 1
         for name, machine in world.masters.items():
             if machine.alive is not None and (count := len(machine.alive.server.connections)) > most:
                 yield f"{name} has {count} connections open, and may have {most} now that every client has gone"

@@ -19,7 +19,7 @@ from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
 from holdfast.simulation.history import Call, number_of
 from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
-from holdfast.simulation.log_checks import LogChecks, spans_of
+from holdfast.simulation.log_checks import LEFT_BY_ITSELF, LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
 from holdfast.simulation.pin_checks import PinChecks
@@ -262,15 +262,14 @@ class Checkers:
                     self.report("I2", f"call {call.operation.number} read wrong bytes under {key}", key)
 
     def _orders(self) -> None:
-        left = {
-            (fate.key, fate.size_bytes) for fate in self.log.fates.values() if fate.left in ("EVICTED", "UNMOUNTED")
-        }
+        left = {(fate.key, fate.size_bytes) for fate in self.log.fates.values() if fate.left in LEFT_BY_ITSELF}
         in_log = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
         calls = self.world.history.calls
         for key in sorted({key for call in calls for key in call.operation.keys}):
             steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]
             steps = [step for step in steps if not self._is_a_miss_after_a_guess(step)]
-            if not self.world.rules.logs_evictions:
+            # What is on a disk that is away is not seen until it is back, just as what was evicted without a record.
+            if not self.world.rules.logs_evictions or self.world.script.shape.disk_bytes:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
             possible = is_linearizable(steps)
             if possible is None:

@@ -12,7 +12,19 @@ import msgspec
 
 from holdfast.settings import PRESETS
 from holdfast.simulation.scenes import draw_scenes
-from holdfast.simulation.script import BIG, FAULT_MS, FAULTS, KEYS, VERBS, Fault, FaultKind, Operation, Script, Shape
+from holdfast.simulation.script import (
+    BIG,
+    DISK_FAULTS,
+    FAULT_MS,
+    FAULTS,
+    KEYS,
+    VERBS,
+    Fault,
+    FaultKind,
+    Operation,
+    Script,
+    Shape,
+)
 
 SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")))
 """What is changed while the cluster runs, and to what. A lease and the leader's time stay below a grant's timeout."""
@@ -39,7 +51,14 @@ def draw_shape(seed: int) -> Shape:
         segment_bytes=chance.choice((1 << 20, 1 << 20, 4 << 20)),
         slowest_ms=chance.choices((1, 20, 100), (3, 2, 1))[0],
         preset=chance.choices(list(PRESETS), (10, 1, 1, 1, 2, 1))[0],
+        disk_bytes=draw_disk(seed),
     )
+
+
+def draw_disk(seed: int) -> int:
+    """In a fifth of the worlds nodes have a disk, now and then one that must evict as well."""
+    chance = random.Random(f"disks {seed}")
+    return 0 if chance.random() >= 0.2 else chance.choice((512 << 10, 8 << 20, 8 << 20))
 
 
 def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
@@ -95,7 +114,9 @@ def _pinned(chance: random.Random, operation: Operation) -> Operation:
 
 def draw_faults(seed: int, shape: Shape) -> tuple[Fault, ...]:
     swarm = random.Random(f"swarm {seed}")
-    chosen = [kind for kind in FAULTS if swarm.random() < 0.35]
+    chosen = [kind for kind in FAULTS if swarm.random() < (0.8 if kind in DISK_FAULTS else 0.35)]
+    if not shape.disk_bytes:
+        chosen = [kind for kind in chosen if kind not in DISK_FAULTS]
     masters = [f"master-{i}" for i in range(shape.masters)]
     nodes = [f"node-{i}" for i in range(shape.nodes)]
     clients = [f"client-{i}" for i in range(shape.clients)]
@@ -123,6 +144,10 @@ def _draw_fault(
             return Fault(at_ms, kind, lasts_ms, name, chance.choice(values))
         case "kill_node" | "pause_node" | "command" | "drain":
             return Fault(at_ms, kind, lasts_ms, chance.choice(nodes))
+        case "lose_files" | "spoil_files":
+            return Fault(at_ms, kind, 0, chance.choice(nodes), share=chance.choice((share, 1.0)))
+        case "slow_disk":
+            return Fault(at_ms, kind, lasts_ms, chance.choice(nodes), share=share)
         case "kill_client" | "pause_client":
             return Fault(at_ms, kind, lasts_ms, chance.choice(clients))
         case "fade":

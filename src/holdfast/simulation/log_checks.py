@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core import narrow
 from holdfast.core.apply import apply, ranges_of, unpack_ids
-from holdfast.core.catalogue import MASKED, MEMORY
+from holdfast.core.catalogue import MASKED
 from holdfast.core.digest import digest
 from holdfast.core.mask import lying_in
 from holdfast.core.state import State
@@ -24,6 +24,10 @@ from holdfast.simulation.clients import ClientMachine
 
 Report = Callable[[str, str, str], None]
 """Promise, what is wrong, subject."""
+
+
+LEFT_BY_ITSELF = ("EVICTED", "UNMOUNTED", "FILE_LOST")
+"""Why an object may be gone though nobody took it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ class LogChecks:
             if slot in self._granted_over:
                 continue
             for replica in catalogue.replicas(slot):
-                if replica.segment == handle and replica.kind == MEMORY:
+                if replica.segment == handle:
                     end = replica.offset + extent_of(catalogue.size_at[slot])
                     yield replica.offset, end, str(catalogue.keys[slot])
         for grant in state.grants.values():

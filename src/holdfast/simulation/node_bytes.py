@@ -125,6 +125,9 @@ class SimulatedConnection:
         for segment, offset, target in wanted:
             life.read(segment, offset, target)
 
+    def check_file(self, segment: SegmentName, offset: int, deadline: float) -> None:
+        self._reach().check_file(segment, offset)
+
     def write(
         self,
         segment: SegmentName,

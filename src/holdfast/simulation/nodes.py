@@ -27,6 +27,7 @@ from holdfast.node.report import Report
 from holdfast.node.verification import mismatched
 from holdfast.session.task_line import TaskLine
 from holdfast.simulation.copying import SimulatedCopies
+from holdfast.simulation.node_disks import SimulatedDisk
 from holdfast.simulation.process import ProcessLoop
 
 MARK = "mark"
@@ -53,6 +54,7 @@ class NodeMachine:
     """Boot id -> when its process was killed."""
     stale: list[bytes] = field(default_factory=list)
     """Marks of an epoch that was over, as far as the node knew."""
+    disk: SimulatedDisk | None = None
 
     def start(self, process: ProcessLoop) -> None:
         self.end()
@@ -100,9 +102,11 @@ class ServedNode:
         commands = Commands()
         commands.on(MARK, self._mark)
         assert machine.process is not None, "it is started by its process"
-        self._copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, commands)
-        card = NodeCard(name, name, f"{name}:7071", f"/{name}")
-        self.life = NodeLife(card, self, self.report, commands, lambda: None)
+        if machine.disk is not None:
+            self.lending.disk = machine.disk.opened(name, self.report.lost_files)
+        self._copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, commands, machine.disk)
+        self._card = NodeCard(name, name, f"{name}:7071", f"/{name}")
+        self.life = NodeLife(self._card, self, self.report, commands, lambda: None)
 
     def _mark(self, body: bytes) -> None:
         """The body is the epoch of the master that sent it, and a number."""
@@ -114,14 +118,15 @@ class ServedNode:
         line = TaskLine(Masters(masters), Hello(fresh_id(), "", control=True))
         self.report.rouse = line.rouse
         telling = asyncio.create_task(line.run(self.life.tell()))
-        copying = asyncio.create_task(self._copies.run(masters))
+        copying = [asyncio.create_task(lane.run(masters)) for lane in self._copies.lanes]
         try:
             await line.run(self.life.belong())
         finally:
             self.life.stop()
             line.close()
             telling.cancel()
-            copying.cancel()
+            for lane in copying:
+                lane.cancel()
             self.lending.withdraw()
 
     @property
@@ -141,6 +146,7 @@ class ServedNode:
 
     def trust(self, secret: bytes) -> None:
         self._secret = secret
+        self._copies.mount_disk(self.boot, self._card.data_address, self._card.host)
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         """Writes and copies take place in one step, so none is under way; the new secret refuses older ones."""
@@ -176,7 +182,16 @@ class ServedNode:
         target[:] = source
         target.release()
 
+    def check_file(self, segment: SegmentName, offset: int) -> None:
+        disk = self.lending.disk
+        if disk is not None and disk.is_mine(segment):
+            disk.check(offset)
+
     def read(self, segment: SegmentName, offset: int, target: memoryview) -> None:
+        disk = self.lending.disk
+        if disk is not None and disk.is_mine(segment):
+            disk.read_into(offset, target)
+            return
         source = self.lending.range_of(segment, offset, target.nbytes)
         target[:] = source
         source.release()

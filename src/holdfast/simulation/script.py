@@ -47,9 +47,14 @@ FaultKind: TypeAlias = Literal[
     "fade",
     "drain",
     "settings",
+    "lose_files",
+    "spoil_files",
+    "slow_disk",
 ]
 
 FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+DISK_FAULTS: tuple[FaultKind, ...] = ("lose_files", "spoil_files", "slow_disk")
+"""In worlds whose nodes have disks."""
 VERBS: dict[Verb, int] = {
     "put": 30,
     "upsert": 8,
@@ -112,6 +117,8 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
     slowest_ms: int = 1
     """The longest that a message is on its way while nothing is wrong."""
     preset: PresetName = "follow"
+    disk_bytes: int = 0
+    """Of each node; 0: it has none."""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.master.engine import Engine
 from holdfast.simulation.bound_checks import BoundChecks
-from holdfast.simulation.log_checks import LogChecks
+from holdfast.simulation.log_checks import LEFT_BY_ITSELF, LogChecks
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.renewal_checks import RenewalChecks
 from holdfast.simulation.scheduler import MS
@@ -111,6 +111,10 @@ class Settling:
                 return f"{name} is not back"
             if member.session != session.id or member.boot != node.alive.boot:
                 return f"{name} has not mounted its memory"
+            if node.disk is not None and not any(
+                disk.name.node == name and not disk.away for disk in engine.state.disks()
+            ):
+                return f"{name} has not mounted its disk"
         return ""
 
     def _read_everything(self) -> None:
@@ -145,7 +149,7 @@ class Settling:
 
     def _left_since(self, key: str, value: object) -> bool:
         """What was read may have been evicted, or lost with its node, before we looked."""
-        fates = [fate for fate in self._log.fates.values() if fate.key == key and fate.left in ("EVICTED", "UNMOUNTED")]
+        fates = [fate for fate in self._log.fates.values() if fate.key == key and fate.left in LEFT_BY_ITSELF]
         return isinstance(value, bytes) and any(fate.size_bytes == len(value) for fate in fates)
 
     def _hang_up(self) -> None:

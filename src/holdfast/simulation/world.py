@@ -29,6 +29,7 @@ from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS
 from holdfast.simulation.history import History
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
+from holdfast.simulation.node_disks import SimulatedDisk
 from holdfast.simulation.nodes import MARK, NodeMachine
 from holdfast.simulation.operators import Operators
 from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
@@ -89,6 +90,8 @@ class World:
         """(node, mark) that a master was told has been handled."""
         shape = script.shape
         self.rules = rules_of(shape.preset)
+        if shape.disk_bytes:
+            self.rules = replace(self.rules, high_watermark=0.3, offload_ahead=0.6)
         self.operators = Operators(self.scheduler, self._serving)
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
@@ -100,6 +103,7 @@ class World:
         }
         for node in self.nodes.values():
             node.peers = self.nodes
+            node.disk = SimulatedDisk(shape.disk_bytes) if shape.disk_bytes else None
         # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
         self.clients = {
             f"client-{i}": ClientMachine(
@@ -333,6 +337,20 @@ class World:
     def _spoil(self, fault: Fault) -> None:
         self.masters[fault.one].disk.spoil()
 
+    def _harm_files(self, fault: Fault) -> None:
+        disk = self.nodes[fault.one].disk
+        if disk is not None:
+            chance = random.Random(f"{fault.kind} {fault.at_ms} {self.script.seed}")
+            count = (disk.lose if fault.kind == "lose_files" else disk.spoil)(fault.share, chance)
+            self.tell(f"{count} files of {fault.one} are {'lost' if fault.kind == 'lose_files' else 'spoiled'}")
+
+    def _slow_disk(self, fault: Fault) -> Callable[[], None] | None:
+        disk = self.nodes[fault.one].disk
+        if disk is None:
+            return None
+        disk.late_seconds = 4 * fault.share
+        return lambda: setattr(disk, "late_seconds", 0.0)
+
     _STRIKES: dict[str, Callable[[World, Fault], Callable[[], None] | None]] = {
         "kill_master": _kill, "kill_node": _kill, "kill_client": _kill,
         "pause_master": _pause, "pause_node": _pause, "pause_client": _pause,
@@ -344,6 +362,7 @@ class World:
         "drain": lambda world, fault: world.operators.drain(fault),
         "settings": lambda world, fault: world.operators.change(fault),
         "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
+        "lose_files": _harm_files, "spoil_files": _harm_files, "slow_disk": _slow_disk,
     }  # fmt: skip
 
     def end(self) -> None:
