@@ -181,9 +181,9 @@ def test_an_hour_away_counts_anew_from_a_promotion_and_the_disk_survives_it() ->
 def test_what_a_dead_nodes_copy_left_in_quarantine_on_its_disk_comes_back_with_the_disk() -> None:
     """I11: the process that copied is gone, and the next one says so. Memory is voided with its boot; a disk is not."""
     world, nodes = with_disk()
-    fill(world, nodes, 120)
-    world.put("more", size=16_000)
-    world.pass_time(60)
+    for number in range(60):
+        world.put(f"k{number}", size=16_000)
+        world.pass_time(60)
     assert nodes.take("offload"), "a copy is under way"
     goes_away(world)
     world.pass_time(world.primary.rules.grant_timeout_ms + 60_000)
@@ -191,7 +191,7 @@ def test_what_a_dead_nodes_copy_left_in_quarantine_on_its_disk_comes_back_with_t
     assert [held for held in world.state.quarantine.values() if held.segment == disk.handle]
     world.node("a", boot=8)
     nodes.mount_disk("a", 8, DISK, log_id=world.state.log_id)
-    world.report(5, 8, cleaned=list(world.primary.members["a"].clean))
+    world.report(8, cleaned=tuple(world.primary.members["a"].clean))
     assert not [held for held in world.state.quarantine.values() if held.segment == disk.handle]
     world.check()
 

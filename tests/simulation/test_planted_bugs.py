@@ -11,6 +11,7 @@ from simulation.planted import PLANTED, Planted, hunt
 from simulation.planted_bounds import PLANTED_IN_BOUNDS
 from simulation.planted_bytes import PLANTED_IN_BYTES
 from simulation.planted_designs import PLANTED_DESIGNS
+from simulation.planted_disks import PLANTED_ON_DISKS
 from simulation.planted_operators import PLANTED_BY_OPERATORS
 from simulation.planted_puts import PLANTED_IN_PUTS
 from simulation.planted_renewals import PLANTED_IN_RENEWALS
@@ -26,6 +27,7 @@ ALL = [
     *PLANTED_BY_OPERATORS,
     *PLANTED_IN_BYTES,
     *PLANTED_IN_ROOM,
+    *PLANTED_ON_DISKS,
     *PLANTED_IN_PUTS,
 ]
 QUICK = 60
