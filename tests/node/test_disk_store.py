@@ -170,7 +170,8 @@ class Failing(Files):
 def test_a_failing_device_says_whether_it_can_still_be_read_and_leaves_no_half_file(
     tmp_path: Path, number: int, readable: bool
 ) -> None:
-    store = opened(tmp_path, files=Failing(number))
+    store = opened(tmp_path)
+    store._files = Failing(number)
     with pytest.raises(DiskTrouble) as caught:
         write(store, 5, 0, b"x" * 100)
     assert caught.value.readable == readable
