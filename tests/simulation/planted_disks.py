@@ -41,7 +41,7 @@ def leave_a_dead_nodes_copies_in_quarantine() -> Patch:
 
 PLANTED_ON_DISKS = (
     Planted("keep quiet about lost files", keep_quiet_about_lost_files, ("I10",), 60),
-    Planted("keep the replicas of lost files", keep_the_replicas_of_lost_files, ("I10",), 60),
+    Planted("keep the replicas of lost files", keep_the_replicas_of_lost_files, ("I10",), 100),
     Planted("free the places of lost files under leases", free_the_places_of_lost_files_under_leases, ("I2", "I8"), 60),
     Planted("leave a dead node's copies in quarantine", leave_a_dead_nodes_copies_in_quarantine, ("I11",), 60),
 )
