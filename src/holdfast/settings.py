@@ -164,6 +164,10 @@ class MasterSettings(Settings):
         0.10, ge=0, le=1, description="Share of memory, the longest unused, that is kept on disks before it must leave."
     )
     evict_soft_pinned: bool = Field(True, description="Evict soft-pinned objects when nothing else is left.")
+    degraded_puts: bool = Field(
+        False,
+        description="Store puts with fewer copies than they ask for while nodes are away; the rest is made afterwards.",
+    )
     session_lease_ms: Annotated[int, Field(ge=200)] = Field(
         12_000, description="How long a node's session is safe without an answer from the master."
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,3 +159,28 @@ def test_two_replicas_are_two_that_live() -> None:
             found = segments_of(cache, f"after{i}")
             assert dead not in found
             assert len(found) == 2
+
+
+def test_puts_of_two_replicas_while_a_node_is_away_wait_or_go_on_with_one() -> None:
+    """They got BadValue once the node was unmounted, as if asking again were of no use. Then with degraded puts."""
+    flags = {"session_lease_ms": 1_000, "session_reply_left_ms": 500, "session_jeopardy_ms": 0}
+    with Rig("64MiB", nodes=2, **flags) as rig, rig.connect() as cache, rig.connect(timeout=3) as hurried:
+        assert cache.put("before", b"v" * KIB, replicas=2)
+        rig.kill(rig.nodes[1])
+        wait_until(lambda: len(cache.nodes().nodes) == 1, 60, "it is unmounted")
+        with pytest.raises(errors.TryAgain, match="1 node"):
+            hurried.put("alone", b"v" * KIB, replicas=2)
+        with pytest.raises(errors.BadValue, match="never more than 2"):
+            hurried.put("more", b"v" * KIB, replicas=3)
+        changed = subprocess.run(
+            [sys.executable, "-m", "holdfast", "settings", "degraded_puts=true", "--address", rig.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert changed.returncode == 0, changed.stderr
+        assert cache.put("alone", b"v" * KIB, replicas=2)
+        assert len(cache.stat("alone").replicas) == 1
+        rig.add_node("bench-1")
+        wait_until(lambda: len(cache.stat("alone").replicas) == 2, 60, "it is made whole when the node is back")

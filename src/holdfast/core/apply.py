@@ -102,6 +102,7 @@ def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Fr
         record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host, record.kind
     )
     state.away.discard(record.handle)
+    state.most_nodes = max(state.most_nodes, state.lending_nodes())
     state.next_segment = max(state.next_segment, record.handle + 1)
     state.topology += 1
     return []
@@ -140,7 +141,7 @@ def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Free
             _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
     elif record.evicted:
         _drop(state, state.catalogue.by_id.slots_of(narrow.unpack_ids(record.evicted).tolist()), "EVICTED", now)
-    state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges))
+    state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
     return []
 
 
@@ -194,13 +195,14 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
     grant = state.grants[record.grant]
     flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
     slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
-    if len(grant.ranges) > 1:
+    wanted = max(grant.wanted, len(grant.ranges))
+    if wanted > 1:
         catalogue = state.catalogue
         base = grant.ranges[0].offset
         for slot in slots:
             delta = catalogue.offset_at[slot] - base
             places = tuple(ReplicaAt(place.segment, place.offset + delta) for place in grant.ranges)
-            catalogue.wanted_at[slot] = len(places)
+            catalogue.wanted_at[slot] = wanted
             catalogue.set_replicas(slot, places)
     if record.soft_pin:
         state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))

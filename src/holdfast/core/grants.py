@@ -23,6 +23,8 @@ class Grant:
     taken: IntervalSet = field(default_factory=IntervalSet)
     commits: dict[int, ObjectId] = field(default_factory=dict)
     """Offset in the grant -> the object committed there: this makes a commit idempotent."""
+    wanted: int = 0
+    """Replicas that its objects want, where there are fewer ranges; 0: as many as there are."""
 
     @property
     def left_bytes(self) -> int:

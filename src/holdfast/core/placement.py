@@ -95,18 +95,22 @@ def in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]
 
 
 def check_possible(primary: Primary, length: int, largest: int, replicas: int, now: Instant) -> None:
-    """Raise at once for what no eviction could ever make room for."""
+    """Raise at once for what no eviction could ever make room for, and no node that is away: it may come back.
+
+    More replicas than nodes is a mistake (`BadValue`) only if so many never lent memory at once in this history. A
+    cluster that had them has lost some for now, also when they were unmounted meanwhile, and the put waits.
+    """
     nodes: dict[str, int] = {}
     for segment in primary.state.memory_segments():
         nodes[segment.name.node] = max(nodes.get(segment.name.node, 0), segment.usable_bytes)
     if not nodes:
         raise NoRoom("no node lends memory yet; nothing was stored. Start a node, or wait for it to register")
-    if len(nodes) < replicas:
+    if replicas > primary.state.most_nodes:
         raise BadValue(
-            f"{replicas} replicas need as many nodes, and only {len(nodes)} lend memory; nothing was stored. "
-            "Ask for fewer replicas or start more nodes"
+            f"{replicas} replicas need as many nodes, and there were never more than {primary.state.most_nodes}; "
+            "nothing was stored. Ask for fewer replicas or start more nodes"
         )
-    limit = sorted(nodes.values(), reverse=True)[replicas - 1]
+    limit = sorted(nodes.values(), reverse=True)[min(replicas, len(nodes)) - 1]
     if largest > limit:
         raise TooLarge(
             f"an object of {largest:,} bytes can never be held {replicas} time(s): the largest segment that could has "
@@ -123,13 +127,21 @@ def available_nodes(primary: Primary, now: Instant) -> int:
     return len({s.name.node for s in primary.state.segments.values() if primary.available(s, now)})
 
 
+def copies_to_place(primary: Primary, replicas: int, now: Instant) -> int:
+    """How many replicas a put gets now: with `degraded_puts` no more than nodes take them, and at least one."""
+    if not primary.rules.degraded_puts or replicas == 1:
+        return replicas
+    return min(replicas, max(1, available_nodes(primary, now)))
+
+
 def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> NoRoom:
     """For a put that waited in vain: what the memory is taken by."""
     ready = available_nodes(primary, now)
     if ready < replicas:
         return NoRoom(
             f"{replicas} replica(s) were asked for and {ready} node(s) answer and take new objects; nothing was "
-            "stored. Try again when nodes are back, or open one that is cordoned"
+            "stored. Try again when nodes are back, open one that is cordoned, or allow fewer copies meanwhile "
+            "(degraded_puts)"
         )
     return NoRoom(
         f"no room for {length:,} bytes on {replicas} node(s) before the deadline: {primary.free_bytes:,} of "

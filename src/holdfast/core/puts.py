@@ -17,7 +17,16 @@ from holdfast.core.catalogue import aligns_of, extents_of
 from holdfast.core.checks import check_keys, check_rows, check_sizes, unpack_words
 from holdfast.core.grants import Grant
 from holdfast.core.keys import ABSENT
-from holdfast.core.placement import Room, Wanted, available_nodes, check_possible, place, place_most, rounded
+from holdfast.core.placement import (
+    Room,
+    Wanted,
+    available_nodes,
+    check_possible,
+    copies_to_place,
+    place,
+    place_most,
+    rounded,
+)
 from holdfast.core.primary import PARKED, Decision, Primary
 from holdfast.core.reads import readable_slots
 from holdfast.core.room import lengths_to_try, make_room
@@ -57,7 +66,7 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     records = _finish(primary, request.finished, client, settled=True)
     if not sizes:
         return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
-    wanted = _wanted(primary, request, sizes)
+    wanted = _wanted(primary, request, sizes, now)
     known = state.grants.get(request.grant)
     if known is not None:
         if known.length < wanted.least:
@@ -76,7 +85,7 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     return granted, [*records, *evictions, record]
 
 
-def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...]) -> Wanted:
+def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
     """What must be found room for. Where less will do, no more than a segment can hold is asked for."""
     length = sum(map(extent_of, sizes))
     least = length
@@ -84,7 +93,8 @@ def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...]) ->
         limit = max((segment.usable_bytes for segment in primary.state.memory_segments()), default=length)
         least = min(length, max(extent_of(request.least_bytes), extent_of(max(sizes)) if request.keys else 0))
         length = max(least, min(length, rounded(limit)))
-    return Wanted(length, least, request.replicas, request.prefer, bool(request.keys))
+    copies = copies_to_place(primary, request.replicas, now)
+    return Wanted(length, least, copies, request.prefer, bool(request.keys))
 
 
 def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> tuple[Room | None, list[Record]]:
@@ -125,7 +135,7 @@ def _grant_ahead(
     everywhere = length * request.replicas
     if everywhere * AHEAD_SHARE > room or _beyond_window(primary, client, everywhere, ending):
         return None, []
-    places = place(primary, length, request.replicas, request.prefer, now)
+    places = place(primary, length, copies_to_place(primary, request.replicas, now), request.prefer, now)
     if places is None:
         return None, []
     granted, record = _give(primary, request, length, places)
@@ -137,7 +147,8 @@ def _give(
 ) -> tuple[q.Granted, RangesGranted]:
     writers = {attached.segment: attached.writer for attached in request.attached}
     ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
-    record = RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length))
+    wanted = request.replicas if len(ranges) < request.replicas else 0
+    record = RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length), wanted)
     return _granted(primary, request.grant, length, ranges, taken), record
 
 

@@ -21,6 +21,8 @@ class Rules:
     high_watermark: float = 0.90
     eviction_margin: float = 0.05
     evict_soft_pinned: bool = True
+    degraded_puts: bool = False
+    """Store a put with fewer copies than it asked for while nodes are away, and make the others when they are back."""
     session_lease_ms: int = 12_000
     session_reply_left_ms: int = 5_000
     session_jeopardy_ms: int = 30_000
@@ -53,6 +55,7 @@ CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
     "high_watermark": (float, 0.01, 1.0),
     "eviction_margin": (float, 0.0, 0.99),
     "evict_soft_pinned": (bool, 0, 1),
+    "degraded_puts": (bool, 0, 1),
     "offload_ahead": (float, 0.0, 1.0),
     "copy_bytes_per_second": (int, 0, 1 << 50),
     "copy_window_bytes": (int, 1 << 20, 1 << 50),

@@ -81,6 +81,9 @@ class State:
     segments: dict[SegmentHandle, Segment] = field(default_factory=dict)
     topology: int = 0
     """Changes whenever a segment comes or goes."""
+    most_nodes: int = 0
+    """The most nodes that ever lent memory at once in this history: more replicas than that are a mistake, fewer are
+    only waited for."""
     next_segment: SegmentHandle = 1
     next_counter: int = 1
     """Of the next object id in this epoch."""
@@ -123,6 +126,10 @@ class State:
 
     def memory_segments(self) -> list[Segment]:
         return [segment for segment in self.segments.values() if segment.kind == MEMORY]
+
+    def lending_nodes(self) -> int:
+        """How many nodes lend memory now, as far as the log knows."""
+        return len({segment.name.node for segment in self.memory_segments()})
 
     def disks(self) -> list[Segment]:
         return [segment for segment in self.segments.values() if segment.kind == DISK]

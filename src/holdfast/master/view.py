@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -251,6 +251,10 @@ class Figures(Collector):
             "free_bytes": ("Memory that can be granted.", status.free_bytes),
             "nodes": ("Nodes registered.", status.nodes),
             "connections": ("Open RPC connections.", status.clients),
+            "lacking_objects": (
+                "Objects with fewer replicas in memory than their put asked for.",
+                len(engine.state.catalogue.lacking) if engine is not None else 0,
+            ),
             "parked_puts": ("Puts waiting for room.", engine.parked if engine is not None else 0),
             "primary": ("1 while this master is the primary.", int(status.role == "primary")),
             "promotable": ("1 while this master could take over.", int(status.promotable)),
@@ -268,21 +272,12 @@ class Figures(Collector):
         yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
         yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
         yield _lost_files(engine)
-        asked = CounterMetricFamily("holdfast_requests", "Requests by verb.", labels=["verb"])
-        for kind, count in list(server.requests.items()):
-            asked.add_metric([kind.__name__], count)
-        yield asked
-        refused = CounterMetricFamily("holdfast_failures", "Requests refused, by error.", labels=["code"])
-        for code, count in list(engine.failures.items()) if engine is not None else ():
-            refused.add_metric([code], count)
-        yield refused
+        asked = {kind.__name__: count for kind, count in list(server.requests.items())}
+        yield _counters("requests", "Requests by verb.", "verb", asked)
+        refused, ended = (engine.failures, engine.upkeep_failures) if engine is not None else ({}, {})
+        yield _counters("failures", "Requests refused, by error.", "code", refused)
+        yield _counters("upkeep_failures", "Steps of upkeep that a defect ended, by kind.", "kind", ended)
         yield from self._restored()
-        failed_upkeep = CounterMetricFamily(
-            "holdfast_upkeep_failures", "Steps of upkeep that a defect ended, by kind.", labels=["kind"]
-        )
-        for kind_of_step, count in list(engine.upkeep_failures.items()) if engine is not None else ():
-            failed_upkeep.add_metric([kind_of_step], count)
-        yield failed_upkeep
 
     def _sessions(self) -> Metric:
         engine = self._view.master.server.engine
@@ -303,3 +298,10 @@ class Figures(Collector):
         dropped.add_metric(["mismatch"], origin.mismatched)
         dropped.add_metric(["memory_lost"], origin.lost)
         yield dropped
+
+
+def _counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    found = CounterMetricFamily(f"holdfast_{name}", text, labels=[label])
+    for value, count in list(counts.items()):
+        found.add_metric([value], count)
+    return found

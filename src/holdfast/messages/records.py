@@ -76,6 +76,9 @@ class RangesGranted(Record, tag=6):
     ranges: list[Range]
     evicted: bytes = b""
     sweeps: bool = False
+    wanted: int = 0
+    """Replicas that the put asked for, where so many nodes could not be had and fewer were allowed; 0: as many as
+    there are ranges. What is committed here lacks the rest until it is made."""
 
 
 class GrantEnded(Record, tag=7):

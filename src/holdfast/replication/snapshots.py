@@ -81,6 +81,9 @@ class Head(msgspec.Struct, array_like=True):
     unsettled: list[SegmentHandle] = []
     unverified: list[SegmentHandle] = []
     origin: Origin = msgspec.field(default_factory=Origin)
+    most_nodes: int = 0
+    wanted: list[tuple[GrantId, int]] = []
+    """Of the grants with fewer ranges than replicas were asked for: how many were."""
 
 
 @dataclass(slots=True)
@@ -157,6 +160,8 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         unsettled=sorted(state.unsettled),
         unverified=sorted(state.unverified),
         origin=state.origin,
+        most_nodes=state.most_nodes,
+        wanted=[(grant.id, grant.wanted) for grant in state.grants.values() if grant.wanted],
     )
 
 
@@ -257,6 +262,7 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}
     state.away = {segment.handle for segment in head.segments if segment.away}
+    state.most_nodes = max(head.most_nodes, state.lending_nodes())
     state.answers.update({(client, serial): answer for client, serial, answer in head.answers})
     restored = Restored(state, position_of(head))
     _restore_grants(restored, head)
@@ -266,11 +272,12 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
 
 def _restore_grants(restored: Restored, head: Head) -> None:
     state = restored.state
+    wanted = dict(head.wanted)
     for grant, length, ranges, taken, commits in head.grants:
         if any(place.segment not in state.segments for place in ranges):
             restored.faults.append(f"grant {grant} lies on a segment that is not there")
             continue
-        made = Grant(grant, length, tuple(ranges), commits=commits)
+        made = Grant(grant, length, tuple(ranges), commits=commits, wanted=wanted.get(grant, 0))
         for start, end in taken:
             made.taken.add(start, end)
         state.grants[grant] = made
