@@ -64,6 +64,12 @@ class BadValue(Refused, ValueError):
     code = "bad_value"
 
 
+class WouldEvict(Refused):
+    """To empty the node, objects would have to be evicted: the other nodes have no room for them."""
+
+    code = "would_evict"
+
+
 class TooLarge(Refused, ValueError):
     """No segment of the cluster could ever hold an object of this size."""
 

@@ -171,9 +171,10 @@ class Machine(RuleBasedStateMachine):
         self.orders.obey()
         self.sync()
 
-    @rule(node=st.integers(0, 2), mode=st.sampled_from(["open", "cordoned", "draining"]))
-    def set_aside(self, node: int, mode: str) -> None:
-        self.world.ask(q.Done, q.ChangeMode(f"n{node % self.nodes}", mode))
+    @rule(node=st.integers(0, 2), mode=st.sampled_from(["open", "cordoned", "draining"]), evict=st.booleans())
+    def set_aside(self, node: int, mode: str, evict: bool) -> None:
+        reply = self.world.send(q.ChangeMode(f"n{node % self.nodes}", mode, evict))
+        assert isinstance(reply, q.Done) or (isinstance(reply, q.Failed) and reply.code == "would_evict" and not evict)
 
     @rule(node=st.integers(0, 2), pages=st.integers(16, 120))
     def shrink(self, node: int, pages: int) -> None:

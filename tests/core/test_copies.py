@@ -34,7 +34,7 @@ def lose(world: World, node: str) -> None:
 
 
 def drain(world: World, nodes: Nodes, node: str, rounds: int = 20) -> None:
-    world.ask(q.Done, q.ChangeMode(node, "draining"))
+    world.ask(q.Done, q.ChangeMode(node, "draining", evict=True))
     for _ in range(rounds):
         world.pass_time(1_000)
         nodes.obey()
@@ -228,7 +228,7 @@ def test_a_drain_with_nowhere_to_go_says_so_and_loses_nothing() -> None:
     nodes = Nodes(world)
     world.node("a")
     world.put("k", "l")
-    world.ask(q.Done, q.ChangeMode("a", "draining"))
+    world.ask(q.Done, q.ChangeMode("a", "draining", evict=True))
     world.pass_time(2_000)
     assert "nowhere to go" in world.primary.copies.stuck["a"]
     assert world.has("k", "l") == [True, True]
@@ -243,7 +243,7 @@ def test_a_drain_without_room_elsewhere_says_so() -> None:
     world.node("a", size=1 << 20)
     world.put("large", size=512 << 10, hard_pin=True)
     world.node("b", size=256 << 10, boot=6, connection=101)
-    world.ask(q.Done, q.ChangeMode("a", "draining"))
+    world.ask(q.Done, q.ChangeMode("a", "draining", evict=True))
     world.pass_time(2_000)
     nodes.obey()
     assert "no room" in world.primary.copies.stuck["a"]

@@ -258,7 +258,7 @@ def test_draining_a_node_with_a_disk_moves_its_files_to_other_disks_or_memory() 
     keys = fill(world, nodes, 120)
     world.node("b", size=1 << 22, boot=6, connection=101)
     nodes.mount_disk("b", 6, 88, 1 << 22)
-    world.ask(q.Done, q.ChangeMode("a", "draining"))
+    world.ask(q.Done, q.ChangeMode("a", "draining", evict=True))
     for _ in range(30):
         world.pass_time(1_100)
         nodes.obey()

@@ -225,6 +225,7 @@ class World:
         assert state.grants.keys() == self.primary.twin.grants.keys()
         assert state.sessions == self.primary.twin.sessions
         assert state.most_nodes == self.primary.twin.most_nodes
+        assert state.drains == self.primary.twin.drains
         assert state.sessions == {session.id: session.name for session in self.primary.sessions}
         check_partition(self.primary)
 

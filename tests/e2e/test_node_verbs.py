@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from typing import Any
 
 from benchmarks.processes import SOURCE
@@ -34,11 +35,36 @@ def test_drain_watches_until_the_node_is_empty_and_cancel_opens_it_again() -> No
         drained = holdfast(rig, "drain", "bench-0")
         assert drained.returncode == 0, drained.stderr
         assert "bench-0 is empty and can be stopped" in drained.stdout
+        assert "moved, 0 (0 B) evicted, 0 (0 B) left" in drained.stdout
         listed = {node["name"]: node for node in facts(holdfast(rig, "nodes", "--json"))}
         assert (listed["bench-0"]["mode"], listed["bench-0"]["used_bytes"]) == ("draining", 0)
         assert "draining" in holdfast(rig, "nodes").stdout
         assert facts(holdfast(rig, "drain", "bench-0", "--cancel", "--json"))["mode"] == "open"
         assert len(cache.get_many([f"k{i}" for i in range(100)])) == 100
+
+
+def test_drain_is_refused_with_figures_where_it_would_evict_and_says_what_it_did_when_it_may() -> None:
+    """It said "without loss" and evicted most of what was there."""
+    with Rig("32MiB", nodes=2, lease_ttl_ms=300) as rig, rig.connect() as cache:
+        keys = [f"k{i}" for i in range(100)]
+        assert cache.put_many(dict.fromkeys(keys, b"x" * 400000)) == 100
+        refused = holdfast(rig, "drain", "bench-0")
+        assert refused.returncode != 0
+        assert "would be evicted" in refused.stderr
+        assert cache.nodes().nodes[0].mode == "open"
+        wait_until(lambda: len([key for key in keys if cache.exists(key)]) == 100, what="nothing has changed")
+        done = facts(holdfast(rig, "drain", "bench-0", "--evict", "--json"))
+        kept = sum(cache.exists(key) for key in keys)
+        assert (done["objects_left"], done["bytes_left"]) == (0, 0)
+        assert done["evicted_objects"] == 100 - kept > 0
+        assert done["evicted_bytes"] == done["evicted_objects"] * 401_408
+        assert done["moved_objects"] > 0
+        http = rig.masters["master-0"][1]["http"]
+        with urllib.request.urlopen(f"http://{http}/api/v1/events", timeout=20) as answer:
+            events = json.loads(answer.read())
+        [said] = [one["text"] for one in events["events"] if one["kind"] == "node_drained"]
+        assert f"{done['moved_objects']:,} objects" in said
+        assert f"{done['evicted_objects']:,} (" in said
 
 
 def test_nodes_are_cordoned_resized_and_slowed_down() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from benchmarks.processes import memory_of
-from holdfast.errors import HoldfastError, NoRoom
+from holdfast.errors import HoldfastError, NoRoom, WouldEvict
 from holdfast.messages.requests import ChangeCopying, ChangeMode, NodeInfo, ResizeNode, RevokeWrites
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
@@ -141,7 +141,9 @@ def test_a_drain_survives_the_primarys_death_and_can_be_cancelled() -> None:
 def test_a_drain_with_nowhere_to_go_says_so() -> None:
     with Rig("32MiB", **SHORT) as rig, rig.connect() as cache:
         cache.put("k", b"x" * KIB)
-        cache.operate(ChangeMode("bench-0", "draining"))
+        with pytest.raises(WouldEvict, match="no other node"):
+            cache.operate(ChangeMode("bench-0", "draining"))
+        cache.operate(ChangeMode("bench-0", "draining", evict=True))
         wait_until(lambda: "nowhere to go" in node_of(cache, "bench-0").waits_for, what="the reason is said")
         assert cache.get("k") == b"x" * KIB
         with rig.connect() as hurried, pytest.raises(NoRoom):

@@ -33,14 +33,18 @@ def drain(
     cordon_only: Annotated[
         bool, typer.Option("--cordon-only", help="Place nothing new there, and leave what is there.")
     ] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Go on where the other nodes have no room for all: objects are evicted.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Watch until the node is empty.")] = True,
 ) -> int:
-    """Move everything away from a node, so that it can be stopped without loss. Reads go on meanwhile."""
+    """Move everything away from a node, so that it can be stopped without loss. Reads go on meanwhile. Refused, with
+    the figures, where the other nodes have no room for it; `--evict` goes on all the same."""
     if cancel and cordon_only:
         raise BadSetting("--cancel and --cordon-only contradict each other; give one of them")
     mode = "open" if cancel else "cordoned" if cordon_only else "draining"
     with connection.open_cache(settings) as cache:
-        cache.operate(ChangeMode(node, mode))
+        cache.operate(ChangeMode(node, mode, evict))
         if mode != "draining" or not wait:
             return _show(out, _find(cache, node))
         return _watch(cache, node, out)
@@ -57,7 +61,7 @@ def _watch(cache: Cache, node: str, out: Output) -> int:
             return LATER
         if not found.bytes_left and not found.objects_left:
             return _show(out, found)
-        text = f"{found.objects_left:,} objects, {human_bytes(found.bytes_left)} left"
+        text = _so_far(found)
         if found.waits_for:
             stuck_since = stuck_since if stuck_since is not None else now_seconds()
             if now_seconds() - stuck_since > 2 * cache.timeout:
@@ -82,12 +86,23 @@ def _find(cache: Cache, name: str) -> NodeInfo:
 def _show(out: Output, node: NodeInfo) -> int:
     if out.as_json:
         out.data(plain(node))
-    elif node.mode == "draining" and not node.bytes_left:
-        out.line(f"{node.name} is empty and can be stopped; holdfast drain {node.name} --cancel opens it again")
+    elif node.mode == "draining":
+        ended = not node.bytes_left and not node.objects_left
+        can = "is empty and can be stopped" if ended else "is draining"
+        out.line(f"{node.name} {can}: {_so_far(node)}; holdfast drain {node.name} --cancel opens it again")
     else:
         used = f"{human_bytes(node.used_bytes)} of {human_bytes(node.capacity_bytes)} used"
         out.line(f"{node.name} is {node.mode}, {used}")
     return OK
+
+
+def _so_far(node: NodeInfo) -> str:
+    """The figures of a drain: what it has done, and what is left of it."""
+    return (
+        f"{node.moved_objects:,} objects ({human_bytes(node.moved_bytes)}) moved, "
+        f"{node.evicted_objects:,} ({human_bytes(node.evicted_bytes)}) evicted, "
+        f"{node.objects_left:,} ({human_bytes(node.bytes_left)}) left"
+    )
 
 
 def act(settings: ClientSettings, out: Output, action: str, name: str, value: str, force: bool) -> int:

@@ -254,9 +254,19 @@ def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[
 def _drop(state: State, slots: list[int], cause: str, now: Instant) -> None:
     """What a mask hid already has departed before."""
     masked = state.mask.release(state.catalogue, slots)
+    if cause == "EVICTED" and state.drains:
+        _count_evicted(state, slots)
     gone = state.catalogue.drop(slots)
     if len(masked) < len(gone):
         state.departed.add(gone, cause, now)
+
+
+def _count_evicted(state: State, slots: list[int]) -> None:
+    size = sum(extent_of(state.catalogue.size_at[slot]) for slot in slots)
+    for drain in state.drains.values():
+        if not drain.ended:
+            drain.evicted_objects += len(slots)
+            drain.evicted_bytes += size
 
 
 def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Freed:

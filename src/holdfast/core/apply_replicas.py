@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from holdfast.core.catalogue import ReplicaAt
 from holdfast.core.grants import Quarantined
-from holdfast.core.state import OPEN, State
+from holdfast.core.state import DRAINING, OPEN, Drain, State
 from holdfast.ids import ObjectId, SegmentHandle, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import records as r
@@ -76,7 +76,12 @@ def _without(state: State, oid: ObjectId, handle: SegmentHandle, offset: int) ->
     assert left, "an object loses its last replica by eviction or removal only"
     assert len(left) < len(places), "a replica is dropped once"
     catalogue.set_replicas(slot, left)
-    return extent_of(catalogue.size_at[slot])
+    length = extent_of(catalogue.size_at[slot])
+    drain = state.drains.get(state.segments[handle].name.node) if state.drains else None
+    if drain is not None and not drain.ended:
+        drain.moved_objects += 1
+        drain.moved_bytes += length
+    return length
 
 
 def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) -> Freed:
@@ -84,6 +89,15 @@ def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) ->
         state.modes.pop(record.node, None)
     else:
         state.modes[record.node] = record.mode
+    state.drains.pop(record.node, None)
+    if record.mode == DRAINING:
+        state.drains[record.node] = Drain()
+    return []
+
+
+def _node_drained(state: State, record: r.NodeDrained, now: Instant) -> Freed:
+    if (drain := state.drains.get(record.node)) is not None:
+        drain.ended = True
     return []
 
 
@@ -113,6 +127,7 @@ APPLY_REPLICAS: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
     r.ReplicaAdded: _replica_added,
     r.ReplicaDropped: _replica_dropped,
     r.NodeModeChanged: _node_mode_changed,
+    r.NodeDrained: _node_drained,
     r.SegmentLimited: _segment_limited,
     r.DiskLeft: _disk_left,
     r.DiskClosed: _disk_closed,

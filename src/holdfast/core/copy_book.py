@@ -63,6 +63,8 @@ class CopyBook:
     """Objects on disk that were read twice: they belong into memory."""
     stuck: dict[str, str] = field(default_factory=dict)
     """Node -> why what it holds cannot be moved away now."""
+    drains_looked_at: Instant = 0
+    """When it was last looked whether the nodes that are drained are empty."""
     plan_at: Instant = 0
     tell_at: Instant = 0
     hopeless: tuple[Instant, int] = (0, -1)

@@ -6,8 +6,9 @@ All of it is in the log, by the node's name, so that it outlives this primary an
 from __future__ import annotations
 
 from holdfast.core.copy_book import COPIES, Command
+from holdfast.core.drains import check_room
 from holdfast.core.primary import Decision, Member, Primary
-from holdfast.core.state import MODES, Segment
+from holdfast.core.state import DRAINING, MODES, Segment
 from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
 from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
 from holdfast.instant import Instant
@@ -44,6 +45,8 @@ def change_mode(primary: Primary, request: q.ChangeMode, client: int, now: Insta
     mode = MODES.index(request.mode)
     if state.modes.get(request.node, 0) == mode:
         return q.Done(0), []
+    if mode == DRAINING and not request.evict:
+        check_room(primary, request.node, now)
     tell(primary, request.node, "maintenance", c.Maintain(request.mode))
     primary.copies.leaving.clear()
     primary.copies.stuck.pop(request.node, None)

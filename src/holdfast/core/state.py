@@ -61,6 +61,25 @@ class Origin:
 
 
 @dataclass(slots=True)
+class Drain:
+    """What became of objects since a node's draining began: replicas that left the node and live on elsewhere, and
+    objects that were evicted from anywhere meanwhile."""
+
+    moved_objects: int = 0
+    moved_bytes: int = 0
+    evicted_objects: int = 0
+    evicted_bytes: int = 0
+    ended: bool = False
+    """The node is empty, and nothing is counted any more."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.moved_objects:,} objects ({self.moved_bytes:,} bytes) moved, {self.evicted_objects:,} "
+            f"({self.evicted_bytes:,} bytes) evicted"
+        )
+
+
+@dataclass(slots=True)
 class State:
     log_id: int = 0
     cluster: str = ""
@@ -102,6 +121,8 @@ class State:
     """Of the last epochs: how many records there were before each."""
     modes: dict[str, int] = field(default_factory=dict)
     """What each node is used for, by its name; those that are not named are open."""
+    drains: dict[str, Drain] = field(default_factory=dict)
+    """Of the nodes that are draining."""
     away: set[SegmentHandle] = field(default_factory=set)
     """Disks whose nodes are not there."""
     moved: dict[tuple[SegmentHandle, int], int] = field(default_factory=dict)

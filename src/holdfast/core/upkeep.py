@@ -14,6 +14,7 @@ import numpy as np
 
 from holdfast.core.copies import plan
 from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
+from holdfast.core.drains import drained, to_look_at
 from holdfast.core.eviction import let_go, over_brim, over_watermark, spared, within
 from holdfast.core.live_settings import leases_shortened
 from holdfast.core.membership import ask_to_clean, expire, given_up, unmount
@@ -46,6 +47,7 @@ def duties(primary: Primary, now: Instant) -> list[Duty]:
     over = primary.sessions.overdue(now)
     due += [Duty("session", session.name, partial(expire, primary, session)) for session in over]
     due += [Duty("node", name, partial(unmount, primary, name)) for name in given_up(primary, now)]
+    due += [Duty("drain", node, partial(drained, primary, node)) for node in to_look_at(primary, now)]
     due.append(Duty("disks", "disks that are away", partial(disks_away_too_long, primary, now)))
     due.append(Duty("leases", "the longest lease", partial(leases_shortened, primary, now)))
     if primary.state.unsettled:

@@ -40,6 +40,8 @@ from holdfast.messages.records import (
     EpochStarted,
     LogStarted,
     MemoryVerified,
+    NodeDrained,
+    NodeModeChanged,
     ObjectsCommitted,
     ObjectsRemoved,
     SegmentMounted,
@@ -77,7 +79,18 @@ Answer = Callable[[Message], None]
 _OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, VerifyRanges, OpenSession, KeepAlive, CloseSession})
 """Whose caller is known by its connection."""
 _LOOKING = frozenset({Exists, Locate})
-_NOTABLE = frozenset({SessionOpened, SessionClosed, SegmentMounted, SegmentUnmounted, MemoryVerified, ObjectsRemoved})
+_NOTABLE = frozenset(
+    {
+        SessionOpened,
+        SessionClosed,
+        SegmentMounted,
+        SegmentUnmounted,
+        MemoryVerified,
+        ObjectsRemoved,
+        NodeModeChanged,
+        NodeDrained,
+    }
+)
 _PUTS = frozenset({GrantRanges, CommitPuts})
 _CHANGES = _PUTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
 """Requests of clients and operators that need a record."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from holdfast.core.state import State
+from holdfast.core.leaving import left_on
+from holdfast.core.state import MODES, State
 from holdfast.instant import Instant
 from holdfast.messages.records import (
     Cause,
     MemoryVerified,
+    NodeDrained,
+    NodeModeChanged,
     ObjectsRemoved,
     SegmentMounted,
     SegmentUnmounted,
@@ -75,5 +78,15 @@ class History:
             case ObjectsRemoved(cause=Cause.MISMATCH):
                 count = (len(record.ids) + len(record.held)) // 8
                 self.add("objects_dropped", f"{count} objects", "their bytes are not the ones that were put", now)
+            case NodeModeChanged():
+                drain = state.drains.get(record.node)
+                kind, text = "node_" + MODES[record.mode], ""
+                if drain is not None and not drain.ended:
+                    objects, size = left_on(state, record.node)
+                    kind, text = "drain_cancelled", f"{drain}, {objects:,} ({size:,} bytes) left"
+                self.add(kind, record.node, text, now)
+            case NodeDrained():
+                if (ended := state.drains.get(record.node)) is not None:
+                    self.add("node_drained", record.node, f"{ended}, 0 left; it can be stopped", now)
             case _:
                 pass

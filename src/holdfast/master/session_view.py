@@ -10,9 +10,11 @@ from typing import Any
 from holdfast.core.leaving import left_on
 from holdfast.core.primary import Member, Primary
 from holdfast.core.sessions import Session
-from holdfast.core.state import MODES
+from holdfast.core.state import MODES, Drain
 from holdfast.instant import Instant
 from holdfast.messages.requests import NodeInfo
+
+NO_DRAIN = Drain()
 
 
 def standing_of(session: Session | None, now: Instant) -> str:
@@ -26,6 +28,7 @@ def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
     disk = next((s for s in primary.state.disks() if s.name.node == member.name), None)
     objects_left, bytes_left = left_on(primary.state, member.name)
     session = primary.sessions.get(member.session)
+    drain = primary.state.drains.get(member.name, NO_DRAIN)
     return NodeInfo(
         name=member.name,
         boot=f"{member.boot:016x}",
@@ -48,6 +51,10 @@ def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
         lease_left_ms=max(0, session.lease_until - now) if session is not None else 0,
         last_command=session.last_command if session is not None else "",
         figures=member.figures,
+        moved_objects=drain.moved_objects,
+        moved_bytes=drain.moved_bytes,
+        evicted_objects=drain.evicted_objects,
+        evicted_bytes=drain.evicted_bytes,
     )
 
 

@@ -188,6 +188,12 @@ class NodeModeChanged(Record, tag=32):
     mode: int
 
 
+class NodeDrained(Record, tag=49):
+    """Nothing is left on this node, which was draining: it may be stopped without loss."""
+
+    node: str
+
+
 class SegmentLimited(Record, tag=33):
     """The segment shrinks: nothing new is placed at `limit_bytes` or beyond, and what is there moves away."""
 

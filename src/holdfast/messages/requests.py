@@ -157,6 +157,8 @@ class ChangeMode(Message, tag=30):
 
     node: str
     mode: str
+    evict: bool = False
+    """Drain also where the other nodes have no room for all, so that objects are evicted."""
 
 
 class ResizeNode(Message, tag=31):
@@ -395,6 +397,12 @@ class NodeInfo(Message, tag=111):
     """Its disk: empty for none, `mounted`, `away`, or why nothing more is written to it."""
     disk_capacity_bytes: int = 0
     disk_used_bytes: int = 0
+    moved_objects: int = 0
+    """On a draining node, since that began: what left it and lives on elsewhere."""
+    moved_bytes: int = 0
+    evicted_objects: int = 0
+    """And what was evicted meanwhile, from any node."""
+    evicted_bytes: int = 0
 
 
 class NodeList(Message, tag=112):

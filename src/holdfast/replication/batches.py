@@ -45,6 +45,7 @@ _decode = msgspec.msgpack.Decoder(
         | r.ReplicaAdded
         | r.ReplicaDropped
         | r.NodeModeChanged
+        | r.NodeDrained
         | r.SegmentLimited
         | r.DiskLeft
         | r.DiskClosed

@@ -19,7 +19,7 @@ import xxhash
 
 from holdfast.core.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.grants import Grant, Quarantined
-from holdfast.core.state import Origin, Segment, State
+from holdfast.core.state import Drain, Origin, Segment, State
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
@@ -84,6 +84,7 @@ class Head(msgspec.Struct, array_like=True):
     most_nodes: int = 0
     wanted: list[tuple[GrantId, int]] = []
     """Of the grants with fewer ranges than replicas were asked for: how many were."""
+    drains: dict[str, Drain] = {}
 
 
 @dataclass(slots=True)
@@ -162,6 +163,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         origin=state.origin,
         most_nodes=state.most_nodes,
         wanted=[(grant.id, grant.wanted) for grant in state.grants.values() if grant.wanted],
+        drains=state.drains,
     )
 
 
@@ -258,6 +260,7 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         origin=head.origin,
         unsettled={segment.handle for segment in head.segments} & {*head.unsettled},
         unverified={segment.handle for segment in head.segments} & {*head.unverified},
+        drains=head.drains,
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

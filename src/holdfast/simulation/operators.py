@@ -36,7 +36,7 @@ class Operators:
             known = fault.one in engine.primary.members or fault.one in engine.state.modes
             return not known or MODES[engine.state.modes.get(fault.one, 0)] == mode
 
-        self._ask(ChangeMode(fault.one, "draining"), lambda engine: is_so(engine, "draining"), tries=1)
+        self._ask(ChangeMode(fault.one, "draining", evict=True), lambda engine: is_so(engine, "draining"), tries=1)
         return partial(self._ask, ChangeMode(fault.one, "open"), lambda engine: is_so(engine, "open"))
 
     def change(self, fault: Fault) -> Callable[[], None]:
