@@ -36,11 +36,15 @@ class _Lifeline:
     operations.
     """
 
-    __slots__ = ("_held", "_socket")
+    __slots__ = ("_held", "_socket", "hang_up")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._held = [1]
+        self.hang_up = select.epoll()
+        """Ready once the node has closed its end. Registered once, because each look would otherwise cost five times
+        as much; and not for bytes to read, since a late answer says nothing about the node's life."""
+        self.hang_up.register(connected, select.EPOLLRDHUP)
 
     def hold(self) -> None:
         self._held.append(1)
@@ -48,7 +52,11 @@ class _Lifeline:
     def let_go(self) -> None:
         self._held.pop()
         if not self._held:
-            self._socket.close()
+            self.close()
+
+    def close(self) -> None:
+        self.hang_up.close()
+        self._socket.close()
 
 
 class NodeLink:
@@ -101,14 +109,11 @@ class NodeLink:
 
     def ended(self) -> bool:
         """Has the node closed its end? It has if its process is dead: the kernel closes a process's files before
-        anybody can be told of its death. One system call that does not wait, 0.7 us."""
-        look = select.poll()
+        anybody can be told of its death. One system call that does not wait, 0.5 us."""
         try:
-            # A hang-up is always looked for. Not POLLIN: a late answer says nothing about the node's life.
-            look.register(self._socket.fileno(), select.POLLRDHUP)
+            return bool(self._lifeline.hang_up.poll(0, 1))
         except ValueError:  # Closed at this end.
             return True
-        return bool(look.poll(0))
 
     def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
         """Map a segment, known from this history. What the node refuses is raised as the error that it names."""
@@ -192,7 +197,7 @@ def _left(deadline: float) -> float:
 
 def _close_in_child() -> None:
     for link in list(_links):
-        link._socket.close()
+        link._lifeline.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
