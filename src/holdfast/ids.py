@@ -44,6 +44,16 @@ class GrantId(NamedTuple):
     serial: int
 
 
+class ProcessName(NamedTuple):
+    """One process for ever: its number alone may be given to another process later."""
+
+    pid: int
+    started: int
+    """Clock ticks from the boot of its machine to its start."""
+    machine: str
+    """Boot and namespaces in which number and start mean something. Empty: nobody can tell whether it lives."""
+
+
 def object_id(epoch: Epoch, counter: int) -> ObjectId:
     return epoch << COUNTER_BITS | counter
 

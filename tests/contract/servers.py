@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -127,9 +128,9 @@ def start_zookeeper(folder: Path) -> Server:
 
 
 @contextmanager
-def leader_process(url: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own that leads the cluster, with a leader_ttl of 1.5 s."""
-    command = [sys.executable, str(Path(__file__).with_name("leading.py")), url, *more]
+def leader_process(url: str, *more: str, apart: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own that leads the cluster, with a leader_ttl of 1.5 s. Apart: no process here can see it."""
+    command = [*(APART if apart else ()), sys.executable, str(Path(__file__).with_name("leading.py")), url, *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

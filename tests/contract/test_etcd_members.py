@@ -129,7 +129,7 @@ async def test_a_revoked_lease_ends_the_term_and_the_next_waits_out_its_promise(
     assert await soon(old.ended())
     assert await has_passed(old)
     new = await soon(waiting)
-    assert new.proof == "silence"
+    assert new.proof in ("silence", "expired")
     assert now_seconds() > promised
     await append_all(new, 2, [b"b"])
     await one.close()

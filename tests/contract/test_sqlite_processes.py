@@ -18,7 +18,9 @@ from holdfast.coordination.interface import Coordination, CoordinationLost, Lead
 from holdfast.coordination.opening import open_coordination
 from holdfast.coordination.sqlite import SqliteCoordination
 from holdfast.errors import BadValue, WrongVersion
+from holdfast.ids import ProcessName
 from holdfast.instant import now_seconds
+from holdfast.witness import this_process
 from tests.contract.servers import leader_process
 from tests.contract.stories import append_all, read_log, soon, until
 
@@ -152,11 +154,11 @@ def test_the_lock_of_a_leader_is_not_kept_by_its_forked_child(tmp_path: Path) ->
 def test_a_process_whose_number_was_given_to_another_is_not_killed() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        here = process_proof.this_process()
-        name = process_proof.ProcessName(sleeper.pid, 1, here.machine)
+        here = this_process()
+        name = ProcessName(sleeper.pid, 1, here.machine)
         assert process_proof.kill_for_sure(name, 1)  # The one that was meant is gone.
         assert sleeper.poll() is None
-        elsewhere = process_proof.ProcessName(sleeper.pid, 1, "another boot")
+        elsewhere = ProcessName(sleeper.pid, 1, "another boot")
         assert not process_proof.kill_for_sure(elsewhere, 1)
         assert sleeper.poll() is None
     finally:

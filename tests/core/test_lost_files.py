@@ -165,7 +165,7 @@ def test_nothing_is_dropped_while_an_earlier_primary_may_still_answer() -> None:
     """It would show what this one has dropped already."""
     world, nodes = with_disk()
     key = on_disk_alone(world, nodes)[0]
-    world.engine.settled_at = world.now + 1_000
+    world.engine.primary.doubt.until = world.now + 1_000
     with pytest.raises(Settling):
         report(world, [(*file_of(world, key), 1)])
     assert world.has(key) == [True]

@@ -26,6 +26,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
+from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -171,6 +172,7 @@ class Cluster:
         leader_ttl_ms: int = 1_500,
         lease_ttl_ms: int = int(1000 * LEASE_S),
         size: str = "256MiB",
+        apart: tuple[str, ...] = (),
         **more: object,
     ) -> None:
         self.url = url
@@ -179,13 +181,15 @@ class Cluster:
         timing += [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         self._folder = folder
         self._size = size
+        self._apart = apart
+        """Names of processes that run in process namespaces of their own, where nobody sees whether others live."""
         self._master_flags = ["--coordination", url, *timing]
         self.masters = [self.new_master(f"master-{number + 1}") for number in range(masters)]
         self.nodes: list[Process] = []
         self._node_count = nodes
 
     def new_process(self, kind: str, name: str, *flags: str) -> Process:
-        return Process(kind, self._folder / name, "--name", name, *flags)
+        return Process(kind, self._folder / name, "--name", name, *flags, within=APART if name in self._apart else ())
 
     def new_master(self, name: str) -> Process:
         data = self._folder / name / "data"

@@ -154,7 +154,7 @@ def test_while_the_log_is_far_behind_puts_are_turned_away_and_nothing_is_dropped
 def test_after_a_takeover_by_guess_nothing_is_taken_away_until_it_is_settled() -> None:
     """I2: the old primary may still hand out leases on what would be removed."""
     writer = Writer()
-    writer.engine.settled_at = 5_000
+    writer.engine.primary.doubt.until = 5_000
     for request in (q.Remove(["k"], 1), q.RemoveMatching("", 2)):
         reply = writer.ask(request)
         assert isinstance(reply, q.Failed)
@@ -168,7 +168,7 @@ def test_after_a_takeover_by_guess_nothing_is_taken_away_until_it_is_settled() -
     writer.now = 5_000
     assert writer.ask(q.Remove(["k"], 3)) is None
     [removed] = writer.write()
-    writer.engine.settled_at = 9_000
+    writer.engine.primary.doubt.until = 9_000
     assert writer.ask(q.Remove(["k"], 3)) == removed, "it is done: asking again takes nothing away"
 
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 import structlog
 
 from holdfast.errors import HoldfastError, SessionExpired
-from holdfast.ids import GrantId, SegmentName
+from holdfast.ids import GrantId, ProcessName, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage, ReportWriters
+from holdfast.messages.of_nodes import Registered, RegisterNode, ReportGone, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import (
     CloseSession,
     EpochDiffers,
@@ -147,6 +147,8 @@ class FakeMaster:
         self.lease_ms = 2_000
         self.jeopardy_ms = 60_000
         self.log_index = 0
+        self.suspects: list[ProcessName] = []
+        """Earlier primaries, whose end nodes may testify."""
         self.requests: list[Message] = []
         self.commands: list[SessionCommand] = []
         self.sessions: set[int] = set()
@@ -207,7 +209,7 @@ class FakeMaster:
             if request.session not in self.sessions:
                 raise SessionExpired("open one first")
             self.mounted.append(request)
-            return Registered(self.log_id, self.epoch, SECRET, 60_000)
+            return Registered(self.log_id, self.epoch, SECRET, 60_000, None, self.suspects, 60_000)
         if isinstance(request, OpenSession):
             self.sessions.add(request.session)
             return Opened(request.session, self.log_id, self.epoch, 0, self.lease_ms, self.jeopardy_ms)
@@ -219,7 +221,7 @@ class FakeMaster:
             self._paced.wait(0.02)
             left = [command for command in self.commands if command.number > request.handled]
             return KeptAlive(self.epoch, len(self.commands), 0, self.lease_ms, self.jeopardy_ms, self.log_index, left)
-        if isinstance(request, ReportWriters | ReportUsage | CloseSession):
+        if isinstance(request, ReportWriters | ReportUsage | ReportGone | CloseSession):
             return Done(1)
         assert isinstance(request, Hello)
         return Welcome(self.log_id, self.epoch, "fake", 10_000, 30_000, 1 << 28, 1 << 23, 1)

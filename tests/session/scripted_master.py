@@ -31,7 +31,10 @@ class Played:
         self.performed: list[tuple[str, bytes]] = []
         self.perform: Callable[[str, bytes], None] = lambda name, body: self.performed.append((name, body))
         self.master: Answer = self.alive
-        self.follower = Follower("f", self._perform, self._heed, clock=lambda: self.now)
+        self.master_is_gone = False
+        self.follower = Follower(
+            "f", self._perform, self._heed, clock=lambda: self.now, master_is_gone=lambda: self.master_is_gone
+        )
         self._living = self.follower.live()
         self._effect: Effect = next(self._living)
 

@@ -17,6 +17,7 @@ from simulation.planted_puts import PLANTED_IN_PUTS
 from simulation.planted_renewals import PLANTED_IN_RENEWALS
 from simulation.planted_room import PLANTED_IN_ROOM
 from simulation.planted_sessions import PLANTED_IN_SESSIONS
+from simulation.planted_testimony import PLANTED_IN_TESTIMONY
 
 ALL = [
     *PLANTED.values(),
@@ -28,6 +29,7 @@ ALL = [
     *PLANTED_IN_BYTES,
     *PLANTED_IN_ROOM,
     *PLANTED_ON_DISKS,
+    *PLANTED_IN_TESTIMONY,
     *PLANTED_IN_PUTS,
 ]
 QUICK = 60

@@ -260,3 +260,31 @@ def test_goodbye_ends_the_loop_without_a_new_session() -> None:
     with pytest.raises(StopIteration):
         played.run_for(20_000)
     assert not played.happened(Happening.EXPIRED), "it is over because it was ended"
+
+
+def test_a_follower_that_sees_its_master_dead_looks_for_the_next_at_once_and_again_soon() -> None:
+    played = opened()
+    played.master = played.fails(ReplyLost("the connection broke"))
+    played.run_for(50)
+    assert len(played.keepalives()) == 1
+    # A moment passes between the end of its connections and of the process.
+    played.run_for(150)
+    assert len(played.keepalives()) == 1
+    played.master_is_gone = True
+    played.run_for(1_000)
+    assert 8 <= len(played.keepalives()) <= 12
+    played.epoch = 2
+    played.master, played.master_is_gone = played.alive, False
+    played.run_for(200)
+    assert played.happened(Happening.MASTER_CHANGED)
+
+
+def test_a_follower_whose_dead_master_has_no_successor_slows_down() -> None:
+    """I17."""
+    played = opened()
+    played.master, played.master_is_gone = played.fails(Unreachable("nobody")), True
+    played.run_for(6_000)
+    hurried = len(played.keepalives())
+    assert 45 <= hurried <= 55
+    played.run_for(30_000)
+    assert len(played.keepalives()) <= hurried + 6

@@ -29,6 +29,7 @@ from holdfast.errors import (
     NodeAway,
     NotLeader,
     ReplyLost,
+    Settling,
     Stopping,
     TryAgain,
     Unreachable,
@@ -50,6 +51,8 @@ T = TypeVar("T", bound=Message)
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
+LONGEST_SETTLING_PAUSE = 0.1
+"""A new primary's doubt about the last one usually ends within a second, when a node has seen that one gone."""
 SMALL_READ = 256 << 10
 KEYS_A_REQUEST = 7_500
 """So many keys of the greatest length still fit into one frame."""
@@ -281,7 +284,7 @@ def ask_timed(
         if core.clock() + pause >= deadline:
             raise _final(message, last, unsure)
         yield Sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, LONGEST_SETTLING_PAUSE if isinstance(last, Settling) else LONGEST_PAUSE)
         if not unsure:
             sent_at = core.clock()
 

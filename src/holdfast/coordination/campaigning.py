@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.coordination.interface import CoordinationLost, Proof, Term
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, proof_after, unless_cancelled
+from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, Timing, Verdict, unless_cancelled
 from holdfast.errors import Uncertain
+from holdfast.ids import ProcessName
 from holdfast.outage import Outage
+from holdfast.witness import can_see, is_gone
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -26,6 +28,10 @@ EARLY_SHARE = 1 / 4
 """A leader that is dropped this much before its time did not run out: somebody dropped it."""
 LOOK_SHARE = 1 / 5
 """It looks well within that, however rare the backend's own looks are."""
+WITNESS_S = 0.05
+"""How often a campaigner looks whether a leader of its own machine lives: some 20 us each time."""
+MOST_SUSPECTS = 8
+"""Earlier leaders that are kept by name. After more guesses within one `leader_ttl` only time settles the doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,25 @@ class Look:
     promised_until: float | None = None
     """Where the backend can tell: until when, by our clock, the leader may still be answering."""
     dead: bool = False
-    """The leader's process is gone for sure."""
+    """The lock that the leader's process held is free."""
+    expired: bool = False
+    """The store itself has seen the leadership run out."""
+    leader: LeaderProcess | None = None
+    """The process that leads in this term, where the store names it."""
+
+    @property
+    def suspects(self) -> list[ProcessName] | None:
+        """Earlier leaders that may still be answering, those left out that are gone. None: not all are known."""
+        if self.record is None or not self.record.doubtful:
+            return []
+        if self.leader is None or self.leader.suspects is None:
+            return None
+        return [one for one in self.leader.suspects if not is_gone(one)]
+
+    @property
+    def is_gone(self) -> bool:
+        """A process of the leader's machine, this one, sees that it has ended."""
+        return self.leader is not None and is_gone(self.leader.process)
 
 
 class Silence:
@@ -90,7 +114,7 @@ class Contest(Protocol):
 
     async def look(self) -> Look: ...
 
-    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
         """The term, running; None when something has moved since the look. Leaves nothing when it raises."""
         ...
 
@@ -99,20 +123,39 @@ class Contest(Protocol):
         ...
 
 
-def judge(look: Look, replacing: int | None, silence: Silence) -> Proof | None:
-    """How the last term is known to have ended; None while it may lead."""
+def judge(look: Look, replacing: int | None, silence: Silence) -> Verdict | None:
+    """How the last term is known to have ended; None while it may lead.
+
+    While an earlier leader may still be answering, the end of the last one alone proves nothing: only silence, which
+    has outlasted the earlier ones too, or the end of each of them, is more than a guess."""
     silent = silence.observe(look)
     if look.record is None:
-        return "first"
+        return Verdict("first")
+    how = _end_of(look)
+    suspects = look.suspects
+    if how is not None and suspects == []:
+        return Verdict(how)
+    if how is None and silent:
+        return Verdict("silence")
+    if how is None:
+        if replacing != look.record.epoch:
+            return None
+        suspects = None if suspects is None or look.leader is None else [*suspects, look.leader.process]
+    if suspects is not None and len(suspects) > MOST_SUSPECTS:
+        suspects = None
+    return Verdict("guess", suspects)
+
+
+def _end_of(look: Look) -> Proof | None:
+    """How the last leader itself is known to have ended, whatever is left of those before it."""
+    assert look.record is not None, "there was a term"
     if look.record.resigned:
-        return proof_after(look.record, "resigned")
+        return "resigned"
     if look.dead:
-        return proof_after(look.record, "flock")
-    if silent:
-        return "silence"
-    if replacing == look.record.epoch:
-        return "guess"
-    return None
+        return "flock"
+    if look.is_gone:
+        return "gone"
+    return "expired" if look.expired else None
 
 
 async def campaign(contest: Contest, address: str, replacing: int | None) -> Term:
@@ -122,11 +165,11 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
         seen = contest.leader_changes()
         try:
             look = await contest.look()
-            proof = judge(look, replacing, silence)
-            if proof is not None:
-                term = await unless_cancelled(contest.take(address, look, proof))
+            verdict = judge(look, replacing, silence)
+            if verdict is not None:
+                term = await unless_cancelled(contest.take(address, look, verdict))
                 if term is not None:
-                    log.info("won epoch %d (%s)", term.epoch, proof)
+                    log.info("won epoch %d (%s)", term.epoch, verdict.proof)
                     return term
         except (CoordinationLost, Uncertain) as error:
             outage.seen(error)
@@ -134,4 +177,14 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
             continue
         outage.over()
         look_within_s = min(contest.look_every_s, contest.timing.ttl_s * LOOK_SHARE)
-        await contest.leader_changed(seen, min(look_within_s, silence.left_s() + 0.002))
+        await _until_next_look(contest, seen, look, min(look_within_s, silence.left_s() + 0.002))
+
+
+async def _until_next_look(contest: Contest, seen: int, look: Look, wait_s: float) -> None:
+    """Until something has changed, or for that long; a leader of this machine is watched meanwhile."""
+    ends_at = contest.timing.clock() + wait_s
+    watched = look.leader is not None and can_see(look.leader.process)
+    while contest.leader_changes() == seen and (left_s := ends_at - contest.timing.clock()) > 0:
+        if watched and look.is_gone:
+            return
+        await contest.leader_changed(seen, min(WITNESS_S, left_s) if watched else left_s)

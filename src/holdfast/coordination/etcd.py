@@ -23,6 +23,7 @@ from holdfast.coordination.etcd_following import EtcdFollower
 from holdfast.coordination.etcd_keys import (
     Keys,
     created_at,
+    decode_process,
     decode_record,
     decode_tail,
     delete,
@@ -33,10 +34,10 @@ from holdfast.coordination.etcd_keys import (
 )
 from holdfast.coordination.etcd_leases import SharedLeases
 from holdfast.coordination.etcd_term import EtcdTerm
-from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Leader, Proof, Term
+from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Leader, Term
 from holdfast.coordination.locations import Location
-from holdfast.coordination.stored import decode_batch, decode_leader, encode_leader, encode_record
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
+from holdfast.coordination.stored import decode_batch, decode_leader, encode_leader, encode_process, encode_record
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict
 from holdfast.errors import HoldfastError, Uncertain
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -100,11 +101,15 @@ class EtcdCoordination:
         await self._leader_changes.beyond(seen, wait_s)
 
     async def look(self) -> Look:
-        answer = await self._read(get(self._keys.leader), get(self._keys.epoch))
+        keys = self._keys
+        answer = await self._read(get(keys.leader), get(keys.epoch), get(keys.process), get(keys.leading))
         leader, record = found(answer, 0), decode_record(found(answer, 1))
+        process = decode_process(found(answer, 2), record)
         if not leader:
-            return Look(record)
-        return Look(record, leader[0].create_revision, promised_until=await self._promised_until(leader[0].lease))
+            # A term without a named process is of an older version, which has no `leading` to run out.
+            return Look(record, expired=process is not None and not found(answer, 3), leader=process)
+        promised_until = await self._promised_until(leader[0].lease)
+        return Look(record, leader[0].create_revision, promised_until, leader=process)
 
     async def _promised_until(self, lease: int) -> float | None:
         """None if the lease is gone. Seconds are told rounded down, so one more may be left."""
@@ -115,43 +120,48 @@ class EtcdCoordination:
         renewed_by = self.timing.clock() - (left.grantedTTL - left.TTL - 1)
         return float(renewed_by + self.timing.ttl_s)
 
-    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
         sent_at = self.timing.clock()
         ttl = rpc.LeaseGrantRequest(TTL=math.ceil(self.timing.ttl_s))
-        lease = (await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID
+        leases: list[int] = []
         term: EtcdTerm | None = None
         try:
-            term = await self._take(address, look, proof, lease)
+            while len(leases) < 2:
+                leases.append((await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID)
+            term = await self._take(address, look, verdict, *leases)
         finally:
             if term is None:
-                await self._revoke(lease)
+                for lease in leases:
+                    await self._revoke(lease)
         if term is not None:
             self._terms = [*(term for term in self._terms if not term.over), term]
             term.begin(sent_at, self)
         return term
 
-    async def _take(self, address: str, look: Look, proof: Proof, lease: int) -> EtcdTerm | None:
+    async def _take(self, address: str, look: Look, verdict: Verdict, lease: int, leading: int) -> EtcdTerm | None:
         keys = self._keys
         if look.mark is not None:
             # One transaction may not both delete and put a key. Between the two, the first come is served.
             deposing = txn([created_at(keys.leader, int(str(look.mark)))], [delete(keys.leader)])
             if not (await self._write(deposing)).succeeded:
                 return None
-        epoch = next_epoch(look.record, self.epoch_floor)
-        record = TermRecord(epoch, address, doubtful=proof == "guess")
+        record = verdict.record(look.record, address, self.epoch_floor)
         winning = txn(
             [created_at(keys.leader, 0), self._unchanged(look.record)],
             [
-                put(keys.leader, encode_leader(Leader(epoch, address)), lease),
+                put(keys.leader, encode_leader(Leader(record.epoch, address)), lease),
                 put(keys.epoch, encode_record(record)),
                 get(keys.tail),
+                put(keys.process, encode_process(verdict.leader_process(record))),
+                put(keys.leading, b"", leading),
             ],
         )
         answer = await self._write(winning)
         if not answer.succeeded:
             return None
         tail, fence = decode_tail(found(answer, 2)), answer.header.revision
-        return EtcdTerm(record, proof, look.record, self.timing, self._channel, keys, lease, fence, tail)
+        leases = (lease, leading)
+        return EtcdTerm(record, verdict, look.record, self.timing, self._channel, keys, leases, fence, tail)
 
     def _unchanged(self, record: TermRecord | None) -> Any:
         if record is None:

@@ -1,7 +1,12 @@
 """How a cluster lies in etcd, under `/holdfast/CLUSTER/`, and the transactions that are put together from it.
 
 `leader` hangs on a lease; its create_revision is the fence. `epoch` is the record of the last term, which stays.
-Nothing but `epoch` is needed for it to go on growing.
+Nothing but `epoch` is needed for it to go on growing. `process` names the process that leads; it is a key of its own,
+because masters of older versions compare the bytes of the other two.
+
+`leading` hangs on a lease of its own, which the leader keeps alive together with the first. Whoever deposes a leader
+deletes `leader` alone, and an operator who revokes one lease leaves the other: so both keys are missing only when
+the leader let them run out, and had stopped answering before that (I12).
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from aetcd import rpc
 
 from holdfast.coordination import stored
 from holdfast.coordination.stored import Tail
-from holdfast.coordination.terms import TermRecord
+from holdfast.coordination.terms import LeaderProcess, TermRecord
 
 
 class Keys:
@@ -20,6 +25,8 @@ class Keys:
         self.prefix = f"/holdfast/{cluster}/"
         self.leader = f"{self.prefix}leader".encode()
         self.epoch = f"{self.prefix}epoch".encode()
+        self.process = f"{self.prefix}process".encode()
+        self.leading = f"{self.prefix}leading".encode()
         self.tail = f"{self.prefix}tail".encode()
         self.log_end = f"{self.prefix}log0".encode()
         self.published = f"{self.prefix}published/"
@@ -33,6 +40,10 @@ class Keys:
 
 def decode_record(kvs: Any) -> TermRecord | None:
     return stored.decode_record(kvs[0].value) if kvs else None
+
+
+def decode_process(kvs: Any, record: TermRecord | None) -> LeaderProcess | None:
+    return stored.decode_process(kvs[0].value if kvs else b"", record)
 
 
 def decode_tail(kvs: Any) -> Tail:

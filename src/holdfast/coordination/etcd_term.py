@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from aetcd import rpc
 
@@ -17,9 +19,9 @@ from holdfast.coordination.etcd_keys import (
     put,
     txn,
 )
-from holdfast.coordination.interface import MIB, Deposed, Proof
+from holdfast.coordination.interface import MIB, Deposed
 from holdfast.coordination.stored import Tail, decode_batch, encode_batch, encode_record, encode_tail
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
 from holdfast.errors import ReplyLost
 
 
@@ -27,19 +29,19 @@ class EtcdTerm(Tenure):
     def __init__(
         self,
         record: TermRecord,
-        proof: Proof,
+        verdict: Verdict,
         previous: TermRecord | None,
         timing: Timing,
         channel: EtcdChannel,
         keys: Keys,
-        lease: int,
+        leases: tuple[int, int],
         fence: int,
         tail: Tail,
     ) -> None:
-        super().__init__(record, proof, previous, timing)
+        super().__init__(record, verdict, previous, timing)
         self._channel = channel
         self._keys = keys
-        self._lease = lease
+        self._leases = leases
         self._fence = fence
         self._tail = tail
         self._in_doubt = 0
@@ -90,8 +92,8 @@ class EtcdTerm(Tenure):
         return False
 
     async def _renew(self, settles: bool) -> None:
-        if await self._channel.keep_alive(self._lease) <= 0:
-            raise Deposed(f"the lease of epoch {self.epoch} ran out or was revoked")
+        if min(await asyncio.gather(*map(self._channel.keep_alive, self._leases))) <= 0:
+            raise Deposed(f"a lease of epoch {self.epoch} ran out or was revoked")
         # The lease may live while the key was given to another. A read in it makes this transaction a real one.
         record = msgspec.structs.replace(self.record, doubtful=False)
         settling = [put(self._keys.epoch, encode_record(record))] if settles else []
@@ -106,4 +108,5 @@ class EtcdTerm(Tenure):
             [delete(self._keys.leader), put(self._keys.epoch, encode_record(record))],
         )
         await self._channel.write(lambda stubs: stubs.kv.Txn, request)
-        await self._channel.write(lambda stubs: stubs.lease.LeaseRevoke, rpc.LeaseRevokeRequest(ID=self._lease))
+        for lease in self._leases:
+            await self._channel.write(lambda stubs: stubs.lease.LeaseRevoke, rpc.LeaseRevokeRequest(ID=lease))

@@ -12,11 +12,13 @@ from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import Refused, ReplyLost, TryAgain
+from holdfast.ids import ProcessName
 from holdfast.supervisor import Supervisor
 
-Proof: TypeAlias = Literal["first", "resigned", "flock", "silence", "guess"]
-"""How the end of the previous term is known: there was none, it resigned, its process is dead for sure, its
-leadership must have run out by its own clock, or it was deposed without knowing."""
+Proof: TypeAlias = Literal["first", "resigned", "flock", "gone", "expired", "silence", "guess"]
+"""How the end of the previous term is known: there was none; it resigned; the lock that its process held is free; a
+process of its machine sees that it has ended; the store's lease on its leadership has run out; it was silent until
+its leadership must have run out by its own clock; or it was deposed without knowing."""
 
 Batches: TypeAlias = list[tuple[int, bytes]]
 
@@ -97,6 +99,12 @@ class Term(Protocol):
     def previous_address(self) -> str: ...
 
     @property
+    def suspects(self) -> list[ProcessName]:
+        """After a guess: processes that led earlier and may still be answering. Once all of them are known to be gone,
+        call `settle`. Empty also if not all of them have a name: then only time settles it."""
+        ...
+
+    @property
     def valid_until(self) -> float:
         """Seconds of `now_seconds()`: until then this process may answer as primary (I12)."""
         ...
@@ -115,6 +123,10 @@ class Term(Protocol):
         ...
 
     async def resign(self) -> None: ...
+
+    def settle(self) -> None:
+        """No earlier term can be answering any more: the next one need not doubt it."""
+        ...
 
 
 class Coordination(Protocol):

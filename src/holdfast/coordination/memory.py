@@ -25,10 +25,18 @@ from holdfast.coordination.interface import (
     Deposed,
     Leader,
     LogBehind,
-    Proof,
     Term,
 )
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, next_epoch, out_of_order
+from holdfast.coordination.terms import (
+    LeaderProcess,
+    Tenure,
+    TermRecord,
+    Timing,
+    Verdict,
+    append_unknown,
+    check_size,
+    out_of_order,
+)
 from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -47,6 +55,7 @@ class Faults:
 @dataclass(slots=True)
 class Cluster:
     record: TermRecord | None = None
+    leader: LeaderProcess | None = None
     beat: int | None = None
     """Renewals of the present leader; None when there is none."""
     batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -112,9 +121,16 @@ class MemoryStore:
 
 class MemoryTerm(Tenure):
     def __init__(
-        self, faults: Faults, link: Link, cluster: Cluster, record: TermRecord, proof: Proof, timing: Timing, limit: int
+        self,
+        faults: Faults,
+        link: Link,
+        cluster: Cluster,
+        record: TermRecord,
+        verdict: Verdict,
+        timing: Timing,
+        limit: int,
     ) -> None:
-        super().__init__(record, proof, cluster.record, timing)
+        super().__init__(record, verdict, cluster.record, timing)
         self._faults = faults
         self._link = link
         self._cluster = cluster
@@ -214,20 +230,19 @@ class MemoryCoordination:
 
     async def look(self) -> Look:
         await self._link.arrive()
-        look = Look(self._cluster.record, self._mark())
+        look = Look(self._cluster.record, self._mark(), leader=self._cluster.leader)
         await self._link.answer()
         return look
 
-    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
         sent_at = self.timing.clock()
         await self._link.arrive()
         cluster = self._cluster
-        if cluster.record != look.record or (proof == "silence" and self._mark() != look.mark):
+        if cluster.record != look.record or (verdict.proof == "silence" and self._mark() != look.mark):
             return None
-        epoch = next_epoch(cluster.record, self.epoch_floor)
-        record = TermRecord(epoch, address, doubtful=proof == "guess")
-        term = MemoryTerm(self._faults, self._link, cluster, record, proof, self.timing, self.max_batch_bytes)
-        cluster.record, cluster.beat = record, 0
+        record = verdict.record(cluster.record, address, self.epoch_floor)
+        term = MemoryTerm(self._faults, self._link, cluster, record, verdict, self.timing, self.max_batch_bytes)
+        cluster.record, cluster.beat, cluster.leader = record, 0, verdict.leader_process(record)
         cluster.changed()
         # Without an answer nobody knows of this term; it ends by silence.
         await self._link.answer()

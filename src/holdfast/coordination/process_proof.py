@@ -15,45 +15,11 @@ import weakref
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from holdfast.ids import ProcessName
+from holdfast.witness import can_see, started
 
 WAL_WRITE_LOCK_BYTE = 120
 """Where SQLite locks the `-shm` file while it writes in WAL mode."""
-
-
-class ProcessName(msgspec.Struct, array_like=True, frozen=True):
-    """One process for ever: the number alone may be given to another process later."""
-
-    pid: int
-    started: int
-    machine: str
-    """Boot and process namespace, in which the number means something."""
-
-
-def this_process() -> ProcessName:
-    return ProcessName(os.getpid(), _started(os.getpid()) or 0, _machine())
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _machine() -> str:
-    return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
-
-
-def _stat_fields(pid: int) -> list[str] | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # It is gone: that is the answer.
-        return None
-    # The name, in brackets, may hold spaces and brackets of its own.
-    return text[text.rindex(")") + 2 :].split()
-
-
-def _started(pid: int) -> int | None:
-    fields = _stat_fields(pid)
-    return None if fields is None else int(fields[19])
 
 
 class LeaderLock:
@@ -145,7 +111,7 @@ def writer_of(database: Path) -> int | None:
 
 def kill_for_sure(process: ProcessName, wait_s: float) -> bool:
     """End this very process; True once it is gone. False if it is not one that this process can be sure of."""
-    if process.machine != _machine() or process.pid in (0, os.getpid()):
+    if not can_see(process) or process.pid in (0, os.getpid()):
         return False
     try:
         pidfd = os.pidfd_open(process.pid)
@@ -153,7 +119,7 @@ def kill_for_sure(process: ProcessName, wait_s: float) -> bool:
         return True
     try:
         # Checked after opening: from here on the descriptor means this process, whatever becomes of the number.
-        if _started(process.pid) != process.started:
+        if started(process.pid) != process.started:
             return True
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         poll = select.poll()

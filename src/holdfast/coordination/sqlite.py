@@ -18,23 +18,17 @@ import msgspec
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
-from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, LogBehind, Proof, Term
-from holdfast.coordination.process_proof import (
-    LeaderLock,
-    ProcessName,
-    boot_id,
-    is_free,
-    kill_for_sure,
-    this_process,
-    writer_of,
-)
+from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, LogBehind, Term
+from holdfast.coordination.process_proof import LeaderLock, is_free, kill_for_sure, writer_of
 from holdfast.coordination.sqlite_file import WAL_LIMIT_BYTES, lay_out_wal, prepare
 from holdfast.coordination.sqlite_news import names_after, note_published
 from holdfast.coordination.sqlite_term import SqliteTerm
 from holdfast.coordination.sqlite_worker import Result, Worker
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
+from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, Timing, Verdict
+from holdfast.ids import ProcessName
 from holdfast.instant import now_ms, now_seconds
 from holdfast.supervisor import Supervisor
+from holdfast.witness import boot_id, this_process
 
 TRIM_ROWS = 32
 POLL_S = (0.005, 0.02)
@@ -125,7 +119,9 @@ class SqliteCoordination:
         row = await self._row()
         if row is None:
             return Look(None)
-        return Look(row.record, (row.record.epoch, row.beat), dead=self._is_dead(row.record))
+        # Those before it are not in the row: after a guess only time settles it, and here the lock makes guesses rare.
+        leader = LeaderProcess(row.record.epoch, row.process, None)
+        return Look(row.record, (row.record.epoch, row.beat), dead=self._is_dead(row.record), leader=leader)
 
     async def _row(self) -> Row | None:
         return await self._reader.ask(lambda connection: read_row(connection, self._cluster), self.timing.answer_s)
@@ -133,37 +129,36 @@ class SqliteCoordination:
     def _is_dead(self, record: TermRecord) -> bool:
         return is_free(lock_path(self._path, self._cluster, record.epoch))
 
-    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
         sent_at = self.timing.clock()
         locks: list[LeaderLock] = []
         try:
             # No deadline but the database's own: a leadership won after one had passed would be nobody's.
-            won = await self._writer.run(lambda connection: self._take(connection, address, look, proof, locks))
+            won = await self._writer.run(lambda connection: self._take(connection, address, look, verdict, locks))
         except CoordinationLost:
             for lock in locks:  # Of a leadership that nobody else sees.
                 lock.release()
-            if proof == "silence" and await self._end_stopped_leader():
+            if verdict.proof == "silence" and await self._end_stopped_leader():
                 return None
             raise
         if won is None:
             return None
         record, lock = won
-        term = SqliteTerm(record, proof, look.record, self.timing, self._writer, self._cluster, lock)
+        term = SqliteTerm(record, verdict, look.record, self.timing, self._writer, self._cluster, lock)
         self._terms = [*(term for term in self._terms if not term.over), term]
         term.begin(sent_at, self)
         return term
 
     def _take(
-        self, connection: sqlite3.Connection, address: str, look: Look, proof: Proof, locks: list[LeaderLock]
+        self, connection: sqlite3.Connection, address: str, look: Look, verdict: Verdict, locks: list[LeaderLock]
     ) -> tuple[TermRecord, LeaderLock] | None:
         connection.execute("BEGIN IMMEDIATE")
         row = read_row(connection, self._cluster)
         if (row.record if row is not None else None) != look.record:
             return None
-        if proof == "silence" and row is not None and look.mark != (row.record.epoch, row.beat):
+        if verdict.proof == "silence" and row is not None and look.mark != (row.record.epoch, row.beat):
             return None
-        epoch = next_epoch(look.record, self.epoch_floor)
-        record = TermRecord(epoch, address, doubtful=proof == "guess")
+        record = verdict.record(look.record, address, self.epoch_floor)
         try:
             lock = LeaderLock(lock_path(self._path, self._cluster, record.epoch))
         except OSError as error:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.coordination.interface import MIB, Deposed, Proof
+from holdfast.coordination.interface import MIB, Deposed
 from holdfast.coordination.process_proof import LeaderLock
 from holdfast.coordination.sqlite_file import StoreMoved
 from holdfast.coordination.sqlite_worker import Worker
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
 
 
 class SqliteTerm(Tenure):
     def __init__(
         self,
         record: TermRecord,
-        proof: Proof,
+        verdict: Verdict,
         previous: TermRecord | None,
         timing: Timing,
         writer: Worker,
         cluster: str,
         lock: LeaderLock,
     ) -> None:
-        super().__init__(record, proof, previous, timing)
+        super().__init__(record, verdict, previous, timing)
         self._writer = writer
         self._cluster = cluster
         self._lock = lock

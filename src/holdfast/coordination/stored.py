@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.coordination.interface import Leader
-from holdfast.coordination.terms import TermRecord
+from holdfast.coordination.terms import LeaderProcess, TermRecord
 
 HEADER = struct.Struct(">QQ")
 
@@ -41,6 +41,16 @@ def encode_record(record: TermRecord) -> bytes:
 
 def decode_record(value: bytes) -> TermRecord:
     return msgspec.msgpack.decode(value, type=TermRecord)
+
+
+def encode_process(leader: LeaderProcess) -> bytes:
+    return msgspec.msgpack.encode(leader)
+
+
+def decode_process(value: bytes, record: TermRecord | None) -> LeaderProcess | None:
+    """None if it is of another term: a master of an older version has led since, and did not name its process."""
+    leader = msgspec.msgpack.decode(value, type=LeaderProcess) if value else None
+    return leader if leader is not None and record is not None and leader.epoch == record.epoch else None
 
 
 def encode_leader(leader: Leader) -> bytes:

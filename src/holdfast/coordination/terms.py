@@ -18,6 +18,8 @@ import msgspec
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Deposed, Proof
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, Uncertain
+from holdfast.ids import ProcessName
+from holdfast.witness import this_process
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -59,21 +61,38 @@ def next_epoch(record: TermRecord | None, floor: int) -> int:
     return max(record.epoch if record is not None else 0, floor) + 1
 
 
-def proof_after(record: TermRecord | None, how: Proof) -> Proof:
-    """The proof that a new term has. While the last term's own predecessor may still be answering, only silence,
-    which has outlasted that one too, is more than a guess."""
-    if record is not None and record.doubtful and how != "silence":
-        return "guess"
-    return how
+class LeaderProcess(msgspec.Struct, array_like=True, frozen=True):
+    """The process that leads in an epoch, stored beside the term so that others of its machine can see it end."""
+
+    epoch: int
+    process: ProcessName
+    suspects: list[ProcessName] | None = []
+    """If the term is doubtful: the processes of earlier terms that may still be answering. None: not all are known."""
+
+
+class Verdict(NamedTuple):
+    """How the last term ended, as far as is known."""
+
+    proof: Proof
+    suspects: list[ProcessName] | None = []
+    """After a guess: as of `LeaderProcess`, for the new term."""
+
+    def record(self, previous: TermRecord | None, address: str, epoch_floor: int) -> TermRecord:
+        """The new term's."""
+        return TermRecord(next_epoch(previous, epoch_floor), address, doubtful=self.proof == "guess")
+
+    def leader_process(self, record: TermRecord) -> LeaderProcess:
+        return LeaderProcess(record.epoch, this_process(), self.suspects)
 
 
 class Tenure(ABC):
     """The part of a `Term` that is the same on every backend."""
 
-    def __init__(self, record: TermRecord, proof: Proof, previous: TermRecord | None, timing: Timing) -> None:
+    def __init__(self, record: TermRecord, verdict: Verdict, previous: TermRecord | None, timing: Timing) -> None:
         self.record = record
         self.epoch = record.epoch
-        self.proof: Proof = proof
+        self.proof: Proof = verdict.proof
+        self.suspects = list(verdict.suspects or [])
         self.previous_address = previous.address if previous is not None else ""
         self._timing = timing
         self._valid_until = 0.0
@@ -120,6 +139,10 @@ class Tenure(ABC):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+
+    def settle(self) -> None:
+        """The next renewal says so in the store."""
+        self._settled_at = min(self._settled_at, self._timing.clock())
 
     async def append(self, index: int, batch: bytes) -> None:
         self._appending += 1

@@ -19,20 +19,22 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from holdfast.coordination import following
 from holdfast.coordination.campaigning import Look, campaign
-from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, LogBehind, Proof, Term
+from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, LogBehind, Term
 from holdfast.coordination.locations import Location
 from holdfast.coordination.stored import (
     HEADER,
     Tail,
     decode_batch,
     decode_leader,
+    decode_process,
     decode_record,
     decode_tail,
     encode_leader,
+    encode_process,
     encode_record,
     encode_tail,
 )
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, next_epoch
+from holdfast.coordination.terms import Tenure, Timing, Verdict
 from holdfast.coordination.zookeeper_news import PublishedWatch
 from holdfast.coordination.zookeeper_session import ZooKeeperSession
 from holdfast.coordination.zookeeper_term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
@@ -83,6 +85,7 @@ class ZooKeeperCoordination:
             (self._paths.log, b""),
             (self._paths.published, b""),
             (self._paths.doubt, b""),
+            (self._paths.process, b""),
             (self._paths.first, encode_tail(1, 0)),
             (self._paths.tail, encode_tail(0, 0)),
             (self._paths.epoch, b""),
@@ -129,26 +132,28 @@ class ZooKeeperCoordination:
         try:
             epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
             doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
+            stored, _ = await self._session.read(self._client.get_async(self._paths.process))
         except NoNodeError:
             raise await self._emptied() from None
         record = msgspec.structs.replace(decode_record(epoch), doubtful=bool(doubt)) if epoch else None
-        leader = await self._leader_node()
-        if leader is None:
-            return ZooKeeperLook(record, epoch_version=stat.version)
-        mark = (leader[1].czxid, leader[1].version)
-        return ZooKeeperLook(record, mark, epoch_version=stat.version, leader_version=leader[1].version)
+        process = decode_process(stored, record)
+        node = await self._leader_node()
+        if node is None:
+            return ZooKeeperLook(record, leader=process, epoch_version=stat.version)
+        mark, version = (node[1].czxid, node[1].version), node[1].version
+        return ZooKeeperLook(record, mark, leader=process, epoch_version=stat.version, leader_version=version)
 
-    async def take(self, address: str, look: Look, proof: Proof) -> Tenure | None:
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
         assert isinstance(look, ZooKeeperLook)
         sent_at = self.timing.clock()
-        epoch = next_epoch(look.record, self.epoch_floor)
-        record = TermRecord(epoch, address, doubtful=proof == "guess")
+        record = verdict.record(look.record, address, self.epoch_floor)
         winning = self._client.transaction()
         winning.set_data(self._paths.epoch, encode_record(record), look.epoch_version)
         winning.set_data(self._paths.doubt, b"1" if record.doubtful else b"")
+        winning.set_data(self._paths.process, encode_process(verdict.leader_process(record)))
         if look.leader_version is not None:
-            winning.delete(self._paths.leader, look.leader_version if proof == "silence" else -1)
-        winning.create(self._paths.leader, encode_leader(Leader(epoch, address)), ephemeral=True)
+            winning.delete(self._paths.leader, look.leader_version if verdict.proof == "silence" else -1)
+        winning.create(self._paths.leader, encode_leader(Leader(record.epoch, address)), ephemeral=True)
         try:
             results = await self._session.commit(winning)
             if results is None:
@@ -158,7 +163,7 @@ class ZooKeeperCoordination:
             await self._leave_nothing()
             raise
         fence = results[0].version
-        term = ZooKeeperTerm(record, proof, look.record, self.timing, self._session, self._paths, fence, tail)
+        term = ZooKeeperTerm(record, verdict, look.record, self.timing, self._session, self._paths, fence, tail)
         self._terms = [*(term for term in self._terms if not term.over), term]
         term.begin(sent_at, self)
         return term

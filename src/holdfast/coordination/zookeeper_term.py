@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from kazoo.exceptions import NoNodeError
 
-from holdfast.coordination.interface import Deposed, Leader, Proof
+from holdfast.coordination.interface import Deposed, Leader
 from holdfast.coordination.stored import (
     Tail,
     decode_batch,
@@ -21,7 +21,7 @@ from holdfast.coordination.stored import (
     encode_record,
     encode_tail,
 )
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, append_unknown, check_size, out_of_order
+from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
 from holdfast.coordination.zookeeper_session import ZooKeeperSession
 from holdfast.errors import ReplyLost
 
@@ -36,6 +36,8 @@ class Paths:
         self.epoch = f"{self.root}/epoch"
         self.doubt = f"{self.root}/doubt"
         """Not empty while the last term was won by a guess that may still be wrong."""
+        self.process = f"{self.root}/process"
+        """The process that leads. Beside the epoch, whose bytes masters of older versions compare."""
         self.tail = f"{self.root}/tail"
         self.first = f"{self.root}/first"
         """The first batch that was not trimmed away, and the bytes of those before it."""
@@ -61,7 +63,7 @@ class ZooKeeperTerm(Tenure):
     def __init__(
         self,
         record: TermRecord,
-        proof: Proof,
+        verdict: Verdict,
         previous: TermRecord | None,
         timing: Timing,
         session: ZooKeeperSession,
@@ -69,7 +71,7 @@ class ZooKeeperTerm(Tenure):
         fence: int,
         tail: Tail,
     ) -> None:
-        super().__init__(record, proof, previous, timing)
+        super().__init__(record, verdict, previous, timing)
         self._session = session
         self._paths = paths
         self._fence = fence

@@ -21,6 +21,7 @@ from holdfast.core import (
     replicas,
     restored_memory,
     setting_aside,
+    testimony,
 )
 from holdfast.core.primary import Decision, Primary
 from holdfast.errors import BadRequest
@@ -50,6 +51,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,
+    of_nodes.ReportGone: testimony.report_gone,
     of_sessions.OpenSession: attendance.open_session,
     of_sessions.KeepAlive: attendance.keep_alive,
     of_sessions.CloseSession: attendance.close_session,

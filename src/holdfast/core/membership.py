@@ -50,7 +50,9 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
         member.session = request.session
         member.fenced = False  # Whether older writers are left is for the node to say again.
         member.clean_untold = dict(member.clean)  # Whatever an earlier master told it of these is not known here.
-        return _registered(primary), _writers_gone(primary, member, _writers(primary, member) - {*request.live_writers})
+        return _registered(primary, now), _writers_gone(
+            primary, member, _writers(primary, member) - {*request.live_writers}
+        )
     if request.log_id != 0:
         raise MemoryVoid("the master does not know this memory; mount new memory under a new boot id")
     records = unmount(primary, name)
@@ -67,7 +69,7 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
             )
         )
     primary.members[name] = Member(name, request.boot, request.session, handles=list(handles))
-    return _registered(primary), records
+    return _registered(primary, now), records
 
 
 def _check_tail(state: State, request: n.RegisterNode) -> None:
@@ -90,9 +92,18 @@ def _check_offer(name: str, request: n.RegisterNode) -> None:
         raise BadRequest(f"a segment's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
 
 
-def _registered(primary: Primary) -> n.Registered:
+def _registered(primary: Primary, now: Instant) -> n.Registered:
     state = primary.state
-    return n.Registered(state.log_id, state.epoch, state.secret, primary.rules.report_interval_ms)
+    doubt = primary.doubt
+    return n.Registered(
+        state.log_id,
+        state.epoch,
+        state.secret,
+        primary.rules.report_interval_ms,
+        primary.process,
+        doubt.suspects,
+        max(0, doubt.until - now) if doubt.suspects else 0,
+    )
 
 
 def segments_of(primary: Primary, node: str) -> list[Segment]:

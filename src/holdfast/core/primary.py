@@ -16,6 +16,7 @@ from holdfast.core.apply_replicas import unpack_places
 from holdfast.core.catalogue import DISK, Slots
 from holdfast.core.claims import Claim
 from holdfast.core.copy_book import CopyBook
+from holdfast.core.doubt import Doubt
 from holdfast.core.grants import Grant
 from holdfast.core.lessees import Lessees
 from holdfast.core.narrow import count_ids
@@ -23,7 +24,7 @@ from holdfast.core.narrow import unpack_ids as unpack_close_ids
 from holdfast.core.rules import Rules, in_force
 from holdfast.core.sessions import Book, SessionTimes
 from holdfast.core.state import Segment, State
-from holdfast.ids import GrantId, SegmentHandle
+from holdfast.ids import GrantId, ProcessName, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import (
@@ -107,6 +108,9 @@ class Primary:
         self.urgent = False
         """A lease was renewed that was about to end: the standbys should hear of it soon."""
         self.lessees = Lessees()
+        self.process: ProcessName | None = None
+        """The process that this primary runs in, where others may want to know whether it lives."""
+        self.doubt = Doubt()
         self.copies = CopyBook()
         self.settled_at: Instant = 0
         """When no lease of an older history is left, if this one was restored."""

@@ -7,17 +7,20 @@ every lease becomes at least the guard, because the old primary may have promise
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import ranges_of
+from holdfast.core.doubt import Doubt
 from holdfast.core.drift import lengthened
 from holdfast.core.lessees import SEVERAL_LESSEES
 from holdfast.core.narrow import pack_ids
 from holdfast.core.primary import Member, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
-from holdfast.ids import MAX_BATCH, SegmentHandle
+from holdfast.ids import MAX_BATCH, ProcessName, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.records import ObjectsEvicted
 from holdfast.messages.shapes import Record
@@ -29,8 +32,16 @@ def guard_ms(state: State, leader_ttl_ms: int, proven: bool) -> int:
     return max(state.lease_ttl_ms, state.longest_lease_ms) + (0 if proven else leader_ttl_ms)
 
 
-def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: Instant) -> Primary:
-    """Raises ValueError, with nothing served, if the ranges of the state overlap (I9)."""
+def promote(
+    state: State,
+    rules: Rules,
+    leader_ttl_ms: int,
+    proven: bool,
+    now: Instant,
+    suspects: Sequence[ProcessName] | None = None,
+) -> Primary:
+    """Raises ValueError, with nothing served, if the ranges of the state overlap (I9). With `suspects`, earlier
+    primaries may still be answering: these, or if it is empty, some whose process nobody knows."""
     primary = Primary(state, rules)
     primary.adopt(state.changed)
     for handle, (offsets, lengths) in _occupied(state).items():
@@ -41,6 +52,8 @@ def promote(state: State, rules: Rules, leader_ttl_ms: int, proven: bool, now: I
     until = now + guard_ms(state, leader_ttl_ms, proven)
     guard_leases(state, until)
     primary.settled_at = until
+    if suspects is not None:
+        primary.doubt = Doubt(now + lengthened(leader_ttl_ms), list(suspects), guard_until=until)
     for grant in state.grants:
         primary.note_grant(grant, now)
     state.catalogue.find_lacking()

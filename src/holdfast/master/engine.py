@@ -30,6 +30,7 @@ from holdfast.master.resting import rests_on
 from holdfast.messages.of_nodes import (
     AddReplicas,
     RegisterNode,
+    ReportGone,
     ReportLostFiles,
     ReportUsage,
     ReportWriters,
@@ -76,7 +77,9 @@ MAX_PENDING_BYTES = 64 << 20
 FOR_EVER: Instant = 1 << 62
 T = TypeVar("T")
 Answer = Callable[[Message], None]
-_OF_NODES = frozenset({RegisterNode, ReportWriters, ReportUsage, VerifyRanges, OpenSession, KeepAlive, CloseSession})
+_OF_NODES = frozenset(
+    {RegisterNode, ReportWriters, ReportUsage, ReportGone, VerifyRanges, OpenSession, KeepAlive, CloseSession}
+)
 """Whose caller is known by its connection."""
 _LOOKING = frozenset({Exists, Locate})
 _NOTABLE = frozenset(
@@ -120,8 +123,6 @@ class Engine:
         self.primary = primary
         self.log = log
         self.leads_until: Callable[[], Instant] = lambda: FOR_EVER
-        self.settled_at: Instant = 0
-        """Until then an earlier primary may still answer: nothing that it has is taken from under it."""
         self.failures: Counter[str] = Counter()
         self.on_record: Callable[[], None] = lambda: None
         """Called when there is something to write."""
@@ -191,7 +192,7 @@ class Engine:
             return failed(_full(log.full)), 0
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return failed(LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")), 0
-        if now < self.settled_at and self._takes_away(request, client):
+        if now < self.primary.doubt.until and self._takes_away(request, client):
             return failed(Settling("an earlier primary may still answer reads; nothing was changed. Try again")), 0
         before = log.index if log is not None else 0
         if type(request) in _OF_NODES:

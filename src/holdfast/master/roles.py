@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -40,6 +41,7 @@ from holdfast.master.histories import Histories, WaitsForOperator, Word
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
+from holdfast.master.suspects import watch_suspects
 from holdfast.master.tasks import first, until_ended
 from holdfast.outage import Outage
 from holdfast.replication.batches import NO_HASH, BrokenChain, Position, UnknownRecord
@@ -51,10 +53,10 @@ from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 from holdfast.supervisor import Supervisor, first_cause
+from holdfast.witness import this_process
 
 log = structlog.get_logger("holdfast.master")
-PROVEN = ("first", "resigned", "flock")
-DRIFT = 1.01
+PROVEN = ("first", "resigned", "flock", "gone", "expired")
 AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
 MASTERS = "masters/"
@@ -473,6 +475,7 @@ class Master:
         snapshots = self.snapshots
         assert snapshots is not None, "there is coordination"
         keeping = self._background("snapshots", lambda: snapshots.keep_for_primary(engine.state, writer, pending))
+        watching = self._background("suspects", lambda: watch_suspects(engine.primary, self.server.name))
         try:
             await first(ended, writing, giving_up)
             if giving_up.done():
@@ -491,7 +494,7 @@ class Master:
             self.hand_over.clear()
             snapshots.end_term()
             try:
-                await until_ended(writing, keeping, renewing, ended, giving_up)
+                await until_ended(writing, keeping, watching, renewing, ended, giving_up)
             finally:
                 if self.histories.restores is not None:
                     self._replacing = term.epoch  # Nobody else shall lead in between.
@@ -501,18 +504,18 @@ class Master:
     def _promoted(self, term: Term, restored: bool = False) -> tuple[Engine, PendingLog]:
         now = now_ms()
         plan = self.plan
-        # A primary of the older history may believe for that long that it leads: its store knew, and is lost.
-        in_doubt = restored or term.proof == "guess"
-        primary = promote(
-            self.standby.state, plan.rules, plan.leader_ttl_ms, term.proof in PROVEN and not restored, now
-        )
+        # A primary of the older history may believe for that long that it leads: its store knew, and is lost. It has no
+        # name here, so that only the clock settles it.
+        suspects = [] if restored else term.suspects if term.proof == "guess" else None
+        proven = term.proof in PROVEN and not restored
+        primary = promote(self.standby.state, plan.rules, plan.leader_ttl_ms, proven, now, suspects)
+        primary.process = this_process()
+        primary.doubt.when_over = partial(self._end_doubt, term)
         pending = PendingLog(self.standby.position)
         engine = Engine(primary, pending, plan.durability)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.leads_until = lambda: int(term.valid_until * 1000)
-        if in_doubt:
-            engine.settled_at = now + int(plan.leader_ttl_ms * DRIFT) + 1
         if not engine.state.log_id:
             assert self.histories is not None, "there is coordination"
             if not self.histories.may_begin:
@@ -525,6 +528,11 @@ class Master:
         text = f"{count:,} files of its disk were gone or spoiled; their replicas were dropped"
         log.warning("files of a disk were lost", node=node, files=count)
         self.events.add("files_lost", node, text, now)
+
+    def _end_doubt(self, term: Term, witness: str) -> None:
+        term.settle()
+        self.events.add("settled", witness, "it sees that the earlier primary's process has ended", now_ms())
+        log.info("the earlier primary's process has ended: removals are answered", epoch=term.epoch, witness=witness)
 
     async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
         await writer.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from holdfast.ids import GrantId, SegmentName
+from holdfast.ids import GrantId, ProcessName, SegmentName
 from holdfast.messages.shapes import Message
 
 
@@ -53,6 +53,19 @@ class ReportWriters(Message, tag=65):
     cleaned: list[GrantId] = []
 
 
+class ReportGone(Message, tag=60):
+    """The node sees that these processes of its machine have ended: they answer nobody any more.
+
+    `machine` is the node's own, as in the names; a master takes no word about a process of another one. Answered by
+    `Done` with the number of those that were suspected. Said again, it does nothing.
+    """
+
+    session: int
+    boot: int
+    machine: str
+    gone: list[ProcessName]
+
+
 class ReportUsage(Message, tag=66):
     """How the node fares, said at an interval of its own: counters and sizes by name.
 
@@ -74,6 +87,12 @@ class Registered(Message, tag=67):
     epoch: int
     secret: bytes
     report_interval_ms: int
+    primary: ProcessName | None = None
+    """The process that answers. A node of its machine sees when it ends, and need not wait to look for the next."""
+    suspects: list[ProcessName] = []
+    """Earlier primaries that may still be answering: a node of their machine says which of them are gone."""
+    doubt_ms: int = 0
+    """For how long that is of use."""
 
 
 class AttachSegment(Message, tag=80):

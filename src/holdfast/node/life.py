@@ -22,10 +22,11 @@ from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNod
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.messages import commands as c
-from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportUsage, VerifyRanges
+from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportGone, ReportUsage, VerifyRanges
 from holdfast.messages.requests import Done
 from holdfast.node.performing import Commands
 from holdfast.node.report import Report
+from holdfast.node.testimony import Testimony
 from holdfast.session.follower import Event, Follower, Happening
 from holdfast.wire.codec import expect
 
@@ -91,7 +92,10 @@ class NodeLife:
         when_registered: Callable[[], None],
         clock: Callable[[], Instant] = now_ms,
     ) -> None:
-        self.follower = Follower(card.name, commands.perform, self._heed, self._mount, clock)
+        self._testimony = Testimony()
+        self.follower = Follower(
+            card.name, commands.perform, self._heed, self._mount, clock, self._testimony.primary_is_gone
+        )
         self._card = card
         self._lender = lender
         self._report = report
@@ -186,6 +190,7 @@ class NodeLife:
         self._lender.trust(registered.secret)
         self._lender.enter_history(registered.log_id, older, registered.epoch)
         self._older = older
+        self._testimony.told(registered, now_ms())
         self._report.registered()
         log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
         if not self.has_been_member:
@@ -216,14 +221,15 @@ class NodeLife:
         """Until `stop`: what the master must know soon, and figures now and then."""
         again_seconds = AGAIN_SECONDS
         while not self.is_stopping():
-            interval = self._report_interval_seconds
+            interval, due = self._report_interval_seconds, self._seconds_until_due()
             yield Pause(
-                min(self._seconds_until_due(), LOOK_SECONDS if self._must_verify() else interval),
+                min(due, self._testimony.pause_seconds(now_ms()), LOOK_SECONDS if self._must_verify() else interval),
                 lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
             )
             if self.is_stopping():
                 return
             try:
+                yield from self._testify()
                 yield from self._clean()
                 yield from self._tell_once()
                 again_seconds = AGAIN_SECONDS
@@ -257,6 +263,13 @@ class NodeLife:
         if self._mounted is None:
             return self._report_interval_seconds  # There is nobody to tell; being mounted ends the pause.
         return max(0.0, self._reported_at + self._report_interval_seconds - now_seconds())
+
+    def _testify(self) -> Operation[None]:
+        gone = self._testimony.gone()
+        if gone and self._mounted is not None:
+            word = ReportGone(self._mounted[0], self._lender.boot, self._testimony.machine(), gone)
+            expect((yield Call(word, now_seconds() + CALL_SECONDS)), Done)
+            self._testimony.said(gone)
 
     def _clean(self) -> Operation[None]:
         grants = list(self._to_clean)

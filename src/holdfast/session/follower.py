@@ -25,6 +25,9 @@ OPEN_SECONDS = 5.0
 GOODBYE_SECONDS = 1.0
 FIRST_OPEN_PAUSE_SECONDS = 0.2
 LONGEST_OPEN_PAUSE_SECONDS = 2.0
+HURRY_MS = 100
+MOST_HURRIED = 50
+"""Tries that follow each other within `HURRY_MS`: five seconds, in which somebody should have taken over."""
 MOST_REFUSALS = 64
 """Refusals told at once; later ones of one answer are told as handled."""
 
@@ -67,6 +70,7 @@ class Follower:
         heed: Callable[[Event], None] = lambda event: None,
         prepare: Callable[[Follower], Operation[None]] = no_preparation,
         clock: Callable[[], Instant] = now_ms,
+        master_is_gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self.session = 0
@@ -85,6 +89,8 @@ class Follower:
         self._heed = heed
         self._prepare = prepare
         self._clock = clock
+        self._master_is_gone = master_is_gone
+        """Is the process that was the master known to have ended? Then the next one is looked for soon."""
         self._serial = 0
         self._handled = 0
         self._refused: list[tuple[int, str]] = []
@@ -158,14 +164,16 @@ class Follower:
     def _keep(self) -> Operation[None]:
         """Until the session is over, or `stopping`."""
         assert self.lease is not None, "it was opened"
-        retry_at = self._clock()
+        retry_at = hurry_at = self._clock()
         while not self.stopping:
             now = self._clock()
             if self._look(now) is Standing.EXPIRED:
                 self._end("no master answered in time")
                 return
-            if now < retry_at:
-                yield Pause((min(retry_at, self.lease.changes_at(now)) - now) / 1000, self._is_stopping)
+            if now < retry_at and not (now >= hurry_at and self._hurries()):
+                look_at = hurry_at if now < hurry_at else now + HURRY_MS
+                until = min(retry_at, self.lease.changes_at(now), look_at)
+                yield Pause((until - now) / 1000, self._is_stopping)
                 continue
             try:
                 yield from self._prepare(self)
@@ -176,6 +184,7 @@ class Follower:
                 return
             except HoldfastError as error:
                 self._failures += 1
+                hurry_at = self._clock() + HURRY_MS
                 retry_at = self._clock() + self._back_off_ms(self.lease.lease_ms)
                 yield LeaveMaster(error.hint if isinstance(error, NotLeader) else "")
 
@@ -192,6 +201,11 @@ class Follower:
     def _back_off_ms(self, lease_ms: int) -> int:
         """An eighth of the lease, growing with each failure to a half of it: 1.5 s to 6 s of the usual 12 s."""
         return min(lease_ms // 8 * self._failures, lease_ms // 2)
+
+    def _hurries(self) -> bool:
+        """Somebody takes over from a master that has ended; the few followers on its machine need not wait for that as
+        those do that only guess, and can say what they have seen."""
+        return self._failures <= MOST_HURRIED and self._master_is_gone()
 
     def _round(self) -> Operation[None]:
         lease = self.lease

@@ -119,10 +119,18 @@ class Checkers:
     def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
         self.log.same_as(engine.state, machine.name)
         self.renewals.leads(machine)
+        doubt = engine.primary.doubt
+        doubt.when_over = partial(self._doubt_over, engine.state.epoch, doubt.when_over)
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
         self.room.watch(machine.name, engine)
         checked = partial(self.room.tick, machine.name, engine, engine.tick)
         engine.tick = partial(self._tick, machine, checked)  # type: ignore[method-assign]
+
+    def _doubt_over(self, epoch: int, then: Callable[[str], None], witness: str) -> None:
+        """From here on no earlier primary answers, as this one has it: it takes away what they may have."""
+        self._terms = [(one, proven or one == epoch) for one, proven in self._terms]
+        self.world.tell(f"epoch {epoch} knows from {witness} that no earlier primary answers any more")
+        then(witness)
 
     def _tick(self, machine: MasterMachine, tick: Callable[[Instant], bool], now: Instant) -> bool:
         try:

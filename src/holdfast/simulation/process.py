@@ -16,8 +16,11 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast import entropy, instant
+from holdfast import entropy, instant, witness
+from holdfast.ids import ProcessName
+from holdfast.simulation.machines import Machine
 from holdfast.simulation.scheduler import SECOND, Event, Scheduler
+from holdfast.witness import Seen
 
 if TYPE_CHECKING:
     from holdfast.simulation.network import Network
@@ -28,7 +31,16 @@ SLOWEST_WORK_NS = 2_000_000
 
 class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(
-        self, scheduler: Scheduler, network: Network, name: str, chance: random.Random, rate: float, offset_ns: int
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        name: str,
+        chance: random.Random,
+        rate: float,
+        offset_ns: int,
+        machine: Machine,
+        number: int,
+        life: int,
     ) -> None:
         self.scheduler = scheduler
         self.network = network
@@ -37,6 +49,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.paused = False
         self.held: list[Event] = []
         self.chance = chance
+        self.machine = machine
+        self.number = number
+        self.life = life
+        """Of all lives in the world, which one this is."""
         self.failures: list[str] = []
         """What no code of the process handled."""
         self.longest_work_ns = SLOWEST_WORK_NS
@@ -48,6 +64,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         instant.read_from(self.now_ns)
         entropy.draw_from(self.chance.randbytes)
+        witness.see_through(self)
+
+    def this_process(self) -> ProcessName:
+        return self.machine.name_of(self)
+
+    def see(self, pid: int) -> Seen | None:
+        return self.machine.see(pid)
 
     def now_ns(self) -> int:
         return self._offset_ns + int(self.scheduler.now_ns * self._rate)

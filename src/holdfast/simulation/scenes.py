@@ -207,6 +207,51 @@ def a_crowded_node(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, []
 
 
+def a_stopped_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """The primary stands still for a moment in which nobody may take it for dead: somebody asks it for an object,
+    somebody else takes that away, and it goes on before its leadership has run out."""
+    at_ms = chance.randint(3_500, FAULT_MS - 3_000)
+    asks, takes = chance.sample(range(shape.clients), 2)
+    key = ("scene/stopped",)
+    operations = [Operation(at_ms - chance.randint(600, 2_500), asks, "put", number, key, number + SMALL)]
+    for _ in range(chance.randint(4, 10)):
+        number += 1
+        verb: Verb = chance.choice(("exists", "exists", "get"))
+        operations.append(Operation(at_ms + chance.randint(0, 900), asks, verb, number, key))
+    number += 1
+    verb = chance.choice(("force_remove", "force_remove", "upsert"))
+    operations.append(Operation(at_ms + chance.randint(20, 400), takes, verb, number, key, number + SMALL))
+    return operations, [Fault(at_ms, "pause_master", chance.randint(250, 850), PRIMARY)]
+
+
+def a_false_witness(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """As a wrong guess, and the nodes are refused too: they go to the new primary, which asks them about the old one,
+    while that one lives and somebody still asks it."""
+    operations, faults = a_wrong_guess(chance, shape, number)
+    (refused,) = faults
+    lasts_ms = refused.lasts_ms
+    faults += [Fault(refused.at_ms, "refuse", lasts_ms, PRIMARY, f"node-{i}") for i in range(shape.nodes)]
+    return operations, faults
+
+
+def a_killed_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """The primary is killed; objects that it leased are read on, put and taken away while it is replaced."""
+    at_ms = chance.randint(3_500, FAULT_MS - 4_000)
+    reads, takes = chance.sample(range(shape.clients), 2)
+    keys = [f"scene/killed/{i}" for i in range(3)]
+    operations: list[Operation] = []
+    for key in keys:
+        operations.append(Operation(at_ms - chance.randint(700, 2_000), takes, "put", number, (key,), number + SMALL))
+        operations.append(Operation(at_ms - chance.randint(10, 600), reads, "view", number + 1, (key,), hold_ms=3_000))
+        number += 2
+    for _ in range(chance.randint(5, 9)):
+        verb: Verb = chance.choice(("remove", "force_remove", "upsert", "put", "get"))
+        when_ms, key = at_ms + chance.randint(50, 3_000), chance.choice(keys)
+        operations.append(Operation(when_ms, chance.choice((reads, takes)), verb, number, (key,), number + SMALL))
+        number += 1
+    return operations, [Fault(at_ms, "kill_master", chance.choice((300, 2_000, 6_000)), PRIMARY)]
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -215,5 +260,8 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = 
     "puts in a row": (0.08, puts_in_a_row),
     "dying node": (0.10, a_dying_node),
     "crowded node": (0.10, a_crowded_node),
+    "stopped primary": (0.1, a_stopped_primary),
+    "killed primary": (0.06, a_killed_primary),
+    "false witness": (0.1, a_false_witness),
 }
 """The share of seeds with it, and how it is drawn."""

@@ -13,12 +13,12 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 import structlog
 
-from holdfast import entropy, instant
+from holdfast import entropy, instant, witness
 from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
@@ -27,6 +27,7 @@ from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.clients import ClientMachine
 from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS
 from holdfast.simulation.history import History
+from holdfast.simulation.machines import Machine, place
 from holdfast.simulation.masters import PORT, MasterMachine
 from holdfast.simulation.network import Network
 from holdfast.simulation.node_disks import SimulatedDisk
@@ -117,6 +118,11 @@ class World:
             for i in range(shape.clients)
         }
 
+    @cached_property
+    def _placed(self) -> dict[str, Machine]:
+        """The machine of each process."""
+        return place(self.script.seed, list(self.masters), list(self.nodes), list(self.clients))
+
     def _longest_lease_ms(self) -> int:
         set_to = [int(fault.other) for fault in self.script.faults if fault.one == "lease_ttl_ms"]
         return max(self.rules.lease_ttl_ms, *set_to, 0)
@@ -149,7 +155,11 @@ class World:
         rate = 1 + self._clocks.uniform(-0.0045, 0.0045)
         offset_ns = (FAR_SECONDS + self._clocks.randint(1, SPREAD_SECONDS)) * SECOND
         # What a loop may also offer, and nobody here asks for, is left out.
-        made = ProcessLoop(self.scheduler, self.network, name, chance, rate, offset_ns)  # type: ignore[abstract]
+        machine, number = self._placed[name], list(self._placed).index(name) + 1
+        made = ProcessLoop(  # type: ignore[abstract]
+            self.scheduler, self.network, name, chance, rate, offset_ns, machine, number, self._lives
+        )
+        machine.started(number, made)
         self.clocks.append(made)
         return made
 
@@ -386,6 +396,7 @@ def undisturbed() -> Iterator[None]:
         asyncio._set_running_loop(None)
         instant.read_from(instant.SYSTEM_CLOCK)
         entropy.draw_from(entropy.SYSTEM_CHANCE)
+        witness.see_through(witness.KERNEL)
         logging.disable(logging.NOTSET)
         structlog.reset_defaults()
         # The world is one heap of cycles; whoever enabled the collector first would have it looked at twice.

@@ -48,6 +48,7 @@ REQUESTS: tuple[type[Message], ...] = (
     of_nodes.RegisterNode,
     of_nodes.ReportWriters,
     of_nodes.ReportUsage,
+    of_nodes.ReportGone,
     of_sessions.OpenSession,
     of_sessions.KeepAlive,
     of_sessions.CloseSession,
