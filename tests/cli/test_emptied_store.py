@@ -53,16 +53,25 @@ def files_of(data: Path, log_id: str) -> set[str]:
     return {str(path.relative_to(data)) for path in data.glob(f"master-*/snapshots/snapshot-{log_id}-*.hfs")}
 
 
+def snapshots(data: Path, master: dict[str, Any]) -> list[Path]:
+    """Those that the master keeps, after it was asked to write one."""
+    ask_one(master["address"], "", TakeSnapshot(), Done, now_seconds() + 30)
+    return list((data / master["name"]).rglob("*.hfs"))
+
+
 def a_history(tmp_path: Path) -> str:
     """A cluster that ran here, wrote two snapshots at each master, and was ended by Ctrl-C; its history."""
+    data = tmp_path / "data"
     with running(tmp_path) as (process, facts):
         with holdfast.connect(facts["address"]) as cache:
             for number in range(30):
                 cache.put(f"old/{number}", b"of the old history")
             for number in range(2):
-                for master in facts["masters"]:
-                    ask_one(master["address"], "", TakeSnapshot(), Done, now_seconds() + 30)
                 cache.put(f"older/{number}", b"of the old history")
+                for master in facts["masters"]:
+                    kept = len(list((data / master["name"]).rglob("*.hfs")))
+                    # One that is a batch behind has nothing new to write yet.
+                    wait_until(lambda: len(snapshots(data, master)) > kept, 60, "another snapshot")  # noqa: B023
         log_id = leading(facts).log_id
         process.send_signal(signal.SIGINT)
         process.wait(60)
@@ -73,7 +82,7 @@ def test_the_snapshots_of_a_deleted_log_do_no_harm_to_the_next_one(tmp_path: Pat
     data = tmp_path / "data"
     old = a_history(tmp_path)
     kept = files_of(data, old)
-    assert len(kept) == 4, "two of each master"
+    assert len(kept) >= 4, "two of each master"
     for path in data.glob("cluster.db*"):
         path.unlink()
     with running(tmp_path, "--new-history") as (process, facts):

@@ -372,6 +372,6 @@ async def test_a_standby_that_starts_before_the_first_record_follows_whoever_beg
     store = MemoryStore()
     async with running(store, tmp_path / "one", "one") as one, running(store, tmp_path / "two", "two") as two:
         await until_true(lambda: leads(one) or leads(two), "one begins")
-        await until_true(lambda: one.promotable()[0] or two.promotable()[0], "the other follows it")
-        assert history_of(one) == history_of(two) != 0
+        await until_true(lambda: history_of(one) == history_of(two) != 0, "the other follows it")
+        await until_true(lambda: one.promotable()[0] or two.promotable()[0], "and could lead")
         await until_true(lambda: one.store.followed == two.store.followed == history_of(one), "both know it later")

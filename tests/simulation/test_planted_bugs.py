@@ -12,6 +12,7 @@ from simulation.planted_bounds import PLANTED_IN_BOUNDS
 from simulation.planted_bytes import PLANTED_IN_BYTES
 from simulation.planted_designs import PLANTED_DESIGNS
 from simulation.planted_disks import PLANTED_ON_DISKS
+from simulation.planted_histories import PLANTED_IN_HISTORIES
 from simulation.planted_operators import PLANTED_BY_OPERATORS
 from simulation.planted_puts import PLANTED_IN_PUTS
 from simulation.planted_renewals import PLANTED_IN_RENEWALS
@@ -31,6 +32,7 @@ ALL = [
     *PLANTED_ON_DISKS,
     *PLANTED_IN_TESTIMONY,
     *PLANTED_IN_PUTS,
+    *PLANTED_IN_HISTORIES,
 ]
 QUICK = 60
 

@@ -38,6 +38,10 @@ class BoundChecks:
     _written_ms: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By epoch: (number, time) of the last value of renewals."""
 
+    def wiped(self) -> None:
+        """Epochs begin from the start."""
+        self._written_ms.clear()
+
     def appended(self, record: Record, state: State) -> None:
         """A client holds at most its window of memory that it has not committed, or one grant alone."""
         if not isinstance(record, RangesGranted) or record.grant.client == COPIES:

@@ -60,8 +60,12 @@ class Checkers:
         self._guessed: list[tuple[int, int]] = []
         """(from, until): an earlier primary may answer beside the one that took over by a guess."""
         self._seen_batch = 0
+        self._first_batch = 1
+        """The first that the log still held at the last look."""
         self._looked: dict[str, tuple[State, int, int]] = {}
         """What was there at the last look: (state, index, durable index) of each master."""
+        self.log.may_begin = world.history_may_begin
+        world.wiped = self._wiped
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
         world.network.send = partial(self._sent, world.network.send)  # type: ignore[method-assign]
@@ -108,6 +112,15 @@ class Checkers:
                 self.pins.appended(one, self.log.state)
                 self.puts.appended(one)
 
+    def _wiped(self) -> None:
+        """The store is about to lose everything: what follows is another history, with its own epochs and ids."""
+        self.log.wiped()
+        self.pins.wiped()
+        self.bounds.wiped()
+        self._seen_batch, self._first_batch = 0, 1
+        self._terms.clear()
+        self._looked.clear()
+
     def _tell_record(self, epoch: int, record: Record) -> None:
         if self.world.lines is not None:
             fates = self.log.fates
@@ -117,6 +130,8 @@ class Checkers:
     # At every reply.
 
     def _watch_engine(self, machine: MasterMachine, engine: Engine) -> None:
+        if self.log.state.log_id not in (0, engine.state.log_id):
+            self.report("I19", f"{machine.name} leads with the state of another history than the log", machine.name)
         self.log.same_as(engine.state, machine.name)
         self.renewals.leads(machine)
         doubt = engine.primary.doubt
@@ -176,6 +191,7 @@ class Checkers:
 
     def _look(self) -> None:
         self.sessions.look()
+        self._trimmed()
         for machine in self.world.masters.values():
             self.clocks.look(machine.name, machine.disk)
             master = machine.alive
@@ -198,6 +214,15 @@ class Checkers:
             if each.process is not None and each.process.failures:
                 self.report("I10", f"a defect: {each.process.failures[0]}", name)
         self.world.scheduler.after(LOOK_NS, self._look)
+
+    def _trimmed(self) -> None:
+        """I13, I19: what was trimmed from the log is in a snapshot of the log's own history."""
+        first, log_id = next(iter(self.world.store.only.batches), 1), self.log.state.log_id
+        newest = max(machine.disk.newest_batch(log_id) for machine in self.world.masters.values())
+        if first > self._first_batch and first > newest + 1:
+            what = f"the log was trimmed through batch {first - 1}, and snapshots of its history reach to {newest}"
+            self.report("I13", what, f"batch {first - 1}")
+        self._first_batch = first
 
     def _partition(self, machine: MasterMachine, engine: Engine) -> None:
         log = engine.log
@@ -241,7 +266,7 @@ class Checkers:
 
     def _acknowledged(self) -> None:
         """I1: what was acknowledged as stored is in the log."""
-        stored = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
+        stored = {(fate.key, fate.size_bytes) for fate in self.log.all_fates()}
         for call in self.world.history.calls:
             operation = call.operation
             if operation.verb not in ("put", "upsert", "put_many") or operation.durability == "memory":
@@ -270,8 +295,9 @@ class Checkers:
                     self.report("I2", f"call {call.operation.number} read wrong bytes under {key}", key)
 
     def _orders(self) -> None:
-        left = {(fate.key, fate.size_bytes) for fate in self.log.fates.values() if fate.left in LEFT_BY_ITSELF}
-        in_log = {(fate.key, fate.size_bytes) for fate in self.log.fates.values()}
+        gone = (*LEFT_BY_ITSELF, "WIPED")
+        left = {(fate.key, fate.size_bytes) for fate in self.log.all_fates() if fate.left in gone}
+        in_log = {(fate.key, fate.size_bytes) for fate in self.log.all_fates()}
         calls = self.world.history.calls
         for key in sorted({key for call in calls for key in call.operation.keys}):
             steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]

@@ -58,6 +58,11 @@ class LogChecks:
     state: State = field(default_factory=State)
     position: Position = field(default_factory=Position)
     fates: dict[int, Fate] = field(default_factory=dict)
+    """Objects of the history that the store holds now."""
+    past_fates: list[Fate] = field(default_factory=list)
+    """Objects of the histories that were lost with their store."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Whether a history may begin at this moment."""
     session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
     """By index, for the last few."""
@@ -87,8 +92,30 @@ class LogChecks:
         while len(self.digests) > 64:
             del self.digests[next(iter(self.digests))]
 
+    def wiped(self) -> None:
+        """The store has lost everything: all objects are gone, and whatever begins next is another history."""
+        for fate in self.fates.values():
+            fate.left = fate.left or "WIPED"
+        self.past_fates += self.fates.values()
+        self.state, self.position = State(), Position()
+        self.fates = {}
+        self.digests = {}
+
+    def all_fates(self) -> Iterator[Fate]:
+        yield from self.past_fates
+        yield from self.fates.values()
+
+    def _begins(self, record: r.LogStarted) -> None:
+        if self.state.index:
+            self.report("I13", f"history {record.log_id:x} begins in the middle of a log", f"{record.log_id:x}")
+        if not self.may_begin():
+            what = "a history began empty, though masters know another and the operator has not spoken"
+            self.report("I19", what, f"{record.log_id:x}")
+
     def _check(self, record: Record) -> None:
         match record:
+            case r.LogStarted():
+                self._begins(record)
             case r.ObjectsCommitted():
                 self._commits(record)
             case r.ObjectsRemoved():
@@ -194,6 +221,8 @@ class LogChecks:
             process, core = client.process, client.core
             if process is None or process.dead or core is None:
                 continue
+            if core.welcome is None or core.welcome.log_id != self.state.log_id:
+                continue  # Handles and ids of another history name other memory.
             now = process.now_ns() / 1e9
             for key in core.leases.by_key:
                 if (lease := core.leases.live(key, now)) is not None:
@@ -205,6 +234,8 @@ class LogChecks:
 
     def same_as(self, state: State, who: str) -> None:
         """At the same index two catalogues are the same."""
+        if state.log_id != self.state.log_id:
+            return  # It has not noticed yet that the store was emptied.
         expected = self.digests.get(state.index)
         if expected is not None and digest(state.catalogue) != expected:
             self.report("I5", f"{who} holds another catalogue than the log at index {state.index}", who)

@@ -34,6 +34,11 @@ class PinChecks:
     _aside: dict[str, int] = field(default_factory=dict)
     """Nodes that are set aside as of the record in question; the state is already behind the whole batch."""
 
+    def wiped(self) -> None:
+        """Ids of the next history may be those of the last."""
+        self._pinned.clear()
+        self._aside.clear()
+
     def appended(self, record: Record, state: State) -> None:
         match record:
             case ObjectsCommitted() if record.hard_pin:

@@ -252,6 +252,28 @@ def a_killed_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [Fault(at_ms, "kill_master", chance.choice((300, 2_000, 6_000)), PRIMARY)]
 
 
+def an_emptied_store(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """The store loses everything, under masters that run or that are all killed with it; after a while the operator has
+    a new history begin. The masters keep snapshots of the old one, with larger numbers than the new log has for long.
+    What is put then must outlive masters that die one after another."""
+    at_ms = chance.randint(5_000, FAULT_MS - 6_000)
+    begins_ms = chance.randint(2_500, 4_000)
+    with_masters = "masters" if chance.random() < 0.5 else ""
+    operations: list[Operation] = []
+    for i in range(chance.randint(2, 5)):
+        client = chance.randrange(shape.clients)
+        put_ms, key = at_ms + begins_ms + chance.randint(500, 2_500), (f"scene/new/{i}",)
+        operations.append(Operation(put_ms, client, "put", number, key, number + SMALL))
+        operations.append(Operation(put_ms + chance.randint(500, 4_000), client, "get", number + 1, key))
+        number += 2
+    faults = [Fault(at_ms - ago_ms, "take_snapshots", 0) for ago_ms in (1_800, 900)]
+    faults.append(Fault(at_ms, "wipe_store", begins_ms, with_masters))
+    for _ in range(2):
+        dies_ms = at_ms + begins_ms + chance.randint(2_500, 6_000)
+        faults.append(Fault(dies_ms, "kill_master", chance.randint(200, 1_500), PRIMARY))
+    return operations, faults
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -263,5 +285,6 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = 
     "stopped primary": (0.1, a_stopped_primary),
     "killed primary": (0.06, a_killed_primary),
     "false witness": (0.1, a_false_witness),
+    "emptied store": (0.06, an_emptied_store),
 }
 """The share of seeds with it, and how it is drawn."""

@@ -50,9 +50,13 @@ FaultKind: TypeAlias = Literal[
     "lose_files",
     "spoil_files",
     "slow_disk",
+    "take_snapshots",
+    "wipe_store",
 ]
 
-FAULTS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store")
+"""What is drawn in scenes alone: it means something only there, or ends all that was stored before."""
+FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind.__args__ if kind not in OF_SCENES)  # type: ignore[attr-defined]
 DISK_FAULTS: tuple[FaultKind, ...] = ("lose_files", "spoil_files", "slow_disk")
 """In worlds whose nodes have disks."""
 VERBS: dict[Verb, int] = {

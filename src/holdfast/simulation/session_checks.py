@@ -17,8 +17,8 @@ class SessionChecks:
     nodes: Mapping[str, NodeMachine]
     confirmed: list[tuple[str, bytes]]
     report: Report
-    _followed: dict[str, tuple[ServedNode | None, int]] = field(default_factory=dict)
-    """By node: (its life, the epoch that it followed last)."""
+    _followed: dict[str, tuple[ServedNode | None, int, int]] = field(default_factory=dict)
+    """By node: (its life, the history and the epoch that it followed last)."""
 
     def closed(self, record: SessionClosed) -> None:
         """I4: a session that a master calls expired is so by its follower's clock."""
@@ -42,11 +42,11 @@ class SessionChecks:
                 self.report("I3", f"{name} obeyed {mark.decode()}, of an epoch that was over", name)
             served = node.alive
             if served is not None:
-                epoch = served.life.follower.epoch
-                life, before = self._followed.get(name, (None, 0))
-                if life is served and epoch < before:
+                history, epoch = served.life.follower.history, served.life.follower.epoch
+                life, followed, before = self._followed.get(name, (None, 0, 0))
+                if life is served and followed == history and epoch < before:
                     self.report("I6", f"{name} went back from epoch {before} to {epoch}", name)
-                self._followed[name] = (served, epoch)
+                self._followed[name] = (served, history, epoch)
         for name, mark in self.confirmed:
             if not self.nodes[name].marks[mark]:
                 self.report("I6", f"command {mark.decode()} was confirmed, and {name} never took it", name)

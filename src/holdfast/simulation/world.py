@@ -22,7 +22,8 @@ from holdfast import entropy, instant, witness
 from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
-from holdfast.master.roles import Plan
+from holdfast.master.histories import Word
+from holdfast.master.roles import Master, Plan
 from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.clients import ClientMachine
 from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS
@@ -35,12 +36,13 @@ from holdfast.simulation.nodes import MARK, NodeMachine
 from holdfast.simulation.operators import Operators
 from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
-from holdfast.simulation.script import PRIMARY, Fault, Operation, Script
+from holdfast.simulation.script import HEAL_MS, PRIMARY, Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
 from holdfast.simulation.stories import Line
 
 FADE_STEP_MS = 150
 FADE_EVERY_MS = 500
+OPERATOR_LOOKS_MS = 500
 LEADER_TTL_MS = 1_000
 RULES = Rules(
     lease_ttl_ms=2_000,
@@ -83,6 +85,10 @@ class World:
         """Every process that ever lived."""
         self.broken = False
         """Set by a checker: nothing further needs to happen."""
+        self.wiped: Callable[[], None] = lambda: None
+        """Called when the store has lost everything."""
+        self.asked = False
+        """The store was emptied, and the operator has not spoken yet."""
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
         self._clocks = random.Random(f"clocks {seed}")
         self._lives = 0
@@ -105,12 +111,16 @@ class World:
         for node in self.nodes.values():
             node.peers = self.nodes
             node.disk = SimulatedDisk(shape.disk_bytes) if shape.disk_bytes else None
-        # A client each on the machines of the nodes, the others elsewhere: both ways of the bytes are used.
-        self.clients = {
+        self.clients = self._clients(",".join(addresses))
+
+    def _clients(self, masters: str) -> dict[str, ClientMachine]:
+        """One each on the machines of the nodes, the others elsewhere: both ways of the bytes are used."""
+        shape = self.script.shape
+        return {
             f"client-{i}": ClientMachine(
                 f"client-{i}",
                 f"node-{i}" if i < shape.nodes else "elsewhere",
-                ",".join(addresses),
+                masters,
                 self.nodes,
                 self.history,
                 self._longest_lease_ms(),
@@ -361,6 +371,42 @@ class World:
         disk.late_seconds = 4 * fault.share
         return lambda: setattr(disk, "late_seconds", 0.0)
 
+    def _take_snapshots(self, fault: Fault) -> None:
+        """The operator has every master write one."""
+        for machine in self.masters.values():
+            if machine.alive is not None and machine.process is not None:
+                machine.process.spawn(partial(_asked_for_a_snapshot, machine.alive))
+
+    def _wipe(self, fault: Fault) -> Callable[[], None]:
+        """The store loses everything; when the fault ends, the operator has a new history begin."""
+        if fault.one:
+            for name in self.masters:
+                self.kill(name)
+                self.scheduler.after(HEAL_MS * MS, partial(self._restart, name))
+        self.asked = True
+        self.wiped()
+        self.store.wipe("holdfast")
+        return self._begin_anew
+
+    def history_may_begin(self) -> bool:
+        """By the operator's word, or because whoever leads knows of no other."""
+        record = self.store.only.record
+        leads = [one for one in self.masters.values() if record is not None and one.plan.address == record.address]
+        return not self.asked or not any(one.disk.files for one in leads)
+
+    def _begin_anew(self) -> None:
+        """The operator tells the first master that waits; again, until a history has begun."""
+        if self.store.only.last:
+            return
+        self.asked = False
+        for machine in self.masters.values():
+            histories = machine.alive.histories if machine.alive is not None else None
+            if histories is not None and histories.waits:
+                self.tell(f"the operator has {machine.name} begin a new history")
+                self.scheduler.after(0, partial(histories.tell, Word()), machine.process)
+                break
+        self.scheduler.after(OPERATOR_LOOKS_MS * MS, self._begin_anew)
+
     _STRIKES: dict[str, Callable[[World, Fault], Callable[[], None] | None]] = {
         "kill_master": _kill, "kill_node": _kill, "kill_client": _kill,
         "pause_master": _pause, "pause_node": _pause, "pause_client": _pause,
@@ -373,6 +419,7 @@ class World:
         "settings": lambda world, fault: world.operators.change(fault),
         "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
         "lose_files": _harm_files, "spoil_files": _harm_files, "slow_disk": _slow_disk,
+        "take_snapshots": _take_snapshots, "wipe_store": _wipe,
     }  # fmt: skip
 
     def end(self) -> None:
@@ -381,6 +428,11 @@ class World:
                 machine.process.dead = True
         for node in self.nodes.values():
             node.end()
+
+
+async def _asked_for_a_snapshot(master: Master) -> None:
+    with contextlib.suppress(HoldfastError):  # Its term may end meanwhile; whoever asked is told.
+        await master.snapshot()
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ class WriteChecks:
         segment = state.segments.get(place.segment)
         if segment is None:
             return
-        for client, grant, start, end in self._may_write(segment.handle, segment.name):
+        for client, grant, start, end in self._may_write(segment.handle, segment.name, state.log_id):
             if grant != record.grant and start < place.offset + record.length and place.offset < end:
                 self._report(
                     "I11",
@@ -53,11 +53,13 @@ class WriteChecks:
                     f"grant {grant.serial}",
                 )
 
-    def _may_write(self, handle: int, name: SegmentName) -> Iterator[tuple[str, GrantId, int, int]]:
+    def _may_write(self, handle: int, name: SegmentName, log_id: int) -> Iterator[tuple[str, GrantId, int, int]]:
         """(client, grant, start, end): what live clients may still write on this segment."""
         for client, machine in self._clients.items():
             if machine.core is None or not machine.alive:
                 continue
+            if machine.core.welcome is None or machine.core.welcome.log_id != log_id:
+                continue  # Its grants are of another history, whose memory is void.
             for grant in machine.core.grants.held.values():
                 for place in grant.ranges:
                     if place.segment == handle and self._can(machine, name, grant.id, place.writer):
