@@ -60,9 +60,14 @@ def test_drain_is_refused_with_figures_where_it_would_evict_and_says_what_it_did
         assert done["evicted_bytes"] == done["evicted_objects"] * 401_408
         assert done["moved_objects"] > 0
         http = rig.masters["master-0"][1]["http"]
-        with urllib.request.urlopen(f"http://{http}/api/v1/events", timeout=20) as answer:
-            events = json.loads(answer.read())
-        [said] = [one["text"] for one in events["events"] if one["kind"] == "node_drained"]
+
+        def told() -> list[str]:
+            with urllib.request.urlopen(f"http://{http}/api/v1/events", timeout=20) as answer:
+                events = json.loads(answer.read())["events"]
+            return [one["text"] for one in events if one["kind"] == "node_drained"]
+
+        # The command sees at once that nothing is left; the primary looks once a second.
+        [said] = wait_until(told, what="the event is there")
         assert f"{done['moved_objects']:,} objects" in said
         assert f"{done['evicted_objects']:,} (" in said
 
