@@ -449,9 +449,10 @@ def undisturbed() -> Iterator[None]:
         instant.read_from(instant.SYSTEM_CLOCK)
         entropy.draw_from(entropy.SYSTEM_CHANCE)
         witness.see_through(witness.KERNEL)
+        # The world is one heap of cycles; whoever enabled the collector first would have it looked at twice. What its
+        # processes log as they are thrown away is part of the run still.
+        gc.collect()
         logging.disable(logging.NOTSET)
         structlog.reset_defaults()
-        # The world is one heap of cycles; whoever enabled the collector first would have it looked at twice.
-        gc.collect()
         if collecting:
             gc.enable()
