@@ -38,7 +38,7 @@ def begin_empty_without_being_told() -> Patch:
 
 
 PLANTED_IN_HISTORIES = [
-    Planted("trim by another history", trim_by_the_numbers_of_another_history, ("I13",), 30),
+    Planted("trim by another history", trim_by_the_numbers_of_another_history, ("I13",), 60),
     Planted(
         "start from another history", start_by_the_numbers_of_another_history, ("I5", "I13", "I19", "liveness"), 60
     ),
