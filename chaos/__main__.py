@@ -13,6 +13,7 @@ import random
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> int:
         if options.seed is None:
             sys.orig_argv += ["--seed", str(secrets.randbelow(1_000_000))]
         return run_inside()
+    # A shell ignores interrupts for what it starts in the background, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     prepare()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
