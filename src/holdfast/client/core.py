@@ -26,6 +26,8 @@ from holdfast.errors import (
     Busy,
     ClientClosed,
     DeadlineExceeded,
+    LogFull,
+    LogFullInDoubt,
     NodeAway,
     NotLeader,
     ReplyLost,
@@ -307,6 +309,8 @@ def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> Try
 
 def _final(message: Message, last: TryAgain | ReplyLost, unsure: bool) -> Exception:
     if unsure and isinstance(message, _CHANGES):
+        if isinstance(last, LogFull | LogFullInDoubt):
+            return LogFullInDoubt(f"no answer before the deadline, and the change may have happened: {last}")
         return DeadlineExceeded(f"no answer before the deadline, and the change may have happened ({last})")
     if isinstance(last, TryAgain):
         return last

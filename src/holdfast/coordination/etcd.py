@@ -43,6 +43,8 @@ from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
 
 log = logging.getLogger("holdfast.coordination")
+LEASE_GONE = "requested lease not found"
+"""In etcd's words."""
 
 TRIM_KEYS = 512
 
@@ -223,6 +225,15 @@ class EtcdCoordination:
         if ttl_ms is None:
             await self._write(txn([], [put(key, value)]))
             return
+        try:
+            await self._publish_for(key, value, ttl_ms)
+        except HoldfastError as error:
+            if LEASE_GONE not in str(error):
+                raise
+            # An etcd that was emptied knows no lease of before; the next one is of now.
+            await self._publish_for(key, value, ttl_ms)
+
+    async def _publish_for(self, key: bytes, value: bytes, ttl_ms: int) -> None:
         lease = await self._leases.lease_for(ttl_ms)
         try:
             await self._write(txn([], [put(key, value, lease)]))
