@@ -262,9 +262,10 @@ def an_emptied_store(chance: random.Random, shape: Shape, number: int) -> Scene:
     operations: list[Operation] = []
     for i in range(chance.randint(2, 5)):
         client = chance.randrange(shape.clients)
-        put_ms, key = at_ms + begins_ms + chance.randint(500, 2_500), (f"scene/new/{i}",)
+        put_ms, key = min(FAULT_MS, at_ms + begins_ms + chance.randint(500, 2_500)), (f"scene/new/{i}",)
         operations.append(Operation(put_ms, client, "put", number, key, number + SMALL))
-        operations.append(Operation(put_ms + chance.randint(500, 4_000), client, "get", number + 1, key))
+        read_ms = min(FAULT_MS, put_ms + chance.randint(500, 4_000))
+        operations.append(Operation(read_ms, client, "get", number + 1, key))
         number += 2
     faults = [Fault(at_ms - ago_ms, "take_snapshots", 0) for ago_ms in (1_800, 900)]
     faults.append(Fault(at_ms, "wipe_store", begins_ms, with_masters))
