@@ -69,8 +69,9 @@ class RoomChecks:
         """Eviction by watermark. Where nodes come, go or are emptied, objects leave for other reasons."""
         primary, state = engine.primary, engine.state
         soft, topology = soft_pinned(primary, now), state.topology
+        waited = engine.parked  # For these a window is emptied, which may hold soft-pinned objects.
         more = tick(now)
-        if soft and state.topology == topology and not (state.modes or state.disks() or engine.parked):
+        if soft and state.topology == topology and not (state.modes or state.disks() or waited or engine.parked):
             lost = soft - memory_of(primary).keys()
             others = [slot for slot in state.catalogue.live().tolist() if _may_go(primary, slot, now, soft_too=False)]
             if lost and others:
