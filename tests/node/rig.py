@@ -173,6 +173,7 @@ class FakeMaster:
 
     def stop(self) -> None:
         self._stopping = True
+        self._threads[0].join(20)  # Nobody is let in any more: a node that came back in this moment is cut off too.
         self.cut_connections()
         for thread in self._threads:
             thread.join(20)
