@@ -11,6 +11,7 @@ import struct
 import pytest
 
 from holdfast.core import room
+from holdfast.core.placement import Wanted
 from holdfast.ids import GrantId, extent_of
 from holdfast.messages import requests as q
 from tests.core.world import CLIENT, World
@@ -265,3 +266,14 @@ def test_a_choice_among_objects_of_all_sizes_never_overlaps_what_stays() -> None
     assert world.primary.evicted > 100
     assert all(world.has(*pinned))
     world.check()
+
+
+@pytest.mark.parametrize("least", [64, 4_160, 6_528, 131_072])
+def test_the_shortest_length_that_will_do_is_tried_too(least: int) -> None:
+    """I10: halving alone may pass it over, and a put waited beside a window of its length (seeds 7010, 500311)."""
+    world = World()
+    world.node("a", size=1 << 20)
+    wanted = Wanted(131_072, least, 1, [], will_fill=False)
+    lengths = room.lengths_to_try(world.primary, wanted)
+    assert lengths[-1] == wanted.floor
+    assert lengths == sorted(lengths, reverse=True)

@@ -69,7 +69,7 @@ def make_room(
 
 
 def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
-    """For windows, longest first."""
+    """For windows, longest first; the last is the shortest that will do, or a put would wait beside a window for it."""
     longest = wanted.length
     if not wanted.will_fill and wanted.least < longest:
         part = int(primary.rules.eviction_margin * primary.capacity_bytes) // EVICTED_SHARE
@@ -77,6 +77,8 @@ def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
     lengths = [longest]
     while (shorter := rounded(lengths[-1] // 2)) >= wanted.floor:
         lengths.append(shorter)
+    if lengths[-1] > wanted.floor:
+        lengths.append(wanted.floor)
     return lengths
 
 
