@@ -168,7 +168,7 @@ class Checkers:
         connection: int,
         now: Instant,
     ) -> tuple[Message | Parked, int]:
-        gone, before = self.puts.gone(engine.primary, request), engine.state.index
+        gone, before = self.puts.gone(engine.primary, request), engine.state.next_counter
         try:
             reply, wait_for = handle(request, client, connection, now)
         except Exception as error:

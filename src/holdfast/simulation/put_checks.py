@@ -60,6 +60,7 @@ class PutChecks:
         return ""
 
     def decided(self, gone: str, primary: Primary, before: int, reply: Message) -> None:
-        """It was decided. `before`: the index before it; a commit that was made earlier is only confirmed."""
-        if gone and isinstance(reply, Committed) and primary.state.index > before and 1 in reply.stored:
+        """It was decided. `before`: the number of the next object until then. A commit that was made earlier is only
+        confirmed, whatever else the request carries."""
+        if gone and isinstance(reply, Committed) and primary.state.next_counter > before and 1 in reply.stored:
             self._report(PROMISE, f"a put is accepted on {gone}, whose connection has ended", gone)
