@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+
+import pytest
 
 from holdfast.client import keeping, reading
 from holdfast.client.leases import KEPT_SHARE
@@ -33,6 +35,8 @@ from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import Run, run
 
 Patch = contextlib.AbstractContextManager[Any]
+QUICK = 60
+"""A bug that is found within this many seeds is hunted by `make check`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,15 @@ def hunt(bug: Planted, seeds: int | None = None) -> Run | None:
             # The code that it is planted in has changed: it breaks everything, which proves nothing.
             assert not re.search("TypeError|AttributeError|NameError", found.violation.what), found.violation.what
     return None
+
+
+def assert_found(bug: Planted) -> None:
+    assert hunt(bug) is not None, f"{bug.name} was not found in {bug.seeds} seeds: a hole in faults or checkers"
+
+
+def as_parameters(bugs: Sequence[Planted]) -> list[object]:
+    """For a test that hunts one of them. Those that take long are left to `make sim`."""
+    return [pytest.param(bug, id=bug.name, marks=[] if bug.seeds <= QUICK else [pytest.mark.thorough]) for bug in bugs]
 
 
 def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
