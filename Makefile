@@ -31,7 +31,7 @@ PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis p
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 .DEFAULT_GOAL := help
-.PHONY: help up check sim chaos stress fmt bench bench-peers soak clean apt
+.PHONY: help up check sim chaos stress fmt bench bench-peers soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -105,9 +105,14 @@ bench-peers: ## measure holdfast beside Mooncake Store, Redis and memcached, in 
 	@$(MAKE) --no-print-directory $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers
 
+# Virtual environments of the engines take gigabytes and minutes; they are kept in .ecosystem.
+ecosystem: apt $(STAMP) ## the real vLLM, SGLang, LMCache and Mooncake packages on holdfast (ONLY=text)
+	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'
+	$(BIN)/python -m ecosystem $(if $(ONLY),--only '$(ONLY)')
+
 soak: $(STAMP) ## minutes of a cluster's life: the log is trimmed, nothing grows
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS) .ecosystem build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

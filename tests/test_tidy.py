@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-BENCHMARKS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "chaos").rglob("*.py")])
+BENCHMARKS = sorted(path for folder in ("benchmarks", "chaos", "ecosystem") for path in (ROOT / folder).rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MOST_LINES = 600
 MOST_FUNCTION_LINES = 50

@@ -1,0 +1,1 @@
+"""holdfast under the real engines: upstream packages, unmodified, against real clusters."""
