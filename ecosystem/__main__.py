@@ -57,7 +57,7 @@ def _run(one: Suite, folder: Path) -> Outcome:
         return one.check(python_of(one.engine), folder)
     except CannotBeBuilt as error:
         return Outcome(failed=[str(error)])
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - It is told in the table.
         # A suite that breaks costs itself; the others are still worth running.
         (folder / "traceback").write_text(traceback.format_exc())
         return Outcome(failed=[f"{type(error).__name__}: {error}"])

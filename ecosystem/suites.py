@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from ecosystem.environments import variables
 
@@ -75,7 +75,7 @@ def pytest_outcome(
     if not report.exists():
         return Outcome(failed=[f"pytest made no report: {tail(done)}"])
     outcome = Outcome()
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         bad = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
         skipped = case.find("skipped")
