@@ -11,6 +11,7 @@ from chaos.cluster import ChaosCluster, Plan
 from chaos.faults import FAULTS
 from chaos.history import Told, read_history, seen
 from chaos.log_follower import LogFollower
+from chaos.tracebacks import tracebacks
 from chaos.verdict import PUTS, Run, Struck
 from holdfast.client.blocking import Cache
 from holdfast.errors import HoldfastError
@@ -68,7 +69,7 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
         judged=judged,
         log_is_whole=not log.failure,
         unreadable=unreadable,
-        defects=[*defects, *log.violations],
+        defects=[*defects, *log.violations, *tracebacks(folder)],
     )
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
+import numpy as np
 import pytest
 
+from holdfast.core.copies import begin
+from holdfast.core.disks import evict_from_disks
+from holdfast.core.narrow import pack_ids
+from holdfast.core.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_sessions import CloseSession
+from holdfast.messages.records import ObjectsEvicted
 from tests.core.copying import Nodes, files, kinds
 from tests.core.world import World
 
@@ -264,4 +271,68 @@ def test_draining_a_node_with_a_disk_moves_its_files_to_other_disks_or_memory() 
         nodes.obey()
     assert all(world.has(*keys))
     assert {node for key in keys for _, node in kinds(world, key)} == {"b"}
+    world.check()
+
+
+def saved_twice(world: World, nodes: Nodes) -> list[str]:
+    """Objects on the disks of two nodes and nowhere else, as those are that were saved again while a disk was away."""
+    on_disk = [key for key in fill(world, nodes, 120) if kinds(world, key) == [("DISK", "a")]]
+    world.node("b", boot=6, connection=101)
+    nodes.mount_disk("b", 6, 88, 1 << 22)
+    second = next(disk for disk in world.state.disks() if disk.name.node == "b")
+    catalogue = world.state.catalogue
+    for slot in catalogue.by_key.slots_of(on_disk):
+        records, _ = begin(world.primary, c.MIGRATE, [(slot, catalogue.replicas(slot)[0])], second, world.now)
+        world.engine._log(records, world.now)
+    world.pass_time(60)
+    assert nodes.obey(c.MIGRATE) == len(on_disk) > 40
+    return on_disk
+
+
+def evict_down_to(world: World, share: float) -> None:
+    """One step on all disks, with the memory left alone."""
+    world.pass_time(2_000)
+    world.primary.rules = dataclasses.replace(world.primary.rules, high_watermark=share, eviction_margin=0.0)
+    world.engine._log(evict_from_disks(world.primary, world.now), world.now)
+
+
+def test_an_object_on_two_full_disks_loses_one_of_its_places_in_a_step() -> None:
+    """I1: two records named it, the second of which took away an object that nobody had named."""
+    world, nodes = with_disk()
+    keys = saved_twice(world, nodes)
+    others = [key for key in world.state.catalogue.keys if key is not None and key not in keys]
+    evict_down_to(world, 0.01)
+    assert all(world.has(*keys, *others))
+    assert {len(kinds(world, key)) for key in keys} == {1}
+    world.engine._log(evict_from_disks(world.primary, world.now), world.now)
+    assert not any(world.has(*keys[:10]))
+    assert all(world.has(*others))
+    world.check()
+
+
+def test_an_object_whose_other_disk_is_away_leaves_a_full_disk_for_good() -> None:
+    """What nobody can read is no reason to keep its key."""
+    world, nodes = with_disk(disk_size=1 << 24)
+    keys = saved_twice(world, nodes)
+    goes_away(world)
+    evict_down_to(world, 0.1)
+    assert world.state.catalogue.by_key.slots_of(keys[:10]) == [-1] * 10
+    world.check()
+
+
+def test_a_record_that_cannot_be_applied_changes_nothing_and_costs_no_file() -> None:
+    """I1: it names an object that is gone, and others that are not."""
+    world, nodes = with_disk()
+    fill(world, nodes, 120)
+    world.pass_time(1_000)
+    nodes.take()
+    catalogue = world.state.catalogue
+    held = [oid for oid, _ in files(world, DISK)][:3]
+    keys = [str(catalogue.keys[catalogue.by_id.slot_of(oid)]) for oid in held]
+    for wrong in (held[0], max(held) + 10_000):
+        with pytest.raises(AssertionError):
+            Primary.absorb(world.primary, ObjectsEvicted(pack_ids(np.array(sorted([*held, wrong])))), world.now)
+    world.pass_time(1_000)
+    assert all(world.has(*keys))
+    assert not nodes.take("gc")
     world.check()

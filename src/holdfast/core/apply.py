@@ -140,7 +140,7 @@ def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Free
         for place in record.ranges:
             _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
     elif record.evicted:
-        _drop(state, state.catalogue.by_id.slots_of(narrow.unpack_ids(record.evicted).tolist()), "EVICTED", now)
+        _drop(state, _named(state, narrow.unpack_ids(record.evicted).tolist()), "EVICTED", now)
     state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
     return []
 
@@ -269,21 +269,28 @@ def _count_evicted(state: State, slots: list[int]) -> None:
             drain.evicted_bytes += size
 
 
+def _named(state: State, ids: list[int]) -> list[int]:
+    """The slots of these objects, each of which is there, once. Looked at before anything is changed: -1 would be the
+    slot of the last object, which nobody named."""
+    slots = state.catalogue.by_id.slots_of(ids)
+    assert min(slots, default=0) >= 0, "a record takes away objects that are there"
+    assert len(set(slots)) == len(slots), "a record takes an object away once"
+    return slots
+
+
 def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Freed:
-    by_id = state.catalogue.by_id
     freed: Freed = []
-    free_slots = by_id.slots_of(ids)
+    gone = _named(state, ids + held)
+    free_slots, held_slots = gone[: len(ids)], gone[len(ids) :]
     if free_slots:
         flags = state.catalogue.flags_at
         # The memory of a masked object is free already.
         occupied = [slot for slot in free_slots if not flags[slot] & MASKED] if state.mask else free_slots
         freed = ranges_of(state, occupied) if occupied else []
-    held_slots = by_id.slots_of(held)
     if held_slots:
         for handle, offsets, lengths in ranges_of(state, held_slots):
             pieces = tuple(zip(offsets.tolist(), lengths.tolist(), strict=True))
             _quarantine(state, Quarantined(handle, pieces))
-    gone = free_slots + held_slots
     if gone:
         _drop(state, gone, cause, now)
     return freed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from holdfast.core.apply_replicas import unpack_places
+from holdfast.core.apply_replicas import Place, unpack_places
 from holdfast.core.catalogue import COPYING, DISK, ON_DISK, SEVERAL
 from holdfast.core.narrow import unpack_ids
 from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
@@ -155,23 +155,15 @@ class CopyBook:
         while len(self._hits) > REMEMBERED_HITS:
             del self._hits[next(iter(self._hits))]
 
-    def note_files(self, state: State, record: Record) -> None:
-        """Before the record is applied: which files on disks it makes obsolete."""
+    def obsolete_files(self, state: State, record: Record) -> list[Place]:
+        """Before the record is applied: which files on disks it makes obsolete. To be given to `forget_files` once it
+        is: a record that cannot be applied costs no file (I1)."""
         if not any(segment.kind == DISK for segment in state.segments.values()):
-            return
+            return []
         catalogue = state.catalogue
-        if isinstance(record, RangesFreed):
-            for entry in record.entries:
-                handle = state.quarantine[entry].segment
-                if state.segments[handle].kind == DISK:
-                    self.audits[handle] = None
-            return
         if isinstance(record, ReplicaDropped):
             # Those that are held may still be read; their files go when their quarantine ends.
-            for oid, handle, offset in unpack_places(record.rows):
-                if state.segments[handle].kind == DISK:
-                    self._forget_file(handle, oid, offset)
-            return
+            return [place for place in unpack_places(record.rows) if state.segments[place[1]].kind == DISK]
         packed = b""
         if isinstance(record, ObjectsRemoved):
             packed = record.ids
@@ -180,12 +172,27 @@ class CopyBook:
         ids = [oid for (oid,) in struct.iter_unpack("<Q", packed)]
         if isinstance(record, ObjectsEvicted) and not record.held:
             ids = unpack_ids(record.ids).tolist()
+        found: list[Place] = []
         for oid in ids:
             slot = catalogue.by_id.slot_of(oid)
             if slot >= 0 and catalogue.flags_at[slot] & (ON_DISK | SEVERAL):
-                for place in catalogue.replicas(slot):
-                    if place.kind == DISK:
-                        self._forget_file(place.segment, oid, place.offset)
+                found += [(oid, at.segment, at.offset) for at in catalogue.replicas(slot) if at.kind == DISK]
+        return found
+
+    def disks_released(self, state: State, record: Record) -> list[SegmentHandle]:
+        """Before the record is applied: the disks where it ends a quarantine, which then look for files themselves."""
+        if not isinstance(record, RangesFreed):
+            return []
+        handles = dict.fromkeys(state.quarantine[entry].segment for entry in record.entries)
+        return [handle for handle in handles if state.segments[handle].kind == DISK]
+
+    def forget_files(self, files: list[Place]) -> None:
+        for oid, handle, offset in files:
+            waiting = self.forgotten.setdefault(handle, [])
+            if len(waiting) < MAX_FORGOTTEN:
+                waiting.append((oid, offset))
+            else:
+                self.audits[handle] = None
 
     def hint_readers(self, state: State, record: Record) -> None:
         """Before the record is applied: nodes hear which of their objects go while somebody may be reading them."""
@@ -205,10 +212,3 @@ class CopyBook:
             named = ids[:MAX_HINTS]
             body = RevokeLeases(struct.pack(f"<{len(named)}Q", *named), more=len(ids) > MAX_HINTS)
             self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))
-
-    def _forget_file(self, handle: SegmentHandle, oid: ObjectId, offset: int) -> None:
-        files = self.forgotten.setdefault(handle, [])
-        if len(files) < MAX_FORGOTTEN:
-            files.append((oid, offset))
-        else:
-            self.audits[handle] = None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from holdfast.core.apply_replicas import Place, pack_places
-from holdfast.core.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ON_DISK, ReplicaAt, Slots
+from holdfast.core.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ReplicaAt, Slots
 from holdfast.core.checks import unpack_words
 from holdfast.core.copies import begin, takes_files
 from holdfast.core.copy_book import Command
@@ -223,16 +223,22 @@ def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:
     """One bounded step on each disk that is over the watermark, the longest unused first."""
     records: list[Record] = []
     rules = primary.rules
+    chosen: set[int] = set()
     for disk in primary.state.disks():
         used = primary.used_on(disk)
         if used > rules.high_watermark * disk.size_bytes:
             excess = used - int((rules.high_watermark - rules.eviction_margin) * disk.size_bytes)
-            records += _evict_from(primary, disk.handle, excess, now)
+            records += _evict_from(primary, disk.handle, excess, now, chosen)
     return records
 
 
-def _evict_from(primary: Primary, handle: SegmentHandle, need_bytes: int, now: Instant) -> list[Record]:
-    catalogue = primary.state.catalogue
+def _evict_from(
+    primary: Primary, handle: SegmentHandle, need_bytes: int, now: Instant, chosen: set[int]
+) -> list[Record]:
+    """`chosen`: slots that leave a disk in this step; those of this one are added. An object may be on two disks (one
+    was away when it was saved on the other), and what was decided about the first is not applied yet."""
+    state = primary.state
+    catalogue = state.catalogue
     slots = np.array(catalogue.on_segment(handle), np.intp)
     may_go = (catalogue.flags[slots] & (HARD_PIN | COPYING) == 0) & (catalogue.lease_until[slots] <= now)
     slots = slots[may_go]
@@ -242,12 +248,14 @@ def _evict_from(primary: Primary, handle: SegmentHandle, need_bytes: int, now: I
     for slot in slots.tolist():
         if need_bytes <= 0:
             break
+        if slot in chosen:
+            continue
+        chosen.add(slot)
         need_bytes -= extent_of(catalogue.size_at[slot])
-        if catalogue.flags_at[slot] & ON_DISK:
+        replicas = catalogue.replicas(slot)
+        if all(place.segment == handle or place.segment in state.away for place in replicas):
             gone.append(slot)
-        else:  # It is in memory, too.
-            places += [
-                (catalogue.id_at[slot], handle, p.offset) for p in catalogue.replicas(slot) if p.segment == handle
-            ]
+        else:  # It can be read elsewhere, too.
+            places += [(catalogue.id_at[slot], handle, place.offset) for place in replicas if place.segment == handle]
     records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
-    return [*records, evicted(primary.state, np.array(gone, np.intp))] if gone else records
+    return [*records, evicted(state, np.array(gone, np.intp))] if gone else records

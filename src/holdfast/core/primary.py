@@ -131,9 +131,12 @@ class Primary:
             return apply(state, record, now)  # It adds objects, and nothing else changes.
         first_entry = state.next_quarantine
         held_until = self._longest_lease(record)
-        self.copies.note_files(state, record)
+        obsolete = self.copies.obsolete_files(state, record)
+        audits = self.copies.disks_released(state, record)
         self.copies.hint_readers(state, record)
         freed = self.unclaimed(apply(state, record, now))
+        self.copies.forget_files(obsolete)
+        self.copies.audits.update(dict.fromkeys(audits))
         match record:
             case RangesGranted():
                 self.claims.pop(record.grant, None)
