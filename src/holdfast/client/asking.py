@@ -63,7 +63,7 @@ def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Op
 def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]:
     core.leases.drop(key)
     let_go_of_ended(core)
-    removal, forgotten = core.own_removals.announce(key)
+    removal, forgotten = core.own_removals.announce([key])
     try:
         removed = yield from ask(core, Remove([key], core.next_serial(), force, forgotten), Removed, deadline)
     finally:
@@ -77,6 +77,34 @@ def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]
     if removed.pinned:
         raise Refused(f"{key!r} is pinned and was not removed; use force=True")
     return removed.removed
+
+
+def remove_many(core: Core, keys: list[str], force: bool, deadline: float) -> Operation[list[bool]]:
+    """Per key: it was there, and is gone. Three round trips at most: what is there, its removal, what has stayed."""
+    there = yield from exists_many(core, keys, False, deadline)
+    wanted = [key for key, found in zip(keys, there, strict=True) if found]
+    refused = 0
+    for start in range(0, len(wanted), KEYS_A_REQUEST):
+        removed = yield from _remove_some(core, wanted[start : start + KEYS_A_REQUEST], force, deadline)
+        refused += removed.leased + removed.pinned
+    if refused:
+        stayed = yield from exists_many(core, wanted, False, deadline)
+        wanted = [key for key, found in zip(wanted, stayed, strict=True) if not found]
+    gone = set(wanted)
+    return [key in gone for key in keys]
+
+
+def _remove_some(core: Core, keys: list[str], force: bool, deadline: float) -> Operation[Removed]:
+    for key in keys:
+        core.leases.drop(key)
+    let_go_of_ended(core)
+    removal, forgotten = core.own_removals.announce(keys)
+    try:
+        return (yield from ask(core, Remove(keys, core.next_serial(), force, forgotten), Removed, deadline))
+    finally:
+        for key in keys:
+            core.leases.drop(key)
+        core.own_removals.end_removal(removal)
 
 
 def remove_matching(core: Core, pattern: str, force: bool, deadline: float) -> Operation[int]:
@@ -109,6 +137,17 @@ def stat(core: Core, key: str, deadline: float) -> Operation[ObjectStat]:
     found = stats.stats[0] if stats.stats else None
     if found is None:
         raise ObjectNotFound(f"no object is stored under {key!r}")
+    return found
+
+
+def stat_many(core: Core, keys: list[str], deadline: float) -> Operation[list[ObjectStat | None]]:
+    found: list[ObjectStat | None] = []
+    for start in range(0, len(keys), KEYS_A_REQUEST):
+        some = keys[start : start + KEYS_A_REQUEST]
+        stats = (yield from ask(core, Stat(some), Stats, deadline)).stats
+        if len(stats) != len(some):
+            raise BadRequest(f"the master answered for {len(stats)} keys, not for {len(some)}")
+        found += stats
     return found
 
 

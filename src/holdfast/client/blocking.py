@@ -230,6 +230,11 @@ class Cache:
         deadline = now_seconds() + self.timeout
         return self._run(asking.remove(self._core, checked_key(key), bool(force), deadline), deadline)
 
+    def remove_many(self, keys: Iterable[str], *, force: bool = False) -> list[bool]:
+        """Remove them; per key, whether it was there and is gone now. What is being read stays, unless `force`."""
+        deadline = now_seconds() + self.timeout
+        return self._run(asking.remove_many(self._core, checked_keys(keys), bool(force), deadline), deadline)
+
     def remove_matching(self, regex: str, *, force: bool = False) -> int:
         """Remove the keys in which this RE2 expression is found; how many. Leased and pinned ones are passed over."""
         if not checked_text(regex, "the expression"):
@@ -258,10 +263,21 @@ class Cache:
             if cursor == 0:
                 return
 
+    def some_keys(self, prefix: str = "", cursor: int = 0) -> tuple[list[str], int]:
+        """Some of the keys that begin with `prefix`, maybe none, and the cursor to go on with: 0 at the end."""
+        deadline = now_seconds() + self.timeout
+        found = self._run(asking.some_keys(self._core, checked_text(prefix, "the prefix"), cursor, deadline), deadline)
+        return found.keys, found.cursor
+
     def stat(self, key: str) -> ObjectStat:
         """What is known about an object."""
         deadline = now_seconds() + self.timeout
         return self._run(asking.stat(self._core, checked_key(key), deadline), deadline)
+
+    def stat_many(self, keys: Iterable[str]) -> list[ObjectStat | None]:
+        """What is known about each, None for a key that is not stored."""
+        deadline = now_seconds() + self.timeout
+        return self._run(asking.stat_many(self._core, checked_keys(keys), deadline), deadline)
 
     def explain(self, key: str) -> Explanation:
         """Why an object is kept, or what removed it."""

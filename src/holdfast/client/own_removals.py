@@ -32,8 +32,8 @@ class OwnRemovals:
 
     def __init__(self) -> None:
         self._reads: dict[Entry, Collection[str]] = {}
-        self._removals: dict[Entry, str | None] = {}
-        """The key, or None for a removal of whatever matches a pattern."""
+        self._removals: dict[Entry, frozenset[str] | None] = {}
+        """The keys, or None for a removal of whatever matches a pattern."""
 
     @property
     def under_way(self) -> bool:
@@ -49,17 +49,18 @@ class OwnRemovals:
 
     def announced_on(self, keys: Collection[str]) -> list[Entry]:
         """Removals under way that may take one of these keys."""
-        return [entry for entry, key in list(self._removals.items()) if key is None or key in keys]
+        return [entry for entry, gone in list(self._removals.items()) if gone is None or not gone.isdisjoint(keys)]
 
     def is_under_way(self, removal: Entry) -> bool:
         return removal in self._removals
 
-    def announce(self, key: str | None) -> tuple[Entry, bool]:
+    def announce(self, keys: Collection[str] | None) -> tuple[Entry, bool]:
         """Begin a removal; also whether no read of its keys is under way. None: of any key."""
         entry = object()
-        self._removals[entry] = key
+        removed = None if keys is None else frozenset(keys)
+        self._removals[entry] = removed
         reads = list(self._reads.values())
-        return entry, not (reads if key is None else any(key in keys for keys in reads))
+        return entry, not (reads if removed is None else any(not removed.isdisjoint(read) for read in reads))
 
     def end_removal(self, entry: Entry) -> None:
         self._removals.pop(entry, None)
