@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,8 @@ STOP_WITHIN_S = 15.0
 
 class Cluster:
     """Masters and their nodes. Without `coordination` there is one master, and its log is in memory."""
+
+    _popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
 
     def __init__(self, size: str, nodes: int = 1, masters: int = 1, coordination: str = "", **master: object) -> None:
         self._size = size
@@ -119,7 +121,7 @@ class Cluster:
         log = ready.with_suffix(".log")
         paths = [SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("wb") as output:
-            process = subprocess.Popen(
+            process = self._popen(
                 [sys.executable, "-m", "holdfast", kind, "--listen", listen, "--ready-file", str(ready), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import prefork
 
 # The same examples on every run and no limit on the time of one: a slow machine is not a failure.
 settings.register_profile(
@@ -20,3 +23,9 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable of the developer's shell must not change what a test sees."""
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _processes_start_at_once() -> Iterator[None]:
+    with prefork.allowed():
+        yield

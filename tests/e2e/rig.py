@@ -13,12 +13,15 @@ from pathlib import Path
 
 from benchmarks.processes import SOURCE, Cluster
 from holdfast.messages.requests import Status
+from tests import prefork
 from tests.waiting import wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 class Rig(Cluster):
+    _popen = prefork.Popen
+
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()

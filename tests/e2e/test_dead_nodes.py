@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.client.blocking import Cache
+from tests import prefork
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -172,13 +171,7 @@ def test_puts_of_two_replicas_while_a_node_is_away_wait_or_go_on_with_one() -> N
             hurried.put("alone", b"v" * KIB, replicas=2)
         with pytest.raises(errors.BadValue, match="never more than 2"):
             hurried.put("more", b"v" * KIB, replicas=3)
-        changed = subprocess.run(
-            [sys.executable, "-m", "holdfast", "settings", "degraded_puts=true", "--address", rig.address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        changed = prefork.holdfast("settings", "degraded_puts=true", "--address", rig.address)
         assert changed.returncode == 0, changed.stderr
         assert cache.put("alone", b"v" * KIB, replicas=2)
         assert len(cache.stat("alone").replicas) == 1

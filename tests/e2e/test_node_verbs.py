@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import urllib.request
 from typing import Any
 
-from benchmarks.processes import SOURCE
+from tests import prefork
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
 
 def holdfast(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments, "--address", rig.address],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        timeout=90,
-    )
+    return prefork.holdfast(*arguments, "--address", rig.address)
 
 
 def facts(ran: subprocess.CompletedProcess[str]) -> Any:

@@ -26,6 +26,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
+from tests import prefork
 from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -63,7 +64,7 @@ class Process:
         flags = ["--listen", self.address, "--ready-file", str(self.ready_file), *self.flags]
         flags += ["--http", self.http] if self.kind == "master" else []
         with self.log_file.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = prefork.Popen(
                 [*self._within, sys.executable, "-m", "holdfast", self.kind, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +16,9 @@ from holdfast.coordination.etcd_channel import stubs_on
 from holdfast.coordination.etcd_keys import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
+from tests import prefork
 from tests.contract.servers import Server, start_member
-from tests.failover.cluster import SOURCE, Cluster, Process, call
+from tests.failover.cluster import Cluster, Process, call
 from tests.failover.load import Load
 from tests.failover.relay import Relay
 from tests.ports import free_ports
@@ -111,8 +109,7 @@ def test_nobody_answers_once_etcd_was_silent_for_the_leader_ttl(etcd: Etcd, trou
 
 def shown(master: Process) -> dict[str, Any]:
     """What `holdfast status` says, asked of this master."""
-    asking = [sys.executable, "-m", "holdfast", "status", "--json", "--address", master.address]
-    said = subprocess.run(asking, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": SOURCE})
+    said = prefork.holdfast("status", "--json", "--address", master.address)
     found: dict[str, Any] = json.loads(said.stdout)
     return found
 

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,9 @@ import pytest
 from holdfast.client.blocking import Cache
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
+from tests import prefork
 from tests.contract.servers import Server, start_member
-from tests.failover.cluster import SOURCE, Cluster, Process
+from tests.failover.cluster import Cluster, Process
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -68,14 +67,7 @@ def etcd(tmp_path: Path) -> Iterator[WipedEtcd]:
 
 
 def holdfast_says(*arguments: str, within_s: float = 120.0) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        check=False,
-    )
+    done = prefork.holdfast(*arguments, "--json", timeout=within_s)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -311,14 +303,7 @@ def test_two_histories_are_named_and_none_is_chosen(etcd: WipedEtcd, tmp_path: P
         holdfast_says("snapshot", "--address", cluster.masters[0].address)
         etcd.wipe()
         wait_for_waiting(cluster)
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "restore", "--address", cluster.address, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "PYTHONPATH": SOURCE},
-            check=False,
-        )
+        done = prefork.holdfast("restore", "--address", cluster.address, "--json")
         assert json.loads(done.stdout)["error"]["code"] == "ambiguous"
         said = restore(cluster, "--history", first["history"])
         assert said["restored_objects"] == 1
