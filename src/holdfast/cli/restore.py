@@ -19,7 +19,7 @@ from holdfast.cli import connection
 from holdfast.cli.masters import ask_one, given_addresses
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, plain
-from holdfast.errors import BadValue, HoldfastError, Refused, TryAgain
+from holdfast.errors import BadValue, DeadlineExceeded, HoldfastError, Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import (
     DescribeHistories,
@@ -207,7 +207,8 @@ def await_restored(out: Output, chosen: Source, before: int, token: str, deadlin
     while now_seconds() < deadline:
         try:
             described = ask_one(chosen.address, token, DescribeHistories(), HistoriesDescribed, deadline)
-        except TryAgain:
+        except (TryAgain, DeadlineExceeded):
+            # A busy master may not answer before the time is up; what it said last is reported then.
             time.sleep(LOOK_EVERY_SECONDS)
             continue
         if described.failure:
