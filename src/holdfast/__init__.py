@@ -8,6 +8,7 @@ with holdfast.connect("127.0.0.1:7070") as cache:
 
 from __future__ import annotations
 
+import importlib
 import ssl
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from holdfast import errors
 if TYPE_CHECKING:
     from holdfast.client.asynchronous import AsyncCache, Connecting
     from holdfast.client.blocking import Cache
+    from holdfast.client.buffers import memory_at
+    from holdfast.client.targets import Part
 
 __version__ = "0.1.0"
 
@@ -53,16 +56,18 @@ def connect_async(
     return Connecting(address, timeout, token, tls, verify, shared_memory)
 
 
-__all__ = ["AsyncCache", "Cache", "__version__", "connect", "connect_async", "errors"]
+__all__ = ["AsyncCache", "Cache", "Part", "__version__", "connect", "connect_async", "errors", "memory_at"]
+_MODULES = {
+    "AsyncCache": "holdfast.client.asynchronous",
+    "Cache": "holdfast.client.blocking",
+    "Part": "holdfast.client.targets",
+    "memory_at": "holdfast.client.buffers",
+}
+"""Names that are imported when they are first asked for."""
 
 
 def __getattr__(name: str) -> object:
-    if name == "Cache":
-        from holdfast.client.blocking import Cache
-
-        return Cache
-    if name == "AsyncCache":
-        from holdfast.client.asynchronous import AsyncCache
-
-        return AsyncCache
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from client.fake_master import Act, FakeMaster
-from holdfast.client.batch_reading import LEAST_PART, MOST_PART
+from holdfast.client.batch_reading import LEAST_PORTION, MOST_PORTION
 from holdfast.errors import ChecksumMismatch, DeadlineExceeded, NotLeader
 from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
 
 Connect = Callable[..., Any]
-COUNT = 3 * MOST_PART + 7
+COUNT = 3 * MOST_PORTION + 7
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def test_parts_come_together_in_the_order_that_was_asked_for(
     found = reader.get_many(asked)
     assert found == values
     assert list(found) == list(dict.fromkeys(reversed(values)))
-    assert max(len(request.keys) for request in master.asked(Locate)) <= MOST_PART
+    assert max(len(request.keys) for request in master.asked(Locate)) <= MOST_PORTION
 
 
-@pytest.mark.parametrize("count", [2 * LEAST_PART - 1, 2 * LEAST_PART, MOST_PART, 2 * MOST_PART + 1])
+@pytest.mark.parametrize("count", [2 * LEAST_PORTION - 1, 2 * LEAST_PORTION, MOST_PORTION, 2 * MOST_PORTION + 1])
 def test_batches_of_any_length_are_whole(
     master: FakeMaster, connect: Connect, values: dict[str, bytes], count: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_batches_of_any_length_are_whole(
     assert connect(master.address).get_many(keys) == {key: values[key] for key in keys}
     parts = [len(request.keys) for request in master.asked(Locate)]
     assert sum(parts) == count
-    assert (len(parts) == 1) == (count < 2 * LEAST_PART)
+    assert (len(parts) == 1) == (count < 2 * LEAST_PORTION)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

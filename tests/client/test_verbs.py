@@ -194,8 +194,9 @@ def test_wrong_types_are_named(master: FakeMaster, connect: Connect) -> None:
     for value in ("text", 5, None):
         with pytest.raises(TypeError, match=type(value).__name__):
             cache.put("key", value)
-    with pytest.raises(TypeError, match="list"):
-        cache.put_many([("key", b"x")])
+    for items in (["key"], [("key", b"x", 1)], "text", 5, [5]):
+        with pytest.raises(TypeError, match="pair"):
+            cache.put_many(items)
     with pytest.raises(TypeError, match="replicas"):
         cache.put("key", b"x", replicas="2")
     assert not master.objects

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias, final
 
+from holdfast.client.buffers import BytesLike, flat
+from holdfast.client.targets import CallersTarget, Part, Scattered
 from holdfast.errors import BadKey, BadValue
 from holdfast.ids import MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_REPLICAS
 
-BytesLike: TypeAlias = Any
-"""Anything with a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
-
-
-Value: TypeAlias = memoryview | bytes
 SHORT_BYTES = 64 << 10
 
 
@@ -52,57 +49,128 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
     return [checked_key(key) for key in listed]
 
 
-def checked_value(value: BytesLike) -> memoryview:
+@final
+class Gathered:
+    """A value whose bytes lie in several buffers, to be stored one after the other."""
+
+    __slots__ = ("parts", "size_bytes")
+
+    def __init__(self, parts: list[memoryview]) -> None:
+        self.parts = parts
+        self.size_bytes = sum(part.nbytes for part in parts)
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+
+Value: TypeAlias = memoryview | bytes | Gathered
+
+
+def checked_value(value: BytesLike | Sequence[BytesLike]) -> Value:
     """The bytes of a value, as they lie in memory."""
-    view = _flat(value, "a value")
-    if not view.nbytes:
+    held: Value
+    if isinstance(value, (list, tuple)) and not isinstance(value, Part):
+        held = Gathered([flat(part, "a part of a value") for part in value])
+    else:
+        held = flat(value, "a value")
+    size = len(held)
+    if not size:
         raise BadValue("a value cannot be empty; nothing was stored")
-    if view.nbytes > MAX_OBJECT_BYTES:
-        raise BadValue(f"a value of {view.nbytes:,} bytes is over the limit of {MAX_OBJECT_BYTES:,}")
-    return view
+    if size > MAX_OBJECT_BYTES:
+        raise BadValue(f"a value of {size:,} bytes is over the limit of {MAX_OBJECT_BYTES:,}")
+    # Small ones are joined here, so that nothing later has to tell them from other small values.
+    return b"".join(held.parts) if type(held) is Gathered and size < SHORT_BYTES else held
 
 
-def checked_values(items: Mapping[str, BytesLike]) -> tuple[list[str], list[Value]]:
-    if not isinstance(items, Mapping):
-        raise TypeError(f"put_many takes a dict of keys to values, not {type(items).__name__}; nothing was stored")
-    values: list[Value] = list(items.values())
-    # Short bytes, the common case, serve as they are: they need no view to be cut from.
-    if {*map(type, values)} != {bytes} or not all(values) or max(map(len, values)) >= SHORT_BYTES:
-        values = [
-            value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value) for value in values
-        ]
-    return checked_keys(items), values
+@dataclass(frozen=True, slots=True)
+class PutItems:
+    """The objects of one put_many, without the doubles of keys."""
+
+    keys: list[str]
+    values: list[Value]
+    places: Sequence[int]
+    """Of each one in what the caller gave."""
+    count: int
+    """How many the caller gave."""
 
 
-def checked_target(buffer: BytesLike) -> memoryview:
-    """The caller's buffer, to be written to."""
-    view = _flat(buffer, "the buffer")
-    if view.readonly:
+def checked_items(
+    items: Mapping[str, BytesLike] | Iterable[tuple[str, BytesLike]],
+) -> PutItems:
+    if isinstance(items, Mapping):
+        keys, values = checked_keys(items), list(items.values())
+    else:
+        keys, values = _from_pairs(items)
+    count = len(keys)
+    places: Sequence[int] = range(count)
+    if not isinstance(items, Mapping) and len(set(keys)) < count:
+        # The first of each key.
+        first = {key: place for place, key in zip(reversed(places), reversed(keys), strict=True)}
+        places = sorted(first.values())
+        keys, values = [keys[place] for place in places], [values[place] for place in places]
+    return PutItems(keys, _checked_values(values), places, count)
+
+
+def _from_pairs(items: object) -> tuple[list[str], list[BytesLike]]:
+    wanted = "put_many takes a dict of keys to values, or pairs of them"
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise TypeError(f"{wanted}, not {type(items).__name__}; nothing was stored")
+    try:
+        pairs = [(key, value) for key, value in items]
+    except (TypeError, ValueError):
+        raise TypeError(f"{wanted}; one of these is no pair. Nothing was stored") from None
+    return checked_keys([key for key, _ in pairs]), [value for _, value in pairs]
+
+
+def _checked_values(values: list[BytesLike]) -> list[Value]:
+    # Short bytes, the usual case, serve as they are: they need no view to be cut from.
+    if {*map(type, values)} == {bytes} and all(values) and max(map(len, values)) < SHORT_BYTES:
+        return values
+    return [
+        value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value) for value in values
+    ]
+
+
+def checked_target(target: BytesLike | Sequence[BytesLike | Part]) -> CallersTarget:
+    """The caller's memory, to be written to: one buffer, several that are filled one after the other, or parts."""
+    if isinstance(target, Part):
+        target = [target]
+    if not isinstance(target, (list, tuple)):
+        return _writable(target)
+    parts = [part for part in target if isinstance(part, Part)]
+    if not parts:
+        room = Scattered([_writable(buffer) for buffer in target])
+    elif len(parts) == len(target):
+        room = Scattered([_writable(part.buffer) for part in parts], [_checked_start(part.start) for part in parts])
+    else:
+        raise TypeError("a list of buffers has either only Parts or none; nothing was copied")
+    if not room.size_bytes:
+        raise BadValue("there is no room in an empty list of buffers; nothing was copied")
+    return room
+
+
+def checked_targets(
+    keys: Iterable[str], targets: Iterable[BytesLike | Sequence[BytesLike | Part]]
+) -> tuple[list[str], list[CallersTarget]]:
+    listed, rooms = checked_keys(keys), [checked_target(target) for target in targets]
+    if len(listed) != len(rooms):
+        raise BadValue(f"{len(listed):,} keys and {len(rooms):,} targets do not match; nothing was copied")
+    return listed, rooms
+
+
+def _checked_start(start: object) -> int:
+    if type(start) is not int:
+        raise TypeError(f"the start of a Part is an int, not {type(start).__name__}; nothing was copied")
+    if start < 0:
+        raise BadValue(f"the start of a Part cannot be negative ({start}); nothing was copied")
+    return start
+
+
+def _writable(buffer: BytesLike) -> memoryview:
+    view = flat(buffer, "the buffer")
+    if view.readonly and view.nbytes:
         raise TypeError(f"the buffer ({type(buffer).__name__}) is read-only; give a writable one. Nothing was copied")
     return view
-
-
-def _flat(value: BytesLike, what: str) -> memoryview:
-    if isinstance(value, str):
-        raise TypeError(f"{what} is bytes-like, not str; encode it first")
-    try:
-        view = memoryview(value)
-    except TypeError:
-        raise TypeError(
-            f"{what} is anything with a buffer (bytes, bytearray, memoryview, a NumPy array), "
-            f"not {type(value).__name__}; a tensor on the CPU gives one by .numpy()"
-        ) from None
-    if view.format == "B" and view.ndim == 1 and view.contiguous:
-        return view
-    if not view.c_contiguous:
-        raise BadValue(f"{what} is not contiguous in memory; make a contiguous copy first. Nothing was changed")
-    if not view.nbytes:
-        return memoryview(b"")
-    try:
-        return view.cast("B")
-    except (TypeError, ValueError):
-        # The element type is none that memoryview knows, such as a record.
-        raise BadValue(f"{what} has elements of format {view.format!r}; give its bytes (array.view('u1'))") from None
 
 
 def checked_text(value: object, what: str) -> str:

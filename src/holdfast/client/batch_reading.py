@@ -1,18 +1,18 @@
-"""get_many: a batch of reads, in as few steps of the interpreter as there can be.
+"""A batch of reads, in as few steps of the interpreter as there can be.
 
-The leases of a batch come as columns and become plain tuples; the copies, the checksums and the answer are each made
-in one pass in C. Whatever does not fit that (a checksum that differs, a node that is gone, a lease that ran out) is
-looked at key by key, as `get` would.
+The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes them new for
+get_many, `Buffers` (batch_buffers) fills the caller's for get_many_into. Whatever a batch cannot do (a checksum that
+differs, a node that is gone, a lease that ran out) is looked at key by key, as `get` would.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import xxhash
 
@@ -28,8 +28,8 @@ from holdfast.messages.shapes import SegmentPlace
 ROUNDS = 3
 """Replicas that a batch asks for before its keys are looked at one by one."""
 
-LEAST_PART = 128
-MOST_PART = 512
+LEAST_PORTION = 128
+MOST_PORTION = 512
 """Replies to two of these fit into the buffers of a connection that nobody reads at the moment."""
 
 _digest = xxhash.xxh3_64_intdigest
@@ -41,7 +41,7 @@ _checksum = itemgetter(4)
 
 
 @dataclass(slots=True)
-class Part:
+class Portion:
     """Some keys of a batch, and what is known of them."""
 
     keys: list[str]
@@ -53,64 +53,86 @@ class Part:
     """The master was asked for the unknown ones."""
 
 
+class Sink(Protocol):
+    """What becomes of the bytes of a batch."""
+
+    into_caller: bool
+
+    @property
+    def done(self) -> Collection[str]:
+        """Keys whose bytes are there."""
+
+    def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
+        """Take the objects that lie in mapped memory; the keys that need a closer look."""
+
+    def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
+        """Take objects of one node over TCP; the keys that need a closer look."""
+
+    def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
+        """Read these one by one. What was taken of them before is void."""
+
+
 def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
     """The objects by key; keys that are not stored are left out."""
     return guarded_read(core.own_removals, keys, _get_many(core, keys, deadline), core.clock, deadline)
 
 
 def _get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    """In parts: while one is copied, the master looks up the next."""
-    if len(keys) < 2 * LEAST_PART:
-        return (yield from _get_part(core, (yield from _ask_for(core, keys)), deadline)) if keys else {}
-    result: dict[str, bytes] = {}
-    size = min(MOST_PART, -(-len(keys) // 2))
-    coming: Part | None = None
+    copies = Copies()
+    in_order = yield from read_all(core, keys, copies, deadline)
+    result = copies.done
+    return result if in_order else {key: result[key] for key in keys if key in result}
+
+
+def read_all(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operation[bool]:
+    """Read these, of which none is named twice unless the sink is a dict of them. In portions: while one is copied,
+    the master looks up the next. True: the sink took them in the order of the keys."""
+    if len(keys) < 2 * LEAST_PORTION:
+        return (yield from _read_portion(core, (yield from _ask_for(core, keys)), sink, deadline)) if keys else True
+    in_order = True
+    size = min(MOST_PORTION, -(-len(keys) // 2))
+    coming: Portion | None = None
     try:
         for start in range(0, len(keys) + size, size):
-            part, coming = coming, None
+            portion, coming = coming, None
             if start < len(keys):
                 coming = yield from _ask_for(core, keys[start : start + size], ahead=True)
-            if part is not None:
-                result.update((yield from _get_part(core, part, deadline)))
+            if portion is not None:
+                in_order = (yield from _read_portion(core, portion, sink, deadline)) and in_order
     finally:
         if coming is not None and coming.begun is not None:
             coming.begun.drop()
-    return result
+    return in_order
 
 
-def _get_part(core: Core, part: Part, deadline: float) -> Operation[dict[str, bytes]]:
-    keys, history = part.keys, part.history
-    leases, asked = yield from _leases_on(core, part, deadline)
+def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> Operation[bool]:
+    """True: they were taken in the order of the keys."""
+    history = portion.history
+    leases, asked = yield from _leases_on(core, portion, deadline)
     maps = core.bytes.maps
     remote = not maps.keys() >= {*map(_segment, leases.values())}
     local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases
     size = sum(map(_stop, local.values())) - sum(map(_start, local.values()))
-    result: dict[str, bytes]
     again: list[str]
-    verify = core.verify or bool(core.segments.unverified)
-    result, again = yield Work(lambda: _copy_mapped(maps, local, verify), bulk=size >= BULK_FROM)
+    again = yield Work(lambda: sink.copy_mapped(core, local), size >= BULK_FROM, sink.into_caller)
     if remote:
         others = [(key, Lease._make(row)) for key, row in leases.items() if key not in local]
-        again += yield from _fetch_remote(core, others, leases, result, deadline)
+        again += yield from _fetch_remote(core, others, leases, sink, deadline)
     now = core.clock()
     another = core.limits.log_id != history
     if another or (leases and min(map(_until, leases.values())) <= now):
-        ended = [key for key in result if another or leases[key][0] <= now]
+        done = sink.done
+        ended = [key for key, row in leases.items() if (another or row[0] <= now) and key in done]
         seen = [Lease._make(leases[key]) for key in ended]
         there = (yield from still_there(core, seen, history, deadline)) if seen else []
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
-    for key in again:
-        result.pop(key, None)
-        core.leases.drop(key)
-        data = yield from get(core, key, deadline)
-        if data is not None:
-            result[key] = data
-    if again or remote or asked:
-        return {key: result[key] for key in keys if key in result}
-    return result
+    if again:
+        core.leases.drop_many(again)
+        yield from sink.look_closer(core, again, deadline)
+    return not (again or remote or asked)
 
 
-def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Part]:
+def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Portion]:
     """What is known of these keys, and, if it is to be sent ahead, the question for the others under way."""
     history = core.limits.log_id
     kept = [*map(core.leases.by_key.get, keys)]
@@ -120,53 +142,87 @@ def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Part
         now = core.clock()
         leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
         unknown = dict.fromkeys(key for key in keys if key not in leases)
-    part = Part(keys, history, leases, list(unknown), core.clock())
+    portion = Portion(keys, history, leases, list(unknown), core.clock())
     if ahead and unknown:
         # What cannot be sent now is asked for when its turn comes.
         with contextlib.suppress(Unreachable):
-            part.begun = yield Ahead(Locate(part.unknown))
-    return part
+            portion.begun = yield Ahead(Locate(portion.unknown))
+    return portion
 
 
-def _leases_on(core: Core, part: Part, deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
+def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
     """Leases on those that are stored, and whether they are in another order than the keys."""
-    leases, unknown = part.leases, part.unknown
+    leases, unknown = portion.leases, portion.unknown
     if not unknown:
         return leases, False
     found: dict[str, LeaseRow] | None = None
-    if part.begun is not None:
-        begun, part.begun = part.begun, None
+    if portion.begun is not None:
+        begun, portion.begun = portion.begun, None
         try:
             reply = yield Reply(begun)
         except (Unreachable, ReplyLost):
             reply = None
-        if type(reply) is Located and core.limits.log_id == part.history:
-            found = yield from take_over(core, unknown, reply, part.asked_at, part.history, deadline)
+        if type(reply) is Located and core.limits.log_id == portion.history:
+            found = yield from take_over(core, unknown, reply, portion.asked_at, portion.history, deadline)
     if found is None:
         found = yield from locate(core, unknown, deadline)
     return {**leases, **found} if leases else found, bool(leases)
 
 
-def _copy_mapped(
-    maps: dict[int, mmap.mmap], leases: dict[str, LeaseRow], verify: bool
-) -> tuple[dict[str, bytes], list[str]]:
-    """The bytes of objects on this machine, and the keys that need a closer look."""
-    rows = leases.values()
-    try:
-        copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _ in rows]
-    except (KeyError, ValueError):
-        # Unmapped meanwhile, because a node is gone.
-        return {}, list(leases)
-    if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
-        return dict(zip(leases, copies, strict=True)), []
-    result: dict[str, bytes] = {}
-    again: list[str] = []
-    for (key, row), data in zip(leases.items(), copies, strict=True):
-        if row[4] and (_digest(data) or 1) != row[4]:
-            again.append(key)
-        else:
-            result[key] = data
-    return result, again
+class Copies:
+    """New bytes for each key. The copies, the checksums and the answer are each made in one pass in C."""
+
+    __slots__ = ("done",)
+    into_caller = False
+
+    def __init__(self) -> None:
+        self.done: dict[str, bytes] = {}
+
+    def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
+        rows = leases.values()
+        maps = core.bytes.maps
+        try:
+            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _ in rows]
+        except (KeyError, ValueError):
+            # Unmapped meanwhile, because a node is gone.
+            return list(leases)
+        verify = core.verify or bool(core.segments.unverified)
+        if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
+            self.done.update(zip(leases, copies, strict=True))
+            return []
+        again: list[str] = []
+        for (key, row), data in zip(leases.items(), copies, strict=True):
+            if row[4] and (_digest(data) or 1) != row[4]:
+                again.append(key)
+            else:
+                self.done[key] = data
+        return again
+
+    def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
+        wanted = []
+        values = []
+        for each in some:
+            fresh = FreshBytes()
+            [(_, room)] = fresh(each.lease.size_bytes)
+            wanted.append((each.place, each.offset, room))
+            values.append(fresh)
+        core.bytes.read_many(some[0].place, wanted, deadline, some[0].hurried)
+        again = []
+        for each, fresh in zip(some, values, strict=True):
+            data = fresh.value
+            if core.verifies(each.place.handle) and each.lease.checksum and (_digest(data) or 1) != each.lease.checksum:
+                again.append(each.key)
+            else:
+                self.done[each.key] = data
+        return again
+
+    def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
+        for key in keys:
+            self.done.pop(key, None)
+            core.leases.drop(key)
+            data = yield from get(core, key, deadline)
+            if data is not None:
+                self.done[key] = data
 
 
 class Fetched(NamedTuple):
@@ -184,7 +240,7 @@ def _fetch_remote(
     core: Core,
     items: Sequence[tuple[str, Lease]],
     leases: dict[str, LeaseRow],
-    result: dict[str, bytes],
+    sink: Sink,
     deadline: float,
 ) -> Operation[list[str]]:
     """One pipelined read a node; what a node could not give, in the same way from other replicas. Keys that need a
@@ -193,23 +249,23 @@ def _fetch_remote(
     for _ in range(ROUNDS):
         by_node: dict[tuple[str, bool], list[Fetched]] = {}
         for key, lease in items:
-            part = _best_replica(core, key, lease)
-            if part is None:
+            each = _best_replica(core, key, lease)
+            if each is None:
                 again.append(key)
             else:
                 leases[key] = lease._replace(
-                    segment=part.place.handle, start=part.offset, stop=part.offset + lease.size_bytes
+                    segment=each.place.handle, start=each.offset, stop=each.offset + lease.size_bytes
                 )
-                by_node.setdefault((part.place.data_address, part.hurried), []).append(part)
+                by_node.setdefault((each.place.data_address, each.hurried), []).append(each)
         items = []
         for some in by_node.values():
             try:
-                again += yield Work(lambda some=some: _read_node(core, some, result, deadline))  # type: ignore[misc]
+                again += yield Work(partial(sink.read_node, core, some, deadline), into_caller=sink.into_caller)
             except UnknownSegment:
-                again += [part.key for part in some]
+                again += [each.key for each in some]
             except (TryAgain, Uncertain):
                 # The node counts as bad now, so the next round asks others.
-                items += [(part.key, part.lease) for part in some]
+                items += [(each.key, each.lease) for each in some]
         if not items:
             break
     return again + [key for key, _ in items]
@@ -226,21 +282,3 @@ def _best_replica(core: Core, key: str, lease: Lease) -> Fetched | None:
             return Fetched(key, lease, *found, hurried=True)
         found = (place, offset)
     return None if found is None else Fetched(key, lease, *found, hurried=False)
-
-
-def _read_node(core: Core, parts: Sequence[Fetched], result: dict[str, bytes], deadline: float) -> list[str]:
-    wanted = []
-    values = []
-    for part in parts:
-        fresh = FreshBytes()
-        wanted.append((part.place, part.offset, fresh(part.lease.size_bytes)))
-        values.append(fresh)
-    core.bytes.read_many(parts[0].place, wanted, deadline, parts[0].hurried)
-    again = []
-    for part, fresh in zip(parts, values, strict=True):
-        data = fresh.value
-        if core.verifies(part.place.handle) and part.lease.checksum and (_digest(data) or 1) != part.lease.checksum:
-            again.append(part.key)
-        else:
-            result[part.key] = data
-    return again

@@ -5,34 +5,38 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
-from holdfast.client import asking, batch_reading, reading, viewing, writing
+from holdfast.client import asking, batch_buffers, batch_reading, reading, viewing, writing
 from holdfast.client.arguments import (
-    BytesLike,
+    checked_items,
     checked_key,
     checked_keys,
     checked_target,
+    checked_targets,
     checked_text,
     checked_timeout,
     checked_tls,
     checked_value,
-    checked_values,
     put_options,
 )
 from holdfast.client.asking import Explanation
 from holdfast.client.blocking_runner import Runner
+from holdfast.client.buffers import BytesLike, flat
 from holdfast.client.core import Core
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.places import refresh
-from holdfast.client.targets import CallersBuffer
+from holdfast.client.targets import CallersRoom, Part
 from holdfast.coordination.whereabouts import Masters
-from holdfast.errors import BadPattern, ObjectNotFound, Refused
+from holdfast.errors import BadPattern, HoldfastError, ObjectNotFound, Refused
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Locate, Located, NodeList, ObjectStat, Presence, Status
 from holdfast.messages.shapes import Message
 
 T = TypeVar("T")
+PutMany: TypeAlias = (
+    Mapping[str, BytesLike | Sequence[BytesLike]] | Iterable[tuple[str, BytesLike | Sequence[BytesLike]]]
+)
 CONNECT_SECONDS = 5.0
 _RAISE: Any = object()
 
@@ -122,7 +126,7 @@ class Cache:
     def put(
         self,
         key: str,
-        value: BytesLike,
+        value: BytesLike | Sequence[BytesLike],
         *,
         replicas: int = 1,
         soft_pin: bool = False,
@@ -131,15 +135,17 @@ class Cache:
         durability: str | None = None,
         upsert: bool = False,
     ) -> bool:
-        """Store it. False: the key was there already, and keeps its object (unless `upsert`)."""
+        """Store it. False: the key was there already, and keeps its object (unless `upsert`). The value is a buffer,
+        or a list of them, whose bytes are stored one after the other."""
         options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
         deadline = now_seconds() + self.timeout
         operation = writing.put(self._core, checked_key(key), checked_value(value), options, deadline)
         return self._run(operation, deadline)
 
+    @overload
     def put_many(
         self,
-        items: Mapping[str, BytesLike],
+        items: PutMany,
         *,
         replicas: int = 1,
         soft_pin: bool = False,
@@ -147,14 +153,42 @@ class Cache:
         prefer: str | Sequence[str] | None = None,
         durability: str | None = None,
         upsert: bool = False,
-    ) -> int:
-        """Store all of them; the number stored. Keys that were there already keep their objects."""
+        outcomes: Literal[False] = False,
+    ) -> int: ...
+    @overload
+    def put_many(
+        self,
+        items: PutMany,
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        durability: str | None = None,
+        upsert: bool = False,
+        outcomes: Literal[True],
+    ) -> list[bool | HoldfastError]: ...
+    def put_many(
+        self,
+        items: PutMany,
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        durability: str | None = None,
+        upsert: bool = False,
+        outcomes: bool = False,
+    ) -> int | list[bool | HoldfastError]:
+        """Store all of them, given as a dict or as (key, value) pairs; the number stored. Keys that were there already
+        keep their objects, and of a key that is given twice the first value counts. With `outcomes` a list instead:
+        True, False for a key that was there already, or the error that it met."""
         options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
-        keys, values = checked_values(items)
-        if not keys:
-            return 0
+        given = checked_items(items)
         deadline = now_seconds() + self.timeout
-        return self._run(writing.put_many(self._core, keys, values, options, deadline), deadline)
+        if outcomes:
+            return self._run(writing.put_each(self._core, given, options, deadline), deadline)
+        return self._run(writing.put_many(self._core, given, options, deadline), deadline)
 
     @overload
     def get(self, key: str) -> bytes: ...
@@ -186,14 +220,38 @@ class Cache:
             raise ObjectNotFound(f"no object is stored under {key!r}")
         return default
 
-    def get_into(self, key: str, buffer: BytesLike) -> int:
-        """Copy the object into the caller's buffer; how many bytes it has. BufferTooSmall: nothing was copied."""
-        target = CallersBuffer(checked_key(key), checked_target(buffer))
+    def get_into(self, key: str, target: BytesLike | Sequence[BytesLike | Part]) -> int:
+        """Copy the object into the caller's buffer, or into several, one after the other; how many bytes it has. Or
+        `Part`s of it into theirs; how many bytes these have. BufferTooSmall: nothing was copied."""
+        room = CallersRoom(checked_key(key), checked_target(target))
         deadline = now_seconds() + self.timeout
-        lease = self._run(reading.get_into(self._core, key, target, deadline), deadline)
+        lease = self._run(reading.get_into(self._core, key, room, deadline), deadline)
         if lease is None:
             raise ObjectNotFound(f"no object is stored under {key!r}; nothing was copied")
-        return lease.size_bytes
+        return room.taken(lease.size_bytes)
+
+    def get_many_into(
+        self,
+        keys: Iterable[str],
+        targets: Iterable[BytesLike | Sequence[BytesLike | Part]],
+        *,
+        verify: bool | None = None,
+    ) -> list[int | HoldfastError]:
+        """Copy each object into its target, as `get_into` does. For each key the number of bytes, 0 if it is not
+        stored, or the error that it met. `verify` other than None goes before the client's own setting."""
+        listed, rooms = checked_targets(keys, targets)
+        deadline = now_seconds() + self.timeout
+        checked = None if verify is None else bool(verify)
+        return self._run(batch_buffers.get_many_into(self._core, listed, rooms, checked, deadline), deadline)
+
+    def register(self, buffer: BytesLike) -> None:
+        """Announce memory that will be put from or read into. Shared memory and TCP need no such word, so this only
+        checks that it is a buffer."""
+        flat(buffer, "the buffer")
+
+    def unregister(self, buffer: BytesLike) -> None:
+        """The memory is not used any more. It is checked as by `register`."""
+        flat(buffer, "the buffer")
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The objects by key; keys that are not stored are left out."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import xxhash
 
-from holdfast.client.arguments import Value
+from holdfast.client.arguments import Gathered, Value
 from holdfast.client.core import Core
 from holdfast.client.grants import Grant
 from holdfast.client.places import refresh
@@ -22,7 +23,9 @@ from holdfast.errors import (
     Unreachable,
 )
 from holdfast.messages.shapes import Range, SegmentPlace
-from holdfast.transport.shared_memory import Mapping, copy_in
+from holdfast.transport.shared_memory import Mapping, copy_in, copy_in_parts
+
+_digest: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest
 
 SMALL_COPY = 64 << 10
 JOINED = 32
@@ -36,10 +39,12 @@ class WriteFailed(Exception):
         self.cause = cause
 
 
-def copy_into(mapping: Mapping, offset: int, value: memoryview, checksum: bool) -> int:
+def copy_into(mapping: Mapping, offset: int, value: Value, checksum: bool) -> int:
     """The checksum of what was copied, or 0 where none is wanted."""
     try:
-        return copy_in(mapping, offset, value, checksum)
+        if type(value) is Gathered:
+            return copy_in_parts(mapping, offset, value.parts, checksum)
+        return copy_in(mapping, offset, memoryview(value), checksum)
     except Unreachable:
         # Another thread has learnt that the memory is lent no more, and has unmapped it.
         raise GrantTimedOut("the memory that was granted is mapped no more; nothing was stored") from None
@@ -113,13 +118,15 @@ class Copying:
         if len(self.values) > 1 and max(self.sizes) < SMALL_COPY:
             return self._copy_small(mapping.view)
         return [
-            copy_into(mapping, base + offset, memoryview(value), checksum)
+            copy_into(mapping, base + offset, value, checksum)
             for offset, value in zip(self.offsets, self.values, strict=True)
         ]
 
     def _copy_small(self, view: memoryview) -> list[int]:
         """Many small values: a slice assignment each, which is all that `copy_in` would do for one of them."""
-        base, offsets, values, sizes = self.base, self.offsets, self.values, self.sizes
+        base, offsets, sizes = self.base, self.offsets, self.sizes
+        # Small ones are never gathered from several buffers: arguments joins them.
+        values = cast("Sequence[bytes | memoryview]", self.values)
         try:
             if offsets[-1] + sizes[-1] - offsets[0] != sum(sizes):
                 for offset, value, size in zip(offsets, values, sizes, strict=True):
@@ -135,7 +142,7 @@ class Copying:
             raise GrantTimedOut("the memory that was granted is mapped no more; nothing was stored") from None
         if not self.checksum:
             return [0] * len(self.values)
-        return [digest or 1 for digest in map(xxhash.xxh3_64_intdigest, self.values)]
+        return [digest or 1 for digest in map(_digest, values)]
 
 
 @dataclass(slots=True)
@@ -152,7 +159,10 @@ class Sending:
     deadline: float
 
     def __call__(self) -> list[int]:
-        placed = [(offset, memoryview(value)) for offset, value in zip(self.offsets, self.values, strict=True)]
+        placed = [
+            (offset, value.parts if type(value) is Gathered else [memoryview(value)])
+            for offset, value in zip(self.offsets, self.values, strict=True)
+        ]
         grant = self.grant
         try:
             return self.core.bytes.write(

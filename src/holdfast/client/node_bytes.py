@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar
 import xxhash
 
 from holdfast.client.hearing import Hearing, Heed
+from holdfast.client.targets import Room
 from holdfast.errors import DeadlineExceeded, HoldfastError, TryAgain, Uncertain, Unreachable
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
@@ -25,7 +26,7 @@ from holdfast.messages.shapes import Attachment, Range, SegmentPlace
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host
-from holdfast.transport.shared_memory import Mapping, copy_out
+from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
 
 T = TypeVar("T")
 _LinkKey: TypeAlias = tuple[str, int]
@@ -98,6 +99,14 @@ class NodeBytes:
     def is_bad(self, place: SegmentPlace) -> bool:
         """It did not answer a moment ago."""
         return now_seconds() < self._bad_until.get(place.data_address, 0.0)
+
+    def mapping(self, segment: int) -> Mapping | None:
+        """Through which this segment is read."""
+        return self._reading.get(segment)
+
+    def mapped_views(self) -> dict[int, memoryview]:
+        """The memory of all segments that are mapped for reading. A view that is unmapped raises ValueError."""
+        return {segment: mapping.view for segment, mapping in list(self._reading.items())}
 
     def attach_reading(self, places: Iterable[SegmentPlace], deadline: float) -> None:
         """Map the local ones among these for reading, and note the others as remote."""
@@ -249,16 +258,31 @@ class NodeBytes:
         self,
         place: SegmentPlace,
         offset: int,
-        target: memoryview,
+        room: Room,
         checksum: bool,
         deadline: float,
         hurried: bool = False,
     ) -> int:
-        """Fill `target`; its checksum, or 0 where none is wanted. `hurried`: DeadlineExceeded as soon as the node is
-        silent, because there are others to ask."""
+        """Fill the room with bytes of the object at `offset`; their checksum in the order of the room, or 0 where none
+        is wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
         mapping = self._reading.get(place.handle)
         if mapping is not None:
-            return copy_out(mapping, offset, target, checksum)
+            return copy_out_parts(mapping, offset, room, checksum)
+        if len(room) > 1:
+            self.read_many(place, [(place, offset + start, view) for start, view in room], deadline, hurried)
+            return digest_of_parts(room) if checksum else 0
+        [(start, target)] = room
+        return self._read_one(place, offset + start, target, checksum, deadline, hurried)
+
+    def _read_one(
+        self,
+        place: SegmentPlace,
+        offset: int,
+        target: memoryview,
+        checksum: bool,
+        deadline: float,
+        hurried: bool,
+    ) -> int:
         deadline = _patience(target.nbytes, deadline)
         try:
             if target.nbytes >= PARALLEL_FROM:
@@ -319,20 +343,22 @@ class NodeBytes:
         grant: GrantId,
         piece: Range,
         length: int,
-        values: Iterable[tuple[int, memoryview]],
+        values: Sequence[tuple[int, Sequence[memoryview]]],
         checksum: bool,
         deadline: float,
     ) -> list[int]:
-        """Write these (offset in the grant, bytes) over TCP, in one attempt; their checksums, or zeros."""
+        """Write these (offset in the grant, parts of a value) over TCP, in one attempt; their checksums, or zeros."""
         checksums = []
-        values = list(values)
-        deadline = _patience(sum(len(source) for _, source in values), deadline)
+        deadline = _patience(sum(source.nbytes for _, parts in values for source in parts), deadline)
         connection = self._borrow(place.data_address, min(deadline, now_seconds() + CONNECT_SECONDS))
         connection.silence_seconds = math.inf
         try:
-            for offset, source in values:
+            for offset, parts in values:
                 digest = xxhash.xxh3_64() if checksum else None
-                connection.write(place.name, grant, piece.offset, length, piece.mac, offset, source, deadline, digest)
+                at = offset
+                for source in parts:
+                    connection.write(place.name, grant, piece.offset, length, piece.mac, at, source, deadline, digest)
+                    at += source.nbytes
                 checksums.append((digest.intdigest() or 1) if digest is not None else 0)
         finally:
             self._give_back(place.data_address, connection)

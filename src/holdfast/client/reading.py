@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import compress, repeat
 from operator import add
-from typing import TypeAlias
+from typing import NamedTuple, Protocol
 
 from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.leases import Lease, LeaseRow, lease_until
 from holdfast.client.own_removals import guarded_read
 from holdfast.client.places import ready_to_read, refresh
+from holdfast.client.targets import Room
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import (
     BadRequest,
@@ -32,8 +34,26 @@ from holdfast.ids import LARGE_FROM, SegmentHandle
 from holdfast.messages.requests import Locate, Located, Presence, RenewLeases
 from holdfast.messages.shapes import SegmentPlace
 
-Target: TypeAlias = Callable[[int], memoryview]
-"""Where an object of this size is to be read to. It may be called again if the object is replaced meanwhile."""
+
+class Target(Protocol):
+    """Where an object is to be read to."""
+
+    @property
+    def whole(self) -> bool:
+        """The whole object is read, not parts of it."""
+
+    def __call__(self, size_bytes: int) -> Room:
+        """The room for an object of this size. It may be called again if the object is replaced meanwhile."""
+
+
+class Wanted(NamedTuple):
+    """What is read of one object, and how."""
+
+    room: Room
+    whole: bool
+    verify: bool
+    into_caller: bool
+
 
 _LOCATED = struct.Struct("<5Q")
 _SEEN = struct.Struct("<3Q")
@@ -48,21 +68,22 @@ class FreshBytes:
     """A target that becomes bytes. A large one is filled in place, before anyone else sees it: one copy less."""
 
     __slots__ = ("_small", "_value")
+    whole = True
 
     def __init__(self) -> None:
         self._small: bytearray | None = None
         self._value = b""
 
-    def __call__(self, size_bytes: int) -> memoryview:
+    def __call__(self, size_bytes: int) -> Room:
         if size_bytes < LARGE_FROM:
             self._small = bytearray(size_bytes)
-            return memoryview(self._small)
+            return [(0, memoryview(self._small))]
         self._small = None
         self._value = _new_bytes(None, size_bytes)
         room = (ctypes.c_ubyte * size_bytes).from_address(id(self._value) + _BYTES_HEAD)
         # Whoever still fills the room keeps the bytes.
         room.owner = self._value  # type: ignore[attr-defined]
-        return memoryview(room).cast("B")
+        return [(0, memoryview(room).cast("B"))]
 
     @property
     def value(self) -> bytes:
@@ -155,8 +176,19 @@ def _places(
     return places
 
 
-def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bool = False) -> Operation[Lease | None]:
-    """Read one object to where `target` says. None: it is not stored. The bytes are right on return (I2)."""
+def fetch(
+    core: Core,
+    key: str,
+    target: Target,
+    deadline: float,
+    into_caller: bool = False,
+    verify: bool | None = None,
+    patient: bool = True,
+) -> Operation[Lease | None]:
+    """Read one object to where `target` says. None: it is not stored. The bytes are right on return (I2).
+
+    `verify` other than None goes before what the client was told. Not `patient`: what fails at first is raised."""
+    verify = core.verify if verify is None else verify
     pause = FIRST_PAUSE
     mismatched = False
     while True:
@@ -171,7 +203,8 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
         try:
-            lease = yield from read_replicas(core, key, lease, room, deadline, into_caller)
+            wanted = Wanted(room, target.whole, verify, into_caller)
+            lease = yield from read_replicas(core, key, lease, wanted, deadline)
             if core.clock() < lease.until and core.limits.log_id == history:
                 return lease
             if (yield from still_there(core, [lease], history, deadline))[0]:
@@ -184,7 +217,7 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
             failure = error
         core.leases.drop(key)
         if failure is not None:
-            if core.clock() + pause >= deadline:
+            if not patient or core.clock() + pause >= deadline:
                 raise failure
             yield Sleep(pause)
             if core.clock() >= deadline:  # It was a longer sleep than was asked for.
@@ -192,9 +225,7 @@ def fetch(core: Core, key: str, target: Target, deadline: float, into_caller: bo
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def read_replicas(
-    core: Core, key: str, lease: Lease, room: memoryview, deadline: float, into_caller: bool
-) -> Operation[Lease]:
+def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: float) -> Operation[Lease]:
     """Fill the room from one of the replicas; the lease with the place where that one lies.
 
     Those that have just failed come last. While there are others, a node that is silent is left at once, and asked
@@ -212,17 +243,18 @@ def read_replicas(
             tried.append(f"segment {segment} is mounted no more")
             continue
         local = segment in core.bytes.maps
-        wants_checksum = core.verifies(segment) and lease.checksum != 0
-        run = _reader(core, place, offset, room, wants_checksum, deadline, hurried)
+        checked = lease.checksum != 0 and _is_checked(core, place, wanted)
+        run = partial(_fill_room, core, place, offset, lease.size_bytes, wanted, checked, deadline, hurried)
+        bulk = not local or lease.size_bytes >= BULK_FROM
         try:
-            checksum = yield Work(run, bulk=not local or room.nbytes >= BULK_FROM, into_caller=into_caller)
+            checksum = yield Work(run, bulk=bulk, into_caller=wanted.into_caller)
         except (TryAgain, Uncertain, UnknownSegment) as error:
             if hurried and isinstance(error, DeadlineExceeded):
                 attempts.append((segment, offset, False))
             else:
                 tried.append(str(error))
             continue
-        if not wants_checksum or checksum == lease.checksum:
+        if not checked or checksum == lease.checksum:
             return lease._replace(segment=segment, start=offset, stop=offset + lease.size_bytes)
         if place.kind and (yield from _is_lost(core, place, offset, deadline)):
             tried.append(f"the file on {place.name} is spoiled")
@@ -238,10 +270,33 @@ def read_replicas(
     raise NodeLost(f"no node that holds {key!r} gives its bytes ({why}); it may come back, try again")
 
 
-def _reader(
-    core: Core, place: SegmentPlace, offset: int, room: memoryview, checksum: bool, deadline: float, hurried: bool
-) -> Callable[[], int]:
-    return lambda: core.bytes.read(place, offset, room, checksum, deadline, hurried)
+def _is_checked(core: Core, place: SegmentPlace, wanted: Wanted) -> bool:
+    """Are the bytes from there compared with the checksum, which is that of the whole object? Of parts only where the
+    bytes may have changed since they were put: under a restored catalogue, and on a disk."""
+    if place.handle in core.segments.unverified:
+        return True
+    return wanted.verify and (wanted.whole or bool(place.kind))
+
+
+def _fill_room(
+    core: Core,
+    place: SegmentPlace,
+    offset: int,
+    size_bytes: int,
+    wanted: Wanted,
+    checked: bool,
+    deadline: float,
+    hurried: bool,
+) -> int:
+    """The checksum of the object, or 0 where it is not compared."""
+    if wanted.whole or not checked:
+        return core.bytes.read(place, offset, wanted.room, checked, deadline, hurried)
+    whole = FreshBytes()(size_bytes)
+    checksum = core.bytes.read(place, offset, whole, checked, deadline, hurried)
+    [(_, source)] = whole
+    for start, view in wanted.room:
+        view[:] = source[start : start + view.nbytes]
+    return checksum
 
 
 def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> Operation[bool]:
@@ -273,7 +328,7 @@ def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
 
 
 def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[Lease | None]:
-    """Read into the caller's buffer, which `target` gives. None: it is not stored."""
+    """Read into the caller's memory, which `target` gives. None: it is not stored."""
     read = fetch(core, key, target, deadline, into_caller=True)
     return guarded_read(core.own_removals, (key,), read, core.clock, deadline)
 

@@ -12,8 +12,9 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
+from holdfast.client.arguments import PLAIN_PUT, PutItems, PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.filling import WriteFailed, copy_into, fill
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
@@ -21,14 +22,19 @@ from holdfast.client.places import ready_to_write
 from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
     BadRequest,
+    ClientClosed,
     GrantRefused,
     GrantTimedOut,
     HoldfastError,
     NodeAway,
+    NotAuthorized,
     PartlyStored,
     Refused,
     TooLarge,
     TryAgain,
+    Uncertain,
+    Unreachable,
+    WrongVersion,
 )
 from holdfast.ids import LARGE_ALIGN, GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
@@ -38,6 +44,8 @@ _ROW = struct.Struct("<3Q")
 _SIZE = struct.Struct("<Q")
 
 _ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
+_OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
+"""What is the same for every key, as long as none has fared otherwise."""
 
 
 @dataclass(slots=True)
@@ -46,26 +54,72 @@ class Piece:
 
     keys: list[str]
     values: Sequence[Value]
+    places: Sequence[int]
+    """Of each one in its batch."""
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.sizes = [*map(len, self.values)]
 
+    def cut(self, start: int, stop: int | None = None) -> Piece:
+        return Piece(self.keys[start:stop], self.values[start:stop], self.places[start:stop])
 
-def put(core: Core, key: str, value: memoryview, options: PutOptions, deadline: float) -> Operation[bool]:
+
+class Written(NamedTuple):
+    """One commit of a piece."""
+
+    piece: Piece
+    """What was written. Those whose keys were taken are left out."""
+    stored: bytes
+    """Which of these were stored, a byte each."""
+    rest: Piece | None
+    """What the grant had no room for: it is put next."""
+
+
+class Ledger:
+    """What has become of the objects of a batch."""
+
+    __slots__ = ("outcomes", "settled", "stored")
+
+    def __init__(self, count: int, outcomes: bool) -> None:
+        self.stored = 0
+        self.settled = False
+        """Something is known of at least one of them."""
+        self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
+
+    def note(self, done: Written) -> None:
+        self.settled = True
+        self.stored += done.stored.count(1)
+        if self.outcomes is not None:
+            for place, stored in zip(done.piece.places, done.stored, strict=True):
+                self.outcomes[place] = bool(stored)
+
+    def fail(self, piece: Piece, error: HoldfastError, count: int) -> None:
+        """These were not stored, or nobody knows; raises if that is the answer to the whole call."""
+        if self.outcomes is None:
+            if isinstance(error, Uncertain):
+                raise error
+            raise _as_a_whole(error, self.stored, count) from error
+        if isinstance(error, _OF_THE_CALL) and not self.settled:
+            raise error
+        self.settled = True
+        for place in piece.places:
+            self.outcomes[place] = error
+
+
+def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool]:
     try:
         stored = yield from _put_at_once(core, key, value, options, deadline)
         if stored is None:
-            return (yield from put_piece(core, Piece([key], [value]), options, deadline))[0] == 1
+            done = yield from put_piece(core, Piece([key], [value], (0,)), options, deadline)
+            return 1 in done.stored
         return stored
     finally:
         if options.upsert:
             core.leases.drop(key)
 
 
-def _put_at_once(
-    core: Core, key: str, value: memoryview, options: PutOptions, deadline: float
-) -> Operation[bool | None]:
+def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool | None]:
     """One small object into a shared grant that is held already, in memory that is mapped here. None: it takes more
     than that. This does nothing that `put_piece` does not do as well, in half the time."""
     core.check_open()
@@ -101,29 +155,45 @@ def _put_at_once(
     return False
 
 
-def put_many(core: Core, keys: list[str], values: list[Value], options: PutOptions, deadline: float) -> Operation[int]:
+def put_many(core: Core, items: PutItems, options: PutOptions, deadline: float) -> Operation[int]:
     """The number of objects that were stored; keys that existed already keep theirs."""
-    stored = 0
-    waiting = deque(_pieces(keys, values, min(PIECE_BYTES, core.limits.write_window_bytes // 2)))
+    ledger = Ledger(items.count, outcomes=False)
+    yield from _put_all(core, items, ledger, options, deadline)
+    return ledger.stored
+
+
+def put_each(
+    core: Core, items: PutItems, options: PutOptions, deadline: float
+) -> Operation[list[bool | HoldfastError]]:
+    """For each whether it was stored (not: its key was taken), or what failed."""
+    ledger = Ledger(items.count, outcomes=True)
+    yield from _put_all(core, items, ledger, options, deadline)
+    assert ledger.outcomes is not None
+    return ledger.outcomes
+
+
+def _put_all(core: Core, items: PutItems, ledger: Ledger, options: PutOptions, deadline: float) -> Operation[None]:
+    waiting = deque(_pieces(items, min(PIECE_BYTES, core.limits.write_window_bytes // 2)))
     try:
         while waiting:
             piece = waiting.popleft()
             try:
-                count, rest = yield from put_piece(core, piece, options, deadline)
-                stored += count
-                if rest is not None:
-                    waiting.appendleft(rest)
+                done = yield from put_piece(core, piece, options, deadline)
+                ledger.note(done)
+                if done.rest is not None:
+                    waiting.appendleft(done.rest)
             except TooLarge as error:
                 # Together they fit into no segment; each of them may.
                 if len(piece.keys) == 1:
-                    raise _as_a_whole(error, stored, len(keys)) from error
-                waiting.extendleft(reversed(_halves(piece)))
-            except (Refused, TryAgain) as error:
-                raise _as_a_whole(error, stored, len(keys)) from error
+                    ledger.fail(piece, error, items.count)
+                else:
+                    half = len(piece.keys) // 2
+                    waiting.extendleft((piece.cut(half), piece.cut(0, half)))
+            except (Refused, TryAgain, Uncertain) as error:
+                ledger.fail(piece, error, items.count)
     finally:
         if options.upsert:
-            core.leases.drop_many(keys)
-    return stored
+            core.leases.drop_many(items.keys)
 
 
 def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
@@ -133,30 +203,25 @@ def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
     return PartlyStored(f"{stored:,} of {count:,} objects were stored, then: {error} Put the batch again for the rest")
 
 
-def _halves(piece: Piece) -> list[Piece]:
-    half = len(piece.keys) // 2
-    return [Piece(piece.keys[:half], piece.values[:half]), Piece(piece.keys[half:], piece.values[half:])]
-
-
-def _pieces(keys: list[str], values: list[Value], limit: int) -> Iterator[Piece]:
-    if len(keys) <= KEYS_A_REQUEST:
-        whole = Piece(keys, values)
-        if sum(whole.sizes) + LARGE_ALIGN * len(keys) <= limit:
-            yield whole
-            return
+def _pieces(items: PutItems, limit: int) -> Iterator[Piece]:
+    whole = Piece(items.keys, items.values, items.places)
+    count = len(whole.keys)
+    if not count:
+        return
+    if count <= KEYS_A_REQUEST and sum(whole.sizes) + LARGE_ALIGN * count <= limit:
+        yield whole
+        return
     start = total = 0
-    for index, value in enumerate(values):
-        extent = extent_of(len(value))
+    for index, size in enumerate(whole.sizes):
+        extent = extent_of(size)
         if index > start and (total + extent > limit or index - start == KEYS_A_REQUEST):
-            yield Piece(keys[start:index], values[start:index])
+            yield whole.cut(start, index)
             start, total = index, 0
         total += extent
-    if start < len(keys):
-        yield Piece(keys[start:], values[start:])
+    yield whole.cut(start)
 
 
-def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[tuple[int, Piece | None]]:
-    """How many of these were stored, and those that the grant had no room for: they are put next."""
+def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[Written]:
     pause = FIRST_PAUSE
     while True:
         core.check_open()
@@ -176,8 +241,7 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) ->
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[tuple[int, Piece | None]]:
-    rest: Piece | None = None
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[Written]:
     large = _is_large(core, piece.sizes)
     kind: Kind = (options.replicas, options.prefer, large)
     in_a_row = large and core.grants.in_a_row(kind, core.clock())
@@ -186,7 +250,7 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
     else:
         reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline)
     if reserved is None:
-        stored, rest = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
+        done = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
     else:
         grant, offsets = reserved
         try:
@@ -198,10 +262,11 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> 
             core.grants.release(grant, core.clock())
         if stored == b"\0":
             core.grants.unreserve(grant, offsets[0], piece.sizes[0])
-    if large and stored:
+        done = Written(piece, stored, None)
+    if large and done.stored:
         # A key that was taken says that others may be.
-        (core.grants.go_on_with_row if 1 in stored else core.grants.end_row)(kind, core.clock())
-    return stored.count(1), rest
+        (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
+    return done
 
 
 def _let_go(core: Core, grant: Grant, error: Exception) -> None:
@@ -247,8 +312,7 @@ def _shared_room(
 
 def _put_in_own_grant(
     core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float
-) -> Operation[tuple[bytes, Piece | None]]:
-    """Which of those whose keys were not taken were stored, a byte each; and those that the grant was too short for."""
+) -> Operation[Written]:
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
@@ -256,15 +320,22 @@ def _put_in_own_grant(
     try:
         taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline, least)
         if grant is None:
-            return b"", None
+            return Written(piece.cut(0, 0), b"", None)
         if any(taken):
-            free = [index for index, is_taken in enumerate(taken) if not is_taken]
-            piece = Piece([piece.keys[index] for index in free], [piece.values[index] for index in free])
+            piece = _without(piece, taken)
         piece, rest = _split_to_fit(piece, grant.length)
         offsets, _ = lay_out(piece.sizes)
-        return (yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)), rest
+        stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+        return Written(piece, stored, rest)
     finally:
         core.grants.done_with(grant_id, core.clock())
+
+
+def _without(piece: Piece, taken: bytes) -> Piece:
+    """Those whose keys are free."""
+    free = [index for index, is_taken in enumerate(taken) if not is_taken]
+    keys, values, places = piece.keys, piece.values, piece.places
+    return Piece([keys[index] for index in free], [values[index] for index in free], [places[index] for index in free])
 
 
 def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:
@@ -277,7 +348,7 @@ def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:
             raise BadRequest(f"the master granted {length:,} bytes where {needed:,} are needed; nothing was stored")
     if count == len(piece.keys):
         return piece, None
-    return Piece(piece.keys[:count], piece.values[:count]), Piece(piece.keys[count:], piece.values[count:])
+    return piece.cut(0, count), piece.cut(count)
 
 
 def take_grant(

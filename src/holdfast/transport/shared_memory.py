@@ -23,7 +23,7 @@ from holdfast.errors import BadValue, Unreachable
 from holdfast.transport.bulk_copy import address_of, copy_bulk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SMALL_COPY = 64 << 10
 """Below this a slice assignment, which holds the GIL, is cheaper than giving the GIL up."""
@@ -206,3 +206,52 @@ def copy_out(mapping: Mapping, offset: int, target: memoryview, checksum: bool) 
         raise
     with source:
         return copy_bulk(target, source, checksum)
+
+
+def copy_in_parts(mapping: Mapping, offset: int, sources: Sequence[memoryview], checksum: bool) -> int:
+    """Copy these one after the other to `offset`; the checksum of all that was copied, or 0 where none is wanted."""
+    size = sum(source.nbytes for source in sources)
+    _check(mapping, offset, size)
+    if not mapping.writable:
+        raise BadValue("this segment is mapped for reading only; nothing was copied")
+    digest = xxhash.xxh3_64() if checksum else None
+    with _exported(mapping, offset, size) as target:
+        at = 0
+        for source in sources:
+            room = target[at : at + source.nbytes]
+            if source.nbytes < SMALL_COPY:
+                room[:] = source
+            else:
+                copy_bulk(room, source, False)
+            if digest is not None:
+                digest.update(room)
+            at += source.nbytes
+    return (digest.intdigest() or 1) if digest is not None else 0
+
+
+def copy_out_parts(mapping: Mapping, offset: int, room: Sequence[tuple[int, memoryview]], checksum: bool) -> int:
+    """Fill each of these (start from `offset`, target); the checksum of all, in order, or 0 where none is wanted."""
+    if len(room) == 1:
+        [(start, target)] = room
+        return copy_out(mapping, offset + start, target, checksum)
+    for start, target in room:
+        copy_out(mapping, offset + start, target, False)
+    return digest_of_parts(room) if checksum else 0
+
+
+def digest_of_parts(room: Sequence[tuple[int, memoryview]]) -> int:
+    digest = xxhash.xxh3_64()
+    for _, view in room:
+        digest.update(view)
+    return digest.intdigest() or 1
+
+
+def _exported(mapping: Mapping, offset: int, size: int) -> memoryview:
+    """A view that keeps the map until it is released."""
+    try:
+        return mapping.view[offset : offset + size]
+    except ValueError:
+        if mapping.closed:
+            # By another thread, just now.
+            raise _unmapped() from None
+        raise
