@@ -164,6 +164,30 @@ def test_a_primary_that_was_stopped_and_is_cut_off_never_calls_itself_primary_ag
         assert old.readiness() == (False, "standby: its term is over")
 
 
+def test_a_put_that_waits_at_a_primary_without_its_log_goes_on_at_the_next_one(etcd: Etcd, tmp_path: Path) -> None:
+    """I10, I12: the first one never reaches etcd again, and so never hears of the second."""
+    with (
+        Relay(f"127.0.0.1:{etcd.port}") as relay,
+        Cluster(tmp_path, f"etcd://{relay.address}/waiting", masters=1, leader_ttl_ms=5_000) as cluster,
+    ):
+        old = cluster.primary()
+        new = cluster.new_master("master-2")
+        new.flags = tuple(flag.replace(relay.address, f"127.0.0.1:{etcd.port}") for flag in new.flags)
+        cluster.masters.append(new)
+        new.start()
+        new.wait_until_ready()
+        assert cluster.standby() is new
+        with cluster.connect(timeout=120) as cache:
+            cache.put("before", b"1")
+            relay.stall()
+            began = time.monotonic()
+            assert cache.put("during", b"2") is True
+            assert time.monotonic() - began < 60, "it waited at the first one until its time was over"
+            assert old.status()["role"] == "standby"
+            assert cluster.primaries() == [new]
+            assert cache.get_many(["before", "during"]) == {"before": b"1", "during": b"2"}
+
+
 def test_clients_wait_through_an_outage_of_etcd_that_is_shorter_than_their_deadline(
     etcd: Etcd, troubled: Cluster
 ) -> None:

@@ -11,10 +11,14 @@ import pytest
 from holdfast.core.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
+from holdfast.instant import now_ms
 from holdfast.master.engine import Engine
 from holdfast.master.server import LONG_BYTES, Connection, RpcServer
+from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import Exists, Hello
 from holdfast.messages.shapes import Message
+from holdfast.replication.batches import Position
+from holdfast.replication.pending import PendingLog
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
@@ -128,3 +132,37 @@ async def test_a_frame_over_the_limit_behind_a_long_request_ends_the_connection(
     await asyncio.sleep(0)
     assert line.answered() == [0]
     assert line.closed
+
+
+async def test_clients_that_wait_for_the_log_are_let_go_when_the_term_is_over() -> None:
+    """I10, I12: another primary may serve them, while this one cannot reach the log and may not answer. Nodes stay."""
+    now = now_ms()
+    engine = Engine(Primary(State(), Rules()), PendingLog(Position()))
+    engine.start_log(1, "test", b"secret", now)
+    engine.start_epoch(1, now)
+    ends_at = [now + 3_600_000]
+    # As in a hand-over: it decides nothing more, and is writing what it has decided.
+    engine.leads_until = lambda: 0 if engine.primary.sessions.get(77) is not None else ends_at[0]
+    engine.clients_wait_until = lambda: ends_at[0]
+    server = RpcServer("here", "")
+    host, port = await server.start("127.0.0.1", 0)
+    server.lead(engine)
+    try:
+        client, client_out = await asyncio.open_connection(host, port)
+        node, node_out = await asyncio.open_connection(host, port)
+        client_out.write(PREAMBLE + frame(0, 0, encode(Hello(5, control=True))))
+        await asyncio.wait_for(client.read(1), 30)
+        node_out.write(PREAMBLE + frame(0, 0, encode(Hello(6, control=True))) + asked(OpenSession(77, "a")))
+        await asyncio.wait_for(node.read(1), 30)
+        assert engine.primary.sessions.get(77) is not None
+        server._part_from_clients(engine, now_ms())
+        assert len(server.controls) == 2
+        ends_at[0] = 0
+        while await asyncio.wait_for(client.read(65_536), 30):
+            pass
+        assert list(server.controls) == [6]
+        assert not server.controls[6].transport.is_closing()
+        client_out.close()
+        node_out.close()
+    finally:
+        await server.stop()

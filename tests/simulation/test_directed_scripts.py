@@ -8,6 +8,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from holdfast.instant import Instant
+from holdfast.master.engine import Engine
+from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.simulation.runs import run
 from holdfast.simulation.script import Fault, Operation, Script, Shape
@@ -103,3 +106,34 @@ def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> N
     assert broken.violation.promise == "liveness"
     found = run(broken.script)
     assert found.violation is None, found.violation
+
+
+A_STORE_AWAY_WHILE_A_GRANT_ENDS = Script(
+    seed=0,
+    shape=Shape(masters=1, nodes=1, clients=2),
+    operations=(Operation(1_000, 1, "put", 1, ("key/0",), 262_145),),
+    faults=(
+        Fault(900, "slow_threads", 2_000, "client-1", share=0.1),
+        Fault(1_060, "kill_client", 300, "client-1"),
+        Fault(4_980, "store_outage", 1_400),
+    ),
+)
+"""The node is to be told to clean a dead client's grant, once the record is durable; meanwhile the term runs out by the
+primary's own clock, and is renewed when the store is back. By hand, after what seeds 160, 242 and 400061 had met."""
+
+
+def test_nodes_are_told_what_was_decided_before_a_term_ran_out_that_was_then_renewed() -> None:
+    """I11: letting clients go ends nothing but their connections."""
+    let_go = RpcServer._part_from_clients
+
+    def end_all_that_waits(server: RpcServer, engine: Engine, now: Instant) -> None:
+        if now >= engine.clients_wait_until() and not server._has_parted:
+            engine.refuse_parked(server.not_leading())
+        let_go(server, engine, now)
+
+    with patch.object(RpcServer, "_part_from_clients", end_all_that_waits):
+        broken = run(A_STORE_AWAY_WHILE_A_GRANT_ENDS).violation
+    assert broken is not None
+    assert broken.promise == "I11"
+    found = run(A_STORE_AWAY_WHILE_A_GRANT_ENDS).violation
+    assert found is None, found

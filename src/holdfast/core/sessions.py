@@ -145,6 +145,10 @@ class Book:
     def named(self, name: str) -> Session | None:
         return self._by_name.get(name)
 
+    def is_followed_over(self, connection: int) -> bool:
+        """Does it carry somebody's keepalives?"""
+        return connection in self._by_connection
+
     def require(self, session: int) -> Session:
         found = self._sessions.get(session)
         if found is None:

@@ -123,6 +123,9 @@ class Engine:
         self.primary = primary
         self.log = log
         self.leads_until: Callable[[], Instant] = lambda: FOR_EVER
+        self.clients_wait_until: Callable[[], Instant] = lambda: FOR_EVER
+        """Until when it is of use to wait here for the log: the end of the term. A primary that hands over decides
+        nothing more before that, but what it has decided is being written."""
         self.failures: Counter[str] = Counter()
         self.on_record: Callable[[], None] = lambda: None
         """Called when there is something to write."""

@@ -515,7 +515,7 @@ class Master:
         engine = Engine(primary, pending, plan.durability)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
-        engine.leads_until = lambda: int(term.valid_until * 1000)
+        engine.leads_until = engine.clients_wait_until = lambda: int(term.valid_until * 1000)
         if not engine.state.log_id:
             assert self.histories is not None, "there is coordination"
             if not self.histories.may_begin:

@@ -79,6 +79,8 @@ class RpcServer:
         self._host = this_host()
         self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
+        self._has_parted = False
+        """From its clients, because its term was over at the last tick."""
         self._shows = shows and may_show()
         self._showing: Showing | None = None
         """To clients of this machine."""
@@ -164,10 +166,22 @@ class RpcServer:
                 self.upkeep_failed(UpkeepFailure("tick", "whole", error))
             if self.engine is not None:
                 self.engine.refuse_late(now_ms())
+                self._part_from_clients(self.engine, now_ms())
             if self._showing is not None:
                 self._showing.tick(now_ms())
             # Between two steps of an eviction, requests get their turn.
             await asyncio.sleep(0.001 if again else self.tick_seconds)
+
+    def _part_from_clients(self, engine: Engine, now: Instant) -> None:
+        """Once this master may not answer any more, end the connections of clients: another may lead already, and what
+        waits here for a log that is out of reach would wait until that is back. The term may yet be renewed, so nothing
+        else ends: nodes stay, and are told later what was decided (I11)."""
+        is_over = now >= engine.clients_wait_until()
+        if is_over and not self._has_parted:
+            for connection in list(self.controls.values()):
+                if not engine.primary.sessions.is_followed_over(connection.number):
+                    connection.transport.close()
+        self._has_parted = is_over
 
     async def stop(self) -> None:
         """Refuse what waits, let the last replies leave, and close."""
