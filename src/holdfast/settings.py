@@ -133,6 +133,9 @@ class MasterSettings(Settings):
 
     listen: Listen = Field("127.0.0.1:7070", description="Where clients and nodes connect. Port 0 is any free one.")
     http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
+    mooncake_http: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT for the HTTP paths and metric names of a Mooncake master. Empty: none."
+    )
     coordination: str = Field("memory://", description="Where masters elect a primary and keep the log.")
     name: Name = Field("master-1", description="This master's name; each in a cluster has its own.")
     cluster: Name = Field("holdfast", description="The cluster's name.")

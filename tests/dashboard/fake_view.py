@@ -69,3 +69,10 @@ class FakeView:
 
     def ready(self) -> tuple[bool, str]:
         return not self.unready, self.unready
+
+    def stat(self, key: str) -> dict[str, Any] | None:
+        if key not in self.keys:
+            return None
+        places = [("MEMORY", "node-1", 64), ("DISK", "node-1", 0)]
+        replicas = [{"kind": kind, "node": node, "offset": offset, "size_bytes": 64} for kind, node, offset in places]
+        return {"key": key, "size_bytes": 10, "replicas": replicas}

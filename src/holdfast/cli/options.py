@@ -25,7 +25,13 @@ from holdfast.settings import PREFIX, Settings, flag_of, load, variable_of
 Verb: TypeAlias = Callable[..., int | None]
 
 PLACEHOLDERS: dict[object, str] = {int: "N", float: "NUMBER", Path: "PATH", str: "TEXT"}
-NAMED_PLACEHOLDERS = {"size": "SIZE", "listen": "HOST:PORT", "http": "HOST:PORT", "advertise": "HOST:PORT"}
+NAMED_PLACEHOLDERS = {
+    "size": "SIZE",
+    "listen": "HOST:PORT",
+    "http": "HOST:PORT",
+    "mooncake_http": "HOST:PORT",
+    "advertise": "HOST:PORT",
+}
 
 
 def takes(model: type[Settings]) -> Callable[[Verb], Verb]:

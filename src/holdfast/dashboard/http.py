@@ -161,9 +161,9 @@ class RunningServer:
         )
         return _QuietServer(config)
 
-    async def start(self, supervisor: Supervisor) -> None:
+    async def start(self, supervisor: Supervisor, name: str) -> None:
         """Return when it answers."""
-        self._task = asyncio.create_task(supervisor.keep("HTTP server", self._serve), name="http")
+        self._task = asyncio.create_task(supervisor.keep(name, self._serve), name="http")
         async with asyncio.timeout(START_WITHIN_S):
             while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it by this attribute only.
                 await asyncio.sleep(0.005)
@@ -192,11 +192,13 @@ class RunningServer:
             self._listener.close()
 
 
-async def serve_http(app: FastAPI, host: str, port: int, supervisor: Supervisor | None = None) -> RunningServer:
-    """Serve in the caller's loop. OSError at once when the port cannot be had."""
+async def serve_http(
+    app: FastAPI, host: str, port: int, supervisor: Supervisor | None = None, name: str = "HTTP server"
+) -> RunningServer:
+    """Serve in the caller's loop. OSError at once when the port cannot be had. `name` is the supervisor's for it."""
     server = RunningServer(app, host, port)
     try:
-        await server.start(supervisor if supervisor is not None else Supervisor())
+        await server.start(supervisor if supervisor is not None else Supervisor(), name)
     except BaseException:
         await server.stop()
         raise

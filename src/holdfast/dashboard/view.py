@@ -33,6 +33,10 @@ class MasterView(Protocol):
         """`objects`: dicts with at least `key` and `size_bytes`; `cursor`: where to go on, 0 at the end."""
         ...
 
+    def stat(self, key: str) -> dict[str, Any] | None:
+        """`key`, `size_bytes` and `replicas`, each with `kind`, `node` and `offset`; None: it is not stored."""
+        ...
+
     def ready(self) -> tuple[bool, str]:
         """Whether requests are served, and if not, why."""
         ...

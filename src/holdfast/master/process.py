@@ -17,6 +17,7 @@ from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.coordination.opening import open_coordination
 from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
+from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
@@ -75,8 +76,13 @@ async def _serve(settings: MasterSettings) -> int:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)
         master = _master(settings, server, coordination, join_address(host, port))
+        view = MasterView(master)
         listen = settings.http
-        http = await serve_http(build_app(MasterView(master)), *split_address(listen), supervisor)
+        served = [await serve_http(build_app(view), *split_address(listen), supervisor)]
+        if settings.mooncake_http:
+            listen = settings.mooncake_http
+            app = build_mooncake_app(view)
+            served.append(await serve_http(app, *split_address(listen), supervisor, "Mooncake's HTTP server"))
     except OSError as error:
         log.critical("cannot listen on %s: %s", listen, error.strerror or error)
         await server.stop()
@@ -86,16 +92,17 @@ async def _serve(settings: MasterSettings) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     running = asyncio.create_task(supervisor.keep("roles", master.run))
-    log.info("serving", address=master.plan.address, http=http.address)
+    log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
-        _write_ready(settings, master.plan.address, http.address)
+        _write_ready(settings, master.plan.address, [http.address for http in served])
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
     await server.stop()
-    await http.stop()
+    for http in served:
+        await http.stop()
     if coordination is not None:
         await coordination.close()
     return 0
@@ -142,9 +149,12 @@ async def _coordination(
     return None
 
 
-def _write_ready(settings: MasterSettings, address: str, http: str) -> None:
+def _write_ready(settings: MasterSettings, address: str, https: list[str]) -> None:
+    """`https`: the dashboard's address, and Mooncake's where that is served."""
     assert settings.ready_file is not None
-    content = {"name": settings.name, "address": address, "http": http, "pid": os.getpid()}
+    content = {"name": settings.name, "address": address, "http": https[0], "pid": os.getpid()}
+    if len(https) > 1:
+        content["mooncake_http"] = https[1]
     partial = settings.ready_file.with_name(settings.ready_file.name + ".partial")
     partial.write_text(json.dumps(content))
     partial.replace(settings.ready_file)

@@ -27,7 +27,7 @@ from holdfast.master.restoration import Restoration
 from holdfast.master.roles import Master
 from holdfast.master.session_view import node_info, session_facts, standing_of
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
-from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, Status
+from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.wire.codec import failed
 
@@ -192,11 +192,16 @@ class MasterView:
         for key in keys:
             known = stat_of(primary, key, now)
             if known is not None:
-                found.append(_fields(known) | {"replicas": [_fields(replica) for replica in known.replicas]})
+                found.append(_stat_fields(known))
         after = reply.cursor
         if len(reply.keys) > limit:
             after = primary.state.catalogue.by_key.slot_of(keys[-1]) + 1
         return {"objects": found, "cursor": after}
+
+    def stat(self, key: str) -> dict[str, Any] | None:
+        engine = self.master.engine
+        known = stat_of(engine.primary, key, now_ms()) if engine is not None else None
+        return _stat_fields(known) if known is not None else None
 
     def ready(self) -> tuple[bool, str]:
         if self.master.server.stopping:
@@ -224,6 +229,10 @@ def _fields(message: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(message)
 
 
+def _stat_fields(stat: ObjectStat) -> dict[str, Any]:
+    return _fields(stat) | {"replicas": [_fields(replica) for replica in stat.replicas]}
+
+
 def _lost_files(engine: Engine | None) -> Metric:
     lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
     for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
@@ -244,6 +253,7 @@ class Figures(Collector):
         down = len(server.supervisor.down())
         gauges = {
             "objects": ("Objects stored.", status.objects),
+            "soft_pinned_objects": ("Objects with a soft pin.", len(self._view.state.catalogue.soft_pin_until)),
             "capacity_bytes": ("Memory that nodes lend.", status.capacity_bytes),
             "used_bytes": ("Memory that objects take.", status.used_bytes),
             "granted_bytes": ("Memory granted to writers and not committed yet.", status.granted_bytes),

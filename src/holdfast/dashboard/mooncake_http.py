@@ -1,0 +1,236 @@
+"""The HTTP face of a Mooncake master: the same paths, shapes and metric names, filled from a holdfast master.
+
+SGLang waits for `/get_all_segments` before it starts, scripts read the JSON, and dashboards draw the metrics. All of it
+is read-only. A segment is a node. Figures that holdfast does not count are left out rather than shown as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast.dashboard.view import MasterView
+
+NOT_FOUND = {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}
+PAGE_OBJECTS = 1_000
+MARK = "|"
+"""What the keys of other tenants than the default one begin with: `|tenant|key`."""
+
+_GAUGES = {
+    "master_allocated_bytes": ("holdfast_used_bytes", "Memory that objects take."),
+    "master_total_capacity_bytes": ("holdfast_capacity_bytes", "Memory that nodes lend."),
+    "master_key_count": ("holdfast_objects", "Objects stored."),
+    "master_soft_pin_key_count": ("holdfast_soft_pinned_objects", "Objects pinned softly."),
+    "master_active_clients": ("holdfast_connections", "Open connections."),
+}
+# Every request of holdfast is a batch, and counts under both of Mooncake's names.
+_REQUESTS = {
+    "Exists": ("master_exist_key_requests", "master_batch_exist_key_requests"),
+    "Locate": ("master_get_replica_list_requests", "master_batch_get_replica_list_requests"),
+    "GrantRanges": ("master_put_start_requests", "master_batch_put_start_requests"),
+    "CommitPuts": ("master_put_end_requests", "master_batch_put_end_requests"),
+    "ReturnGrants": ("master_put_revoke_requests", "master_batch_put_revoke_requests"),
+    "Remove": ("master_remove_requests",),
+    "RemoveMatching": ("master_remove_by_regex_requests",),
+    "KeepAlive": ("master_ping_requests",),
+    "RegisterNode": ("master_mount_segment_requests",),
+}
+_COUNTERS = {"master_evicted_key_count": ("holdfast_evicted_objects_total", "Objects evicted.")}
+
+
+class MooncakeFigures(Collector):
+    """The master's own figures under the names that Mooncake's dashboards know."""
+
+    def __init__(self, view: MasterView) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in self._view.registry.collect()
+            for sample in family.samples
+        }
+        for name, (own, text) in _GAUGES.items():
+            if (own,) in samples:
+                yield GaugeMetricFamily(name, text, samples[(own,)])
+        for name, (own, text) in _COUNTERS.items():
+            if (own,) in samples:
+                # A gauge, since a counter's name would end in _total, and this one does not.
+                yield GaugeMetricFamily(name, text, samples[(own,)])
+        for verb, names in _REQUESTS.items():
+            for name in names:
+                yield CounterMetricFamily(
+                    name, f"Requests of the kind {verb}.", samples.get(("holdfast_requests_total", verb), 0)
+                )
+        refused = samples.get(("holdfast_failures_total", "no_room"), 0)
+        yield CounterMetricFamily("master_put_start_alloc_failures", "Puts refused for want of room.", refused)
+        yield from self._segments()
+
+    def _segments(self) -> Iterator[Metric]:
+        used = GaugeMetricFamily("segment_allocated_bytes", "Memory in use on a node.", labels=["segment"])
+        whole = GaugeMetricFamily("segment_total_capacity_bytes", "Memory that a node lends.", labels=["segment"])
+        for node in self._view.nodes():
+            used.add_metric([node["name"]], node["used_bytes"])
+            whole.add_metric([node["name"]], node["capacity_bytes"])
+        yield used
+        yield whole
+
+
+def build_mooncake_app(view: MasterView) -> FastAPI:
+    """The application that shows this view as Mooncake's master would."""
+    app = FastAPI(title="holdfast, as Mooncake's master", openapi_url=None, docs_url=None, redoc_url=None)
+    registry = CollectorRegistry()
+    registry.register(MooncakeFigures(view))
+    _add_segments(app, view)
+    _add_keys(app, view)
+    _add_roles(app, view)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    return app
+
+
+def _add_segments(app: FastAPI, view: MasterView) -> None:
+    @app.get("/get_all_segments", response_class=PlainTextResponse)
+    async def get_all_segments() -> str:
+        return "".join(f"{node['name']}\n" for node in view.nodes())
+
+    @app.get("/get_segments_detail")
+    async def get_segments_detail() -> dict[str, Any]:
+        segments = [_segment(node) for node in view.nodes()]
+        return {"total_segments": len(segments), "segments": segments}
+
+    @app.get("/query_segment", response_class=PlainTextResponse)
+    async def query_segment(response: Response, segment: str = "") -> str:
+        for node in view.nodes():
+            if node["name"] == segment:
+                return f"{segment}\nUsed(bytes): {node['used_bytes']}\nCapacity(bytes) : {node['capacity_bytes']}\n"
+        response.status_code = 500
+        return "Failed to query segment"
+
+
+def _segment(node: dict[str, Any]) -> dict[str, Any]:
+    capacity, used = node["capacity_bytes"], node["used_bytes"]
+    return {
+        "segment_name": node["name"],
+        "segment_id": node.get("boot", ""),
+        "client_id": node["name"],
+        "size_bytes": capacity,
+        "size_human": f"{capacity / (1 << 30):.2f} GiB",
+        "te_endpoint": node.get("data_address", ""),
+        "protocol": "tcp",
+        "status": "OK" if node["available"] else "UNAVAILABLE",
+        "allocator_used_bytes": used,
+        "allocator_capacity_bytes": capacity,
+        "allocator_usage_percent": 100 * used / capacity if capacity else 0.0,
+    }
+
+
+def _add_keys(app: FastAPI, view: MasterView) -> None:
+    @app.get("/get_all_keys", response_class=PlainTextResponse)
+    async def get_all_keys() -> str:
+        """Of the default tenant."""
+        return "".join(f"{key}\n" for key in _keys(view))
+
+    @app.get("/query_key")
+    async def query_key(response: Response, key: str = "") -> dict[str, Any]:
+        stat = view.stat(key)
+        if stat is None:
+            response.status_code = 404
+            return NOT_FOUND
+        return {"success": True, "data": _in_memory(stat)}
+
+    @app.get("/batch_query_keys")
+    async def batch_query_keys(
+        keys: Annotated[str, Query(description="Keys, with commas between them.")] = "",
+    ) -> JSONResponse:
+        asked = [key for key in keys.split(",") if key]
+        if not asked:
+            return JSONResponse({"success": False, "error": "No keys provided. Use ?keys=key1,key2,..."}, 400)
+        return JSONResponse({"success": True, "data": {key: _found(view.stat(key)) for key in asked}})
+
+
+def _keys(view: MasterView) -> Iterator[str]:
+    cursor = 0
+    while True:
+        page = view.objects("", cursor, PAGE_OBJECTS)
+        own = f"{MARK}default{MARK}"
+        for each in page["objects"]:
+            key: str = each["key"]
+            if not key.startswith(MARK) or key.startswith(own):
+                yield key.removeprefix(own)
+        cursor = page["cursor"]
+        if not cursor:
+            return
+
+
+def _found(stat: dict[str, Any] | None) -> dict[str, Any]:
+    kinds = {"disk_values": None, "local_disk_values": None, "nof_values": None}
+    if stat is None:
+        return {"ok": False, "error": "OBJECT_NOT_FOUND", "values": None, **kinds}
+    return {"ok": True, "error": None, "values": _in_memory(stat), **kinds}
+
+
+def _in_memory(stat: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "size_": stat["size_bytes"],
+            "buffer_address_": replica["offset"],
+            "protocol_": "tcp",
+            "transport_endpoint_": replica["node"],
+        }
+        for replica in stat["replicas"]
+        if replica["kind"] == "MEMORY"
+    ]
+
+
+def _add_roles(app: FastAPI, view: MasterView) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        ready, _ = view.ready()
+        status = view.status()
+        return {
+            "status": "ok",
+            "role": _role(status),
+            "ha_state": _state(view),
+            "service_ready": ready and status["role"] == "primary",
+            "leader_address": status["leader"] or None,
+            "view_version": status["epoch"],
+        }
+
+    @app.get("/role", response_class=PlainTextResponse)
+    async def role() -> str:
+        return _role(view.status())
+
+    @app.get("/leader")
+    async def leader() -> dict[str, Any]:
+        status = view.status()
+        present = bool(status["leader"])
+        return {
+            "present": present,
+            "leader_address": status["leader"] or None,
+            "view_version": status["epoch"] if present else None,
+        }
+
+    @app.get("/ha_status", response_class=PlainTextResponse)
+    async def ha_status() -> str:
+        return _state(view)
+
+
+def _role(status: dict[str, Any]) -> str:
+    return "leader" if status["role"] == "primary" else "standby"
+
+
+def _state(view: MasterView) -> str:
+    ready, _ = view.ready()
+    if view.status()["role"] == "primary":
+        return "serving" if ready else "starting"
+    return "standby" if ready else "recovering"
