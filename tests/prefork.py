@@ -236,8 +236,11 @@ def main() -> None:
     # Ctrl-C is for the tests, which then close the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=int(sys.argv[1]))
+    from holdfast.cli.app import app_for
+
     for name in WARM:
         importlib.import_module(name)
+    app_for([])  # Every verb.
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"a fork copies one thread, and there are {len(threads)}"
     gc.collect()

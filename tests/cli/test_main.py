@@ -110,6 +110,26 @@ def test_the_version_and_every_verb_s_help_are_printed(run: Run) -> None:
     assert run().code == 2
 
 
+def test_a_verb_imports_no_other() -> None:
+    """A master or a node should be up soon; what the other verbs need would take it longer than its own part does."""
+    code = """if True:
+        import sys
+        from holdfast.cli.main import main
+        main(["node", "--size", "much"])
+        print(*sorted(name for name in sys.modules if name.startswith("holdfast.cli.")))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert "much" in ran.stderr
+    assert "holdfast.cli.processes" in ran.stdout.split()
+    assert not {"demo", "lab", "bench", "keys", "transfer"} & {name.split(".")[-1] for name in ran.stdout.split()}
+
+
 def test_the_connection_comes_from_flags_environment_and_file(
     run: Run, asked: list[ClientSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

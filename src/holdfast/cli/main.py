@@ -33,10 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: list[str], as_json: bool) -> int:
     import typer
 
-    from holdfast.cli.app import app
+    from holdfast.cli.app import app_for
 
-    command = typer.main.get_command(app)
-    if COMPLETING in os.environ:
+    completing = COMPLETING in os.environ
+    command = typer.main.get_command(app_for([] if completing else arguments))
+    if completing:
         # The shell asks what could be typed here; this prints it and exits.
         command.main(args=arguments, prog_name="holdfast")
     try:
