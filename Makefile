@@ -31,7 +31,7 @@ PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis p
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 .DEFAULT_GOAL := help
-.PHONY: help up check sim chaos stress fmt bench bench-peers soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fmt bench bench-peers soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -61,11 +61,21 @@ apt:
 	fi
 
 check: apt $(STAMP) ## format, lint, types, imports, tests
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src
-	$(BIN)/lint-imports --no-cache
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check-types check-imports check-format check-lint
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# One core is enough for each, so that they run at once; what each prints stays together.
+check-format: $(STAMP)
+	$(BIN)/ruff format --check .
+
+check-lint: $(STAMP)
+	$(BIN)/ruff check .
+
+check-types: $(STAMP)
+	$(BIN)/mypy --strict src
+
+check-imports: $(STAMP)
+	$(BIN)/lint-imports --no-cache
 
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
