@@ -12,17 +12,27 @@ import asyncio
 import contextlib
 import threading
 import time
-from typing import Self
+from typing import NamedTuple, Self
 
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.opening import open_coordination
 from holdfast.core.digest import digest
 from holdfast.messages import records as r
 from holdfast.replication.batches import Position, decode_batch
+from holdfast.simulation.linearizability import NEVER_NS
 from holdfast.simulation.log_checks import LogChecks, spans_of
 
 AGAIN_S = 0.2
 PARTITION_EVERY = 500
+_OF_DISKS = (r.DiskLeft, r.SegmentMounted, r.SegmentUnmounted)
+
+
+class Away(NamedTuple):
+    """An object on disks that were all away, from the one moment to the other."""
+
+    key: str
+    from_ns: int
+    until_ns: int
 
 
 class LogOnly(LogChecks):
@@ -34,6 +44,17 @@ class LogOnly(LogChecks):
 
     def _note_digest(self) -> None:
         pass
+
+    def on_away_disks(self) -> set[str]:
+        """Keys of objects that nobody can read until a disk is back."""
+        catalogue, away = self.state.catalogue, self.state.away
+        slots = {slot for handle in away for slot in catalogue.on_segment(handle)}
+        return {
+            key
+            for slot in slots
+            if all(place.segment in away for place in catalogue.replicas(slot))
+            and (key := catalogue.keys[slot]) is not None
+        }
 
     def check_partition(self) -> None:
         for handle, spans in spans_of(self.state).items():
@@ -52,7 +73,11 @@ class LogFollower:
         self.terms: list[tuple[int, int]] = []
         """(time in nanoseconds, epoch) of each term, when its beginning was read here."""
         self.position = Position()
-        self._batches: list[bytes] = []
+        self.away: list[Away] = []
+        """Known after `check`."""
+        self._since: dict[str, int] = {}
+        self._batches: list[tuple[int, bytes]] = []
+        """When each was read here, in nanoseconds, and its content."""
         self.failure = ""
         """Why it ended before it was told to."""
         self._loop = asyncio.new_event_loop()
@@ -106,14 +131,29 @@ class LogFollower:
 
     def _append(self, number: int, batch: bytes) -> None:
         records, self.position = decode_batch(self.position, number, batch)
-        self._batches.append(batch)
+        self._batches.append((time.monotonic_ns(), batch))
         self.terms += [(time.monotonic_ns(), record.epoch) for record in records if isinstance(record, r.EpochStarted)]
 
     def check(self) -> str:
         """Play all that was collected; the digest of what it comes to."""
-        for number, batch in enumerate(self._batches, 1):
-            self.checks.appended(number, 0, 0, batch)
-            if number % PARTITION_EVERY == 0 or number == len(self._batches):
+        for at_ns, batch in self._batches:
+            number = self.checks.position.batch + 1
+            if any(isinstance(record, _OF_DISKS) for record in self.checks.appended(number, 0, 0, batch)):
+                self._note_away(at_ns)
+            if number % PARTITION_EVERY == 0:
                 self.checks.check_partition()
+        self.checks.check_partition()
         self._batches = []
         return digest(self.checks.state.catalogue)
+
+    def _note_away(self, now_ns: int) -> None:
+        """Note whose disks came or went: what is on disks alone that are all away is not seen until one is back."""
+        hidden = self.checks.on_away_disks()
+        back = [key for key in self._since if key not in hidden]
+        self.away += [Away(key, self._since.pop(key), now_ns) for key in back]
+        for key in hidden:
+            self._since.setdefault(key, now_ns)
+
+    def away_at_last(self) -> list[Away]:
+        """All of them, those too that are away still."""
+        return [*self.away, *(Away(key, since, NEVER_NS) for key, since in self._since.items())]

@@ -68,6 +68,7 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
         leader_ttl_ms=plan.leader_ttl_ms,
         judged=judged,
         log_is_whole=not log.failure,
+        away=log.away_at_last(),
         unreadable=unreadable,
         defects=[*defects, *log.violations, *tracebacks(folder)],
     )

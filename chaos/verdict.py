@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from chaos.history import Told
+from chaos.log_follower import Away
 from holdfast.simulation.history import Call
-from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log
+from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.log_checks import Fate
 
 SLOW_NS = 500_000_000
@@ -61,6 +62,8 @@ class Run:
     """What was read at the very end, after all was healed: (number of the put, length) by key; None: not there."""
     log_is_whole: bool = True
     """Without it nothing can be said of what was lost, and the run has failed by that."""
+    away: list[Away] = field(default_factory=list)
+    """What was on disks of dead nodes and nowhere else, and when."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys whose reading failed at the very end, and how."""
     defects: list[str] = field(default_factory=list)
@@ -233,10 +236,14 @@ def _impossible(run: Run, calls: list[Call]) -> tuple[list[str], int]:
     for call in calls:
         for key in call.operation.keys:
             by_key[key].append(call)
+    away: dict[str, list[Away]] = defaultdict(list)
+    for one in run.away:
+        away[one.key].append(one)
     found: list[str] = []
     undecided = 0
     for key, of_key in sorted(by_key.items()):
         steps = [step for call in of_key for step in steps_in_log(call, key, in_log, left)]
+        steps = [seen for step in steps for seen in _unless_away(step, away[key])]
         possible = is_linearizable(step for step in steps if not _is_a_miss_after_a_guess(run, step))
         if possible is None:
             undecided += 1
@@ -251,3 +258,10 @@ def _is_a_miss_after_a_guess(run: Run, step: Step) -> bool:
         return False
     both_ns = int(run.leader_ttl_ms * 1.05) * 1_000_000 + SLOW_NS
     return any(step.from_ns <= began + both_ns and began - 2 * SLOW_NS <= step.until_ns for began in run.terms_ns)
+
+
+def _unless_away(step: Step, away: list[Away]) -> Iterable[Step]:
+    """What is on a disk that is away is not seen until that is back, as the simulator has it, too. The log is read here
+    a moment after it was written."""
+    hidden = any(step.from_ns <= one.until_ns + SLOW_NS and one.from_ns - 2 * SLOW_NS <= step.until_ns for one in away)
+    return where_objects_hide(step) if hidden else (step,)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.history import HistoryFile, Told, read_history, seen
+from chaos.log_follower import Away
 from chaos.verdict import Run, Struck, judge
 from holdfast.simulation.history import Call, Outcome, value_of
 from holdfast.simulation.log_checks import Fate
@@ -148,3 +149,13 @@ def test_a_history_is_read_back_as_it_was_seen_and_a_killed_writer_leaves_a_call
     assert [(key, number, length) for _, key, number, length in told.reads] == [("k", 1, 64), ("k", -1, 64)]
     assert told.defects == ["client-1.0: boom"]
     assert len(judge(replace(run(), told=[told])).wrong) == 1
+
+
+def test_what_is_on_a_disk_that_is_away_may_be_missed_and_found_again() -> None:
+    """The log says when: a miss at another time, or of another key, is impossible as ever."""
+    gets = [call("get", 2 + i, "k", at, result=seen_) for i, (at, seen_) in enumerate(((1, 1), (4, None), (7, 1)))]
+    told = run(PUT, *gets)
+    assert judge(told).impossible
+    assert not judge(replace(told, away=[Away("k", 3 * S, 5 * S)])).impossible
+    assert judge(replace(told, away=[Away("k", 6 * S, 8 * S)])).impossible
+    assert judge(replace(told, away=[Away("other", 3 * S, 5 * S)])).impossible

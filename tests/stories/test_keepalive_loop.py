@@ -279,6 +279,25 @@ def test_a_follower_that_sees_its_master_dead_looks_for_the_next_at_once_and_aga
     assert played.happened(Happening.MASTER_CHANGED)
 
 
+def test_a_follower_whose_master_hands_over_looks_for_the_next_soon_and_then_less_often() -> None:
+    """I17: the next one serves in a moment; it is not asked ten times a second if it does not."""
+    played = opened()
+    played.master = played.fails(NotLeader("this master is not the primary any more"))
+    played.run_for(2)
+    played.master = played.fails(Unreachable("nobody leads yet"))
+    played.run_for(1_000)
+    assert 3 <= len(played.keepalives()) <= 5
+    played.run_for(30_000)
+    assert len(played.keepalives()) <= 14
+    played.epoch, played.master = 2, played.alive
+    played.run_for(10_000)
+    assert played.happened(Happening.MASTER_CHANGED)
+    before = len(played.keepalives())
+    played.master = played.fails(ReplyLost("the connection broke"))
+    played.run_for(8_000)
+    assert len(played.keepalives()) <= before + 4, "a lost connection says nothing of a successor"
+
+
 def test_a_follower_whose_dead_master_has_no_successor_slows_down() -> None:
     """I17."""
     played = opened()
