@@ -47,6 +47,33 @@ def test_a_write_without_a_digest_is_written_as_well(served: Served) -> None:
     assert served.bytes_at(0, len(data)) == data
 
 
+def test_many_values_are_written_at_once_each_to_its_own_place(served: Served) -> None:
+    values = [os.urandom(index * 37 % 9000 + 1) for index in range(3 * WINDOW + 5)]
+    digests = [xxhash.xxh3_64() for _ in values]
+    mac = served.mac(GRANT, 4096, SIZE - 4096)
+    with served.connection() as connection:
+        sources = [
+            (index * 9000, memoryview(value), digest)
+            for index, (value, digest) in enumerate(zip(values, digests, strict=True))
+        ]
+        connection.write_many(served.name(), GRANT, 4096, SIZE - 4096, mac, sources, soon())
+        connection.write_many(served.name(), GRANT, 4096, SIZE - 4096, mac, [], soon())
+        assert not connection.closed
+    for index, (value, digest) in enumerate(zip(values, digests, strict=True)):
+        assert served.bytes_at(4096 + index * 9000, len(value)) == value
+        assert digest.intdigest() == xxhash.xxh3_64_intdigest(value)
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_a_refusal_after_confirmed_writes_says_why(served: Served, size: int) -> None:
+    mac = served.mac(GRANT, 0, 4096)
+    sources = [(0, memoryview(bytes(8)), None)] * 5 + [(4000, memoryview(bytes(size * 10)), None)] * 5
+    with served.connection() as connection:
+        with pytest.raises(Refused, match="range"):
+            connection.write_many(served.name(), GRANT, 0, 4096, mac, sources, soon())
+        assert connection.closed
+
+
 def test_many_ranges_are_read_at_once_each_into_its_own_place(served: Served) -> None:
     content = os.urandom(SIZE)
     for segment in served.memory.segments:

@@ -128,9 +128,18 @@ def _checked_values(values: list[BytesLike]) -> list[Value]:
     # Short bytes, the usual case, serve as they are: they need no view to be cut from.
     if {*map(type, values)} == {bytes} and all(values) and max(map(len, values)) < SHORT_BYTES:
         return values
+    # As do views of bytes, if they are neither empty nor too long; these are looked at all at once, too.
+    if are_plain_views(values) and min(sizes := [*map(len, values)]) > 0 and max(sizes) <= MAX_OBJECT_BYTES:
+        return values
     return [
         value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value) for value in values
     ]
+
+
+def are_plain_views(buffers: list[BytesLike]) -> bool:
+    """Are these all views of bytes in a row, which can be written? They are what most engines give, and need no more
+    than this one look at all of them."""
+    return {*map(type, buffers)} == {memoryview} and {*map(_shape, buffers)} == {("B", 1, True, False)}
 
 
 def checked_target(target: BytesLike | Sequence[BytesLike | Part]) -> CallersTarget:
@@ -156,8 +165,7 @@ def checked_targets(
 ) -> tuple[list[str], list[CallersTarget]]:
     listed, given = checked_keys(keys), list(targets)
     rooms: list[CallersTarget]
-    # Views of bytes, the usual case, serve as they are. They are looked at all at once, which is quicker than each.
-    if {*map(type, given)} == {memoryview} and {*map(_shape, given)} == {("B", 1, True, False)}:
+    if are_plain_views(given):
         rooms = cast("list[CallersTarget]", given)
     else:
         rooms = [checked_target(target) for target in given]

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 import xxhash
@@ -348,21 +349,20 @@ class NodeBytes:
         deadline: float,
     ) -> list[int]:
         """Write these (offset in the grant, parts of a value) over TCP, in one attempt; their checksums, or zeros."""
-        checksums = []
         deadline = _patience(sum(source.nbytes for _, parts in values for source in parts), deadline)
+        digests = [xxhash.xxh3_64() if checksum else None for _ in values]
+        sources = [
+            (offset + start, source, digest)
+            for (offset, parts), digest in zip(values, digests, strict=True)
+            for start, source in zip(accumulate(map(len, parts), initial=0), parts, strict=False)
+        ]
         connection = self._borrow(place.data_address, min(deadline, now_seconds() + CONNECT_SECONDS))
         connection.silence_seconds = math.inf
         try:
-            for offset, parts in values:
-                digest = xxhash.xxh3_64() if checksum else None
-                at = offset
-                for source in parts:
-                    connection.write(place.name, grant, piece.offset, length, piece.mac, at, source, deadline, digest)
-                    at += source.nbytes
-                checksums.append((digest.intdigest() or 1) if digest is not None else 0)
+            connection.write_many(place.name, grant, piece.offset, length, piece.mac, sources, deadline)
         finally:
             self._give_back(place.data_address, connection)
-        return checksums
+        return [(digest.intdigest() or 1) if digest is not None else 0 for digest in digests]
 
     def _with_connection(
         self,

@@ -9,7 +9,7 @@ another is taken, within the deadline: a range is written in one attempt (I2, I1
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -364,7 +364,7 @@ def take_grant(
     """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
     history = core.limits.log_id
     yield from ready_to_write(core, deadline)
-    wanted = sum(map(extent_of, struct.unpack(f"<{len(sizes) // 8}Q", sizes))) * options.replicas
+    wanted = _extent_of_all(struct.unpack(f"<{len(sizes) // 8}Q", sizes)) * options.replicas
     core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
     finished = core.grants.take_finished()
     attached = core.bytes.attachments()
@@ -420,8 +420,13 @@ def _write_and_commit(
     words = [0] * (3 * len(offsets))
     words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
     rows = struct.pack(f"<{len(words)}Q", *words)
-    row_bytes = sum(map(extent_of, piece.sizes)) if in_a_row else 0
+    row_bytes = _extent_of_all(piece.sizes) if in_a_row else 0
     return (yield from _commit(core, grant, piece.keys, rows, options, deadline, row_bytes))
+
+
+def _extent_of_all(sizes: Sequence[int]) -> int:
+    """The memory that objects of these sizes take. Most of a batch are of one size."""
+    return sum(extent_of(size) * count for size, count in Counter(sizes).items())
 
 
 def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> GrantRanges | None:

@@ -151,6 +151,19 @@ class SimulatedConnection:
         if digest is not None:
             digest.update(source)
 
+    def write_many(
+        self,
+        segment: SegmentName,
+        grant: GrantId,
+        range_offset: int,
+        range_length: int,
+        mac: bytes,
+        sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
+        deadline: float,
+    ) -> None:
+        for offset, source, digest in sources:
+            self.write(segment, grant, range_offset, range_length, mac, offset, source, deadline, digest)
+
     def _send_again(self, life: ServedNode, process: ProcessLoop, request: WriteRange, source: bytes) -> None:
         def arrive() -> None:
             if self._client.network.is_cut(self._client.name, self._node.name):

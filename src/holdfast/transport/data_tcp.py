@@ -11,6 +11,7 @@ import math
 import socket
 import ssl
 import struct
+from collections import deque
 from collections.abc import Sequence
 
 import xxhash
@@ -135,15 +136,37 @@ class DataConnection:
         digest: xxhash.xxh3_64 | None = None,
     ) -> None:
         """Write `source` at `offset` in the range that was granted; on return the node holds all of it."""
-        request = WriteRange(segment, grant, range_offset, range_length, mac, offset, source.nbytes)
+        self.write_many(segment, grant, range_offset, range_length, mac, [(offset, source, digest)], deadline)
+
+    def write_many(
+        self,
+        segment: SegmentName,
+        grant: GrantId,
+        range_offset: int,
+        range_length: int,
+        mac: bytes,
+        sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
+        deadline: float,
+    ) -> None:
+        """The same for many (offset, bytes, digest), each sent before the last one is confirmed."""
+        unconfirmed: deque[int] = deque()
         try:
-            self._send_all(request, source, deadline, digest)
-            written = expect(self._take_message(deadline), Written)
-            if written.length != source.nbytes:
-                raise BadRequest(f"the node at {self._address} wrote {written.length:,} of {source.nbytes:,} bytes")
+            for offset, source, digest in sources:
+                request = WriteRange(segment, grant, range_offset, range_length, mac, offset, source.nbytes)
+                self._send_all(request, source, deadline, digest)
+                unconfirmed.append(source.nbytes)
+                if len(unconfirmed) == WINDOW:
+                    self._take_written(unconfirmed.popleft(), deadline)
+            while unconfirmed:
+                self._take_written(unconfirmed.popleft(), deadline)
         except BaseException:
             self.close()
             raise
+
+    def _take_written(self, size: int, deadline: float) -> None:
+        written = expect(self._take_message(deadline), Written)
+        if written.length != size:
+            raise BadRequest(f"the node at {self._address} wrote {written.length:,} of {size:,} bytes")
 
     def close(self) -> None:
         self.closed = True
@@ -171,12 +194,14 @@ class DataConnection:
             self._send(piece, deadline)
 
     def _raise_what_was_answered(self) -> None:
-        try:
-            reply = self._take_message(now_seconds() + LAST_WORD_SECONDS)
-        except (Unreachable, DeadlineExceeded):
-            return
-        if isinstance(reply, Failed):
-            raise from_code(reply.code, reply.text)
+        until = now_seconds() + LAST_WORD_SECONDS
+        reply: Message | None = None
+        while not isinstance(reply, Failed):  # Earlier writes may be confirmed before it.
+            try:
+                reply = self._take_message(until)
+            except (Unreachable, DeadlineExceeded):
+                return
+        raise from_code(reply.code, reply.text)
 
     def _ask_for(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
         if wanted:
