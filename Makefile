@@ -27,7 +27,7 @@ APT_PACKAGES := etcd-server zookeeper openssl iproute2
 
 # What `make bench-peers` compares with.
 PEERS := .venv-peers
-PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis pymemcache
+PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis pymemcache pytest
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 .DEFAULT_GOAL := help

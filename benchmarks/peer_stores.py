@@ -95,17 +95,22 @@ class Holdfast:
         _sure(self.cache.get_into(key, self._large.view) == LARGE, "get of 16 MiB")
 
 
+def mooncake_client(master: str, lent_bytes: int) -> Any:
+    from mooncake.store import MooncakeDistributedStore  # type: ignore[import-not-found, unused-ignore]
+
+    store = MooncakeDistributedStore()
+    _sure(store.setup("127.0.0.1", "P2PHANDSHAKE", lent_bytes, 256 << 20, "tcp", "", master) == 0, "setup")
+    return store
+
+
 class Mooncake:
     """Its client lends the memory itself, and so reads and writes it in its own process."""
 
     has_exists = True
 
     def __init__(self, name: str, master: str, pid: int) -> None:
-        from mooncake.store import MooncakeDistributedStore  # type: ignore[import-not-found, unused-ignore]
-
         self.name, self.pid = name, pid
-        self.store: Any = MooncakeDistributedStore()
-        _sure(self.store.setup("127.0.0.1", "P2PHANDSHAKE", SEGMENT, 256 << 20, "tcp", "", master) == 0, "setup")
+        self.store = mooncake_client(master, SEGMENT)
         self.get = self.store.get
         self._large = Large()
         self._at = address_of(self._large.memory)

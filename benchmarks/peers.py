@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import msgspec
 
 from benchmarks.baselines import spawned
 from benchmarks.measure import interleaved, rate, rate_over
+from benchmarks.peer_blocks import measure_blocks
+from benchmarks.peer_lines import Line, libraries_silenced, print_lines
 from benchmarks.peer_stores import (
     LARGE,
     Holdfast,
@@ -52,26 +53,6 @@ class Amounts:
 
 
 QUICK = Amounts(rounds=2, keys=50, batches=1, large=1, objects=20_000, kills=1, seconds_before_a_kill=1.0)
-
-
-@dataclass(slots=True)
-class Line:
-    """One operation, and what each store made of it: round by round, or once."""
-
-    name: str
-    unit: str
-    figures: dict[str, list[float]] = field(default_factory=dict)
-    less_is_better: bool = False
-
-    def median(self, store: str) -> float | None:
-        figures = self.figures.get(store)
-        return statistics.median(figures) if figures else None
-
-    def ratio(self, store: str, of: str) -> float | None:
-        ours, theirs = self.figures.get(store), self.figures.get(of)
-        if not ours or not theirs or not all(theirs):
-            return None
-        return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
 
 def measure_keys(stores: list[Store], amounts: Amounts) -> list[Line]:
@@ -232,37 +213,6 @@ def _fall(
     return Fall(back_s, len(acknowledged), len(acknowledged) - there)
 
 
-def print_lines(lines: list[Line], names: list[str]) -> None:
-    width = max(len(line.name) for line in lines) + 1
-    print(" " * width + "".join(f"{name:>16}" for name in names) + f"{'unit':>8}  to Mooncake")
-    for line in lines:
-        shown = [line.median(name) for name in names]
-        cells = "".join(f"{'' if one is None else _number(one):>16}" for one in shown)
-        pairs = (("holdfast", "Mooncake"), ("holdfast, etcd", "Mooncake, etcd"))
-        ratios = [line.ratio(*pair) for pair in pairs]
-        said = " / ".join("" if ratio is None else f"{ratio:.2f}" for ratio in ratios).strip(" /")
-        better = " (less is better)" if line.less_is_better and said else ""
-        print(f"{line.name:<{width}}{cells}{line.unit:>8}  {said}{better}".rstrip(), flush=True)
-
-
-def _number(figure: float) -> str:
-    return f"{figure:,.0f}" if abs(figure) >= 100 or figure == int(figure) else f"{figure:,.2f}"
-
-
-@contextmanager
-def libraries_silenced() -> Iterator[Callable[[str], None]]:
-    """What libraries write to standard error goes nowhere; what is said by what this gives goes there."""
-    own = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield lambda text: os.write(own, f"{text}\n".encode()) and None
-    finally:
-        os.dup2(own, 2)
-        os.close(own)
-        os.close(nowhere)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="see that it works; the figures mean little")
@@ -276,6 +226,8 @@ def main() -> int:
             for measure in (measure_keys, measure_batches, measure_large, measure_memory):
                 say(f"measuring: {measure.__name__.removeprefix('measure_')}")
                 lines += measure(stores, amounts)
+        say("measuring: blocks")
+        lines += measure_blocks(amounts.rounds)
         say("measuring: failover")
         lines += measure_failover(amounts)
     if given.json:
