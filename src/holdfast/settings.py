@@ -136,6 +136,13 @@ class MasterSettings(Settings):
     mooncake_http: Annotated[str, AfterValidator(_advertise)] = Field(
         "", description="HOST:PORT for the HTTP paths and metric names of a Mooncake master. Empty: none."
     )
+    events: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT where object events are published (ZeroMQ PUB). Empty: none are."
+    )
+    events_replay: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT where missed object events can be asked for again (ZeroMQ ROUTER). Empty: nowhere."
+    )
+    events_topic: str = Field("holdfast", description="The topic of object events.")
     coordination: str = Field("memory://", description="Where masters elect a primary and keep the log.")
     name: Name = Field("master-1", description="This master's name; each in a cluster has its own.")
     cluster: Name = Field("holdfast", description="The cluster's name.")

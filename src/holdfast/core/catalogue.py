@@ -22,6 +22,7 @@ from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, Segment
 from holdfast.instant import Instant
 
 if TYPE_CHECKING:
+    from holdfast.core.key_changes import KeyChanges
     from holdfast.core.shown_keys import ShownKeys
 
 Slots = npt.NDArray[np.intp]
@@ -111,6 +112,8 @@ class Catalogue:
         self.count = 0
         self.longest = 0
         """No object here is or was larger."""
+        self.changes: KeyChanges | None = None
+        """Where keys that are bound and unbound are noted, if anybody wants to know."""
         self.shown: ShownKeys | None = None
         """Where a primary shows which keys there are."""
         self._free: list[int] = []
@@ -200,6 +203,8 @@ class Catalogue:
         self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
+        if self.changes is not None:
+            self.changes.stored([key])
         if self.shown is not None:
             self.shown.show_one(slot)
         return slot
@@ -261,6 +266,8 @@ class Catalogue:
                 named[slot] = key
         self.by_key.bind_many(keys, slots)
         self.count += len(keys)
+        if self.changes is not None:
+            self.changes.stored(keys)
         if self.shown is not None:
             self.shown.show(at)
         return slots
@@ -273,6 +280,8 @@ class Catalogue:
         for slot in slots:
             named[slot] = None
         self.by_key.unbind(gone)
+        if self.changes is not None:
+            self.changes.removed(gone)
         if self.shown is not None:
             self.shown.hide(np.array(slots, np.intp))
         if len(slots) == 1:

@@ -26,6 +26,7 @@ from holdfast.core.state import State
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
+from holdfast.master.object_events import ObjectEvents
 from holdfast.master.resting import rests_on
 from holdfast.messages.of_nodes import (
     AddReplicas,
@@ -141,6 +142,7 @@ class Engine:
         """Called with records of sessions and segments before they are applied."""
         self.on_lost_files: Callable[[str, int, Instant], None] = lambda node, count, now: None
         """Called with how many replicas were dropped because the files of that node's disk were lost."""
+        self.object_events: ObjectEvents | None = None
         self._durability = durability
         self._parked: list[Waiting] = []
         self._topology_index = 0
@@ -344,9 +346,13 @@ class Engine:
             freed = self.primary.absorb(record, now)
             if log is None:
                 self._count(record, freed)
+                if self.object_events is not None:
+                    self.object_events.alone(self.state)
                 continue
             keys = record.keys if isinstance(record, ObjectsCommitted) else []
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
+            if self.object_events is not None:
+                self.object_events.applied(index, self.state)
             if self.state.topology != topology:
                 self._topology_index = index
             if freed or isinstance(record, SettingsChanged):
@@ -401,7 +407,9 @@ class Engine:
         self._freed = True
 
     def after_durable(self, now: Instant) -> None:
-        """Records became durable: what they freed may be what a put waits for, what they say what a node is told."""
+        """A batch became durable: what it freed may be what a put waits for, what it says what a node is told."""
+        if self.object_events is not None and self.log is not None:
+            self.object_events.durable(self.log.written.batch, self.log.durable)
         if self._unsaid and now < self.leads_until():
             self._deliver(now)
         if self._freed and self._parked and now < self.leads_until():

@@ -18,6 +18,8 @@ from holdfast.coordination.opening import open_coordination
 from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
+from holdfast.master.event_publisher import EventPublisher
+from holdfast.master.object_events import ObjectEvents
 from holdfast.master.roles import Master, Plan
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
@@ -68,6 +70,7 @@ async def _serve(settings: MasterSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     supervisor = Supervisor()
+    publisher = _publisher(settings, supervisor)
     coordination = await _coordination(settings, stopped, supervisor)
     if stopped.is_set():
         return 0
@@ -75,8 +78,11 @@ async def _serve(settings: MasterSettings) -> int:
     try:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)
-        master = _master(settings, server, coordination, join_address(host, port))
+        events = ObjectEvents(publisher) if publisher is not None else None
+        master = _master(settings, server, coordination, join_address(host, port), events)
         view = MasterView(master)
+        if publisher is not None:
+            view.registry.register(publisher)
         listen = settings.http
         served = [await serve_http(build_app(view), *split_address(listen), supervisor)]
         if settings.mooncake_http:
@@ -94,7 +100,7 @@ async def _serve(settings: MasterSettings) -> int:
     running = asyncio.create_task(supervisor.keep("roles", master.run))
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
-        _write_ready(settings, master.plan.address, [http.address for http in served])
+        _write_ready(settings, master.plan.address, [http.address for http in served], publisher)
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
     running.cancel()
@@ -105,10 +111,28 @@ async def _serve(settings: MasterSettings) -> int:
         await http.stop()
     if coordination is not None:
         await coordination.close()
+    if publisher is not None:
+        publisher.close()
     return 0
 
 
-def _master(settings: MasterSettings, server: RpcServer, coordination: Coordination | None, listening: str) -> Master:
+def _publisher(settings: MasterSettings, supervisor: Supervisor) -> EventPublisher | None:
+    if not settings.events:
+        if settings.events_replay:
+            raise BadSetting("events_replay is for masters that publish object events: give events too")
+        return None
+    publisher = EventPublisher(settings.cluster, settings.events_topic, supervisor)
+    publisher.open(settings.events, settings.events_replay)
+    return publisher
+
+
+def _master(
+    settings: MasterSettings,
+    server: RpcServer,
+    coordination: Coordination | None,
+    listening: str,
+    events: ObjectEvents | None,
+) -> Master:
     plan = Plan(
         rules=rules_of(settings),
         cluster=settings.cluster,
@@ -120,7 +144,7 @@ def _master(settings: MasterSettings, server: RpcServer, coordination: Coordinat
         snapshot_bytes=settings.snapshot_bytes,
         new_history=settings.new_history,
     )
-    return Master(server, coordination, plan, _store(settings))
+    return Master(server, coordination, plan, _store(settings), events)
 
 
 def _store(settings: MasterSettings) -> SnapshotStore:
@@ -149,12 +173,14 @@ async def _coordination(
     return None
 
 
-def _write_ready(settings: MasterSettings, address: str, https: list[str]) -> None:
+def _write_ready(settings: MasterSettings, address: str, https: list[str], publisher: EventPublisher | None) -> None:
     """`https`: the dashboard's address, and Mooncake's where that is served."""
     assert settings.ready_file is not None
-    content = {"name": settings.name, "address": address, "http": https[0], "pid": os.getpid()}
+    content: dict[str, object] = {"name": settings.name, "address": address, "http": https[0], "pid": os.getpid()}
     if len(https) > 1:
         content["mooncake_http"] = https[1]
+    if publisher is not None:
+        content |= {"events": publisher.address, "events_replay": publisher.replay_address}
     partial = settings.ready_file.with_name(settings.ready_file.name + ".partial")
     partial.write_text(json.dumps(content))
     partial.replace(settings.ready_file)

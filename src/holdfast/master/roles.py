@@ -38,6 +38,7 @@ from holdfast.master.candidacy import give_back, win, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
 from holdfast.master.histories import Histories, WaitsForOperator, Word
+from holdfast.master.object_events import ObjectEvents
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
@@ -94,7 +95,14 @@ class Plan:
 class Master:
     """The roles over one server. Without coordination it leads alone, and its log is in memory."""
 
-    def __init__(self, server: RpcServer, coordination: Coordination | None, plan: Plan, store: SnapshotStore) -> None:
+    def __init__(
+        self,
+        server: RpcServer,
+        coordination: Coordination | None,
+        plan: Plan,
+        store: SnapshotStore,
+        object_events: ObjectEvents | None = None,
+    ) -> None:
         self.server = server
         self.supervisor: Supervisor = server.supervisor
         self.coordination = coordination
@@ -115,6 +123,7 @@ class Master:
             else None
         )
         self.events = History()
+        self.object_events = object_events
         self.histories = self._histories(coordination)
         self.standby = Standby()
         self.leader: Leader | None = None
@@ -226,6 +235,7 @@ class Master:
     def _lead_alone(self) -> None:
         now = now_ms()
         engine = Engine(Primary(State(), self.plan.rules))
+        self._tell_objects(engine)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
@@ -318,6 +328,8 @@ class Master:
             coordination, term, word.content, fresh_id(), fresh_bytes(32), now_ms()
         )
         self.standby = Standby(state, position)
+        if self.object_events is not None:
+            self.object_events.restored(position.batch, state)
         if self.snapshots is not None:
             # One of its own soon, for the next time.
             self.snapshots.log_bytes = max(self.snapshots.log_bytes, 2 * self.plan.snapshot_bytes)
@@ -330,6 +342,8 @@ class Master:
         assert snapshots is not None, "there is coordination"
         assert histories is not None, "there is coordination"
         self.standby = await histories.start()
+        if self.object_events is not None:
+            self.object_events.follow(self.standby.state)
         following = asyncio.create_task(self._follow(coordination))
         keeping = self._background("snapshots", lambda: snapshots.keep_for_standby(lambda: self.standby))
         aside = self._background("renewals", lambda: self._follow_aside(coordination))
@@ -413,6 +427,8 @@ class Master:
                 self.standby.stuck = str(error)
                 log.error("the log cannot be followed further", why=str(error))
                 raise
+            if self.object_events is not None:
+                self.object_events.taken(number, self.standby.state)
             if self.snapshots is not None:
                 self.snapshots.log_bytes += len(batch)
         self._last_batch = max(self._last_batch, self.standby.position.batch)
@@ -513,6 +529,7 @@ class Master:
         primary.doubt.when_over = partial(self._end_doubt, term)
         pending = PendingLog(self.standby.position)
         engine = Engine(primary, pending, plan.durability)
+        self._tell_objects(engine)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.leads_until = engine.clients_wait_until = lambda: int(term.valid_until * 1000)
@@ -523,6 +540,12 @@ class Master:
             engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(term.epoch, now)
         return engine, pending
+
+    def _tell_objects(self, engine: Engine) -> None:
+        if self.object_events is not None:
+            engine.object_events = self.object_events
+            if engine.log is None:
+                self.object_events.follow(engine.state)
 
     def _note_lost_files(self, node: str, count: int, now: Instant) -> None:
         text = f"{count:,} files of its disk were gone or spoiled; their replicas were dropped"
