@@ -15,7 +15,8 @@ from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
 from holdfast.master import histories, roles, snapshotting
 from holdfast.master.histories import Word
-from holdfast.master.roles import Master, Plan
+from holdfast.master.plan import Plan
+from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import PREFIX
 from holdfast.master.view import MasterView

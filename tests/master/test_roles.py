@@ -16,8 +16,9 @@ from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, ReplyLost
 from holdfast.master import roles, snapshotting
+from holdfast.master.plan import Plan
 from holdfast.master.renewing import RenewalFollower
-from holdfast.master.roles import MASTERS, Master, Plan
+from holdfast.master.roles import MASTERS, Master
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.view import MasterView

@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.core.digest import digest
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
-from holdfast.master.roles import Master, Plan
+from holdfast.master.plan import Plan
+from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
 from holdfast.replication.snapshot_store import SnapshotStore

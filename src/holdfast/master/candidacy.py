@@ -18,6 +18,16 @@ from holdfast.master.suspicion import refused_leader
 from holdfast.master.tasks import first, until_ended
 
 log = structlog.get_logger("holdfast.master")
+PROVEN = ("first", "resigned", "flock", "gone", "expired")
+"""Ways of winning a term (`Term.proof`) that prove the end of the last primary."""
+HOW_IT_ENDED = {
+    "first": "there was no primary before",
+    "resigned": "the last one resigned",
+    "flock": "its process is gone (lock free)",
+    "gone": "its process is gone (seen on its machine)",
+    "expired": "its lease in the store ran out",
+    "guess": "its port is refused: a guess",
+}
 
 
 async def win(coordination: Coordination, address: str, leader: Callable[[], Leader | None], guesses: bool) -> Term:

@@ -20,7 +20,8 @@ from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.master.event_publisher import EventPublisher
 from holdfast.master.object_events import ObjectEvents
-from holdfast.master.roles import Master, Plan
+from holdfast.master.plan import Plan
+from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
 from holdfast.outage import Outage

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,16 +28,16 @@ from holdfast.coordination.interface import (
 )
 from holdfast.core.primary import Primary
 from holdfast.core.promotion import promote
-from holdfast.core.rules import Rules
 from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
-from holdfast.master.candidacy import give_back, win, withdraw
+from holdfast.master.candidacy import HOW_IT_ENDED, PROVEN, give_back, win, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
 from holdfast.master.histories import Histories, WaitsForOperator, Word
 from holdfast.master.object_events import ObjectEvents
+from holdfast.master.plan import Plan
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
@@ -57,7 +56,6 @@ from holdfast.supervisor import Supervisor, first_cause
 from holdfast.witness import this_process
 
 log = structlog.get_logger("holdfast.master")
-PROVEN = ("first", "resigned", "flock", "gone", "expired")
 AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
 MASTERS = "masters/"
@@ -66,30 +64,6 @@ EPOCHS_APART = 4_096
 """Ids are made from epochs, and a snapshot does not know the epochs after it: fewer than these, surely."""
 ANNOUNCED_MS = 15_000
 TERM_OVER = "its term is over"
-HOW_IT_ENDED = {
-    "first": "there was no primary before",
-    "resigned": "the last one resigned",
-    "flock": "its process is gone (lock free)",
-    "gone": "its process is gone (seen on its machine)",
-    "expired": "its lease in the store ran out",
-    "guess": "its port is refused: a guess",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a master is told at its start."""
-
-    rules: Rules
-    cluster: str
-    address: str
-    leader_ttl_ms: int = 5_000
-    durability: str = "durable"
-    early_takeover: bool = True
-    snapshot_bytes: int = 64 << 20
-    """How much the log grows between two snapshots."""
-    new_history: bool = False
-    """If the store is empty, begin an empty history, whatever other histories are known here."""
 
 
 class Master:

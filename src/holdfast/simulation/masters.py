@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.instant import now_seconds
 from holdfast.master.engine import Engine, UpkeepFailure
-from holdfast.master.roles import Master, Plan
+from holdfast.master.plan import Plan
+from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
 from holdfast.simulation.disks import Disk, DiskStore, at_once

@@ -23,7 +23,8 @@ from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
 from holdfast.master.histories import Word
-from holdfast.master.roles import Master, Plan
+from holdfast.master.plan import Plan
+from holdfast.master.roles import Master
 from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.clients import ClientMachine
 from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS

@@ -1,0 +1,23 @@
+"""What a master is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of one master; all masters of a cluster have the same rules."""
+
+    rules: Rules
+    cluster: str
+    address: str
+    leader_ttl_ms: int = 5_000
+    durability: str = "durable"
+    early_takeover: bool = True
+    snapshot_bytes: int = 64 << 20
+    """How much the log grows between two snapshots."""
+    new_history: bool = False
+    """If the store is empty, begin an empty history, whatever other histories are known here."""
