@@ -54,6 +54,13 @@ def allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def spare_the_collector() -> None:
+    """What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 def serve(settings: MasterSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     allow_many_connections()
@@ -94,10 +101,7 @@ async def _serve(settings: MasterSettings) -> int:
         log.critical("cannot listen on %s: %s", listen, error.strerror or error)
         await server.stop()
         return 1
-    # What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    spare_the_collector()
     running = asyncio.create_task(supervisor.keep("roles", master.run))
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:

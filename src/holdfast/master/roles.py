@@ -83,19 +83,7 @@ class Master:
         self.plan = plan
         self.cluster = plan.cluster
         self.store = store
-        self.snapshots = (
-            Snapshots(
-                store,
-                coordination,
-                server.name,
-                plan.address,
-                server.token,
-                plan.snapshot_bytes,
-                lambda: self.supervisor.well("snapshots"),
-            )
-            if coordination is not None
-            else None
-        )
+        self.snapshots = self._snapshots(coordination)
         self.events = History()
         self.object_events = object_events
         self.histories = self._histories(coordination)
@@ -132,6 +120,13 @@ class Master:
     @property
     def role(self) -> str:
         return "primary" if self.engine is not None else "standby"
+
+    def _snapshots(self, coordination: Coordination | None) -> Snapshots | None:
+        if coordination is None:
+            return None
+        plan, server = self.plan, self.server
+        well = partial(self.supervisor.well, "snapshots")
+        return Snapshots(self.store, coordination, server.name, plan.address, server.token, plan.snapshot_bytes, well)
 
     def _histories(self, coordination: Coordination | None) -> Histories | None:
         if coordination is None or self.snapshots is None:
