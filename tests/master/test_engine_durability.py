@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 
+from holdfast.core.copies import begin
 from holdfast.core.primary import Parked, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
-from holdfast.ids import GrantId
+from holdfast.ids import GrantId, object_id
 from holdfast.master.engine import MAX_PENDING_BYTES, Engine, Waiting
+from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
@@ -87,6 +89,31 @@ def test_a_reply_about_a_key_waits_for_that_keys_record_and_others_do_not() -> N
     assert writer.ask(q.Exists(["k"])) is None, "its absence rests on the removal"
     assert writer.ask(q.Remove(["k"], 9, force=True)) is None, "asked again, the answer waits as well"
     assert len(writer.write()) == 3
+
+
+def test_a_place_that_was_added_is_shown_only_when_that_is_durable() -> None:
+    """I2: a primary that does not know of the copy lends its place again at once. Found by seed 7059."""
+    writer = Writer()
+    writer.ask(ss.OpenSession(6, "b"))
+    writer.ask(n.RegisterNode(6, 6, 0, "host", "b:1", "/b", [64 << 10]))
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "k")
+    writer.write()
+    primary = writer.engine.primary
+    catalogue = primary.state.catalogue
+    slot = catalogue.by_key.slots_of(["k"])[0]
+    place = catalogue.replicas(slot)[0]
+    other = next(one for one in primary.state.memory_segments() if one.handle != place.segment)
+    records, _ = begin(primary, c.RECOVER, [(slot, place)], other, writer.now)
+    writer.engine._log(records, writer.now)
+    writer.write()
+    row = struct.pack("<5Q", catalogue.id_at[slot], 0, place.segment, place.offset, catalogue.checksum_at[slot])
+    added = n.AddReplicas(other.name.node, GrantId(0, object_id(1, 1)), row, b"")
+    assert writer.ask(added) is None
+    assert len(catalogue.replicas(slot)) == 2
+    assert writer.ask(q.Locate(["k"])) is None
+    assert [type(reply) for reply in writer.write()] == [q.Done, q.Located]
 
 
 def test_memory_durability_does_not_wait() -> None:

@@ -8,6 +8,7 @@ was freed, and refused at its deadline. Past its leadership deadline a primary d
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ from holdfast.messages.records import (
     NodeModeChanged,
     ObjectsCommitted,
     ObjectsRemoved,
+    ReplicaAdded,
     SegmentMounted,
     SegmentUnmounted,
     SessionClosed,
@@ -349,7 +351,7 @@ class Engine:
                 if self.object_events is not None:
                     self.object_events.alone(self.state)
                 continue
-            keys = record.keys if isinstance(record, ObjectsCommitted) else []
+            keys = self._keys_of(record)
             index = log.add(record, [*keys, *departed.newest()] if departed.batches != gone else keys)
             if self.object_events is not None:
                 self.object_events.applied(index, self.state)
@@ -359,6 +361,17 @@ class Engine:
                 log.when_durable(index, partial(self._count_durable, record, self.primary.withhold(freed)))
         if log is not None and records:
             self.on_record()
+
+    def _keys_of(self, record: Record) -> list[str]:
+        """The keys whose readers may be shown a place by this record: they wait until it is durable. After a failover
+        without it, the place of a replica that was being added is somebody else's at once (I2)."""
+        if isinstance(record, ObjectsCommitted):
+            return record.keys
+        if not isinstance(record, ReplicaAdded):
+            return []
+        catalogue = self.state.catalogue
+        slots = catalogue.by_id.slots_of([oid for oid, _ in struct.iter_unpack("<2Q", record.rows)])
+        return [key for slot in slots if (key := catalogue.keys[slot]) is not None]
 
     def _tell_nodes(self, now: Instant) -> None:
         """Hand on what was decided about nodes. One that cannot be told now is told what is due when it is back: what
