@@ -16,7 +16,7 @@ from holdfast import errors
 
 if TYPE_CHECKING:
     from holdfast.client.asynchronous import AsyncCache, Connecting
-    from holdfast.client.blocking import Cache
+    from holdfast.client.blocking import Cache, Reservation
     from holdfast.client.buffers import memory_at
     from holdfast.client.targets import Part
 
@@ -56,11 +56,22 @@ def connect_async(
     return Connecting(address, timeout, token, tls, verify, shared_memory)
 
 
-__all__ = ["AsyncCache", "Cache", "Part", "__version__", "connect", "connect_async", "errors", "memory_at"]
+__all__ = [
+    "AsyncCache",
+    "Cache",
+    "Part",
+    "Reservation",
+    "__version__",
+    "connect",
+    "connect_async",
+    "errors",
+    "memory_at",
+]
 _MODULES = {
     "AsyncCache": "holdfast.client.asynchronous",
     "Cache": "holdfast.client.blocking",
     "Part": "holdfast.client.targets",
+    "Reservation": "holdfast.client.blocking",
     "memory_at": "holdfast.client.buffers",
 }
 """Names that are imported when they are first asked for."""

@@ -248,3 +248,15 @@ def checked_tls(tls: object) -> None:
         raise TypeError(
             f"tls is an ssl.SSLContext, not {type(tls).__name__}; make one with ssl.create_default_context(cafile=...)"
         )
+
+
+def checked_sizes(sizes: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    """Keys and sizes, from a mapping or from pairs, in their order."""
+    pairs = list(sizes.items() if isinstance(sizes, Mapping) else sizes)
+    keys = checked_keys([key for key, _ in pairs])
+    for key, size in pairs:
+        if type(size) is not int:
+            raise TypeError(f"the size of {key!r} is an int, not {type(size).__name__}; nothing was reserved")
+        if not 0 < size <= MAX_OBJECT_BYTES:
+            raise BadValue(f"{key!r} cannot have {size:,} bytes: from 1 to {MAX_OBJECT_BYTES:,}; nothing was reserved")
+    return keys, [size for _, size in pairs]

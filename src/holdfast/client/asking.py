@@ -45,7 +45,9 @@ class Explanation:
 
 
 def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool]:
-    presence, _ = yield from ask_timed(core, Exists([key], touch), Presence, deadline)
+    """False also for what cannot be read, because no node that holds it answers."""
+    message = Exists([key], touch, without=core.unreachable_segments())
+    presence, _ = yield from ask_timed(core, message, Presence, deadline)
     return presence.found == b"\1"
 
 
@@ -53,7 +55,8 @@ def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Op
     found: list[bool] = []
     for start in range(0, len(keys), KEYS_A_REQUEST):
         some = keys[start : start + KEYS_A_REQUEST] if len(keys) > KEYS_A_REQUEST else keys
-        presence = yield from ask(core, Exists(some, touch), Presence, deadline)
+        message = Exists(some, touch, without=core.unreachable_segments())
+        presence = yield from ask(core, message, Presence, deadline)
         if len(presence.found) != len(some):
             raise BadRequest(f"the master answered for {len(presence.found)} keys, not for {len(some)}")
         found += map(bool, presence.found)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
 from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
+from holdfast.client.reservations import abandon_all
 from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
@@ -193,6 +194,7 @@ class AsyncRunner:
         if self._working:
             await asyncio.wait(self._working, timeout=CLOSING_SECONDS)
         now = core.clock()
+        abandon_all(core)
         core.grants.retire_all(now)
         try:
             if self._channel is not None and not self._channel.closed:
@@ -204,6 +206,7 @@ class AsyncRunner:
         finally:
             core.closed = CLOSED_TEXT
             abandon_views(core)
+            core.held_leases.clear()
             core.leases.clear()
             core.shown = None
             if self._channel is not None:

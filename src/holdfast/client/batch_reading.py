@@ -264,6 +264,7 @@ def _fetch_remote(
             except UnknownSegment:
                 again += [each.key for each in some]
             except (TryAgain, Uncertain):
+                core.mind_failing()
                 # The node counts as bad now, so the next round asks others.
                 items += [(each.key, each.lease) for each in some]
         if not items:

@@ -7,11 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
-from holdfast.client import asking, batch_buffers, batch_reading, reading, viewing, writing
+from holdfast.client import (
+    asking,
+    batch_buffers,
+    batch_reading,
+    lookups,
+    reading,
+    reservations,
+    reserved_batches,
+    view_batch,
+    viewing,
+    writing,
+)
 from holdfast.client.arguments import (
     checked_items,
     checked_key,
     checked_keys,
+    checked_sizes,
     checked_target,
     checked_targets,
     checked_text,
@@ -99,6 +111,87 @@ class View:
         finally:
             viewing.end_view(cache._core, viewed)
         return False
+
+
+class Views:
+    """`with cache.view_many(keys) as views`: as `View`, for many objects."""
+
+    __slots__ = ("_cache", "_keys", "_shown")
+
+    def __init__(self, cache: Cache, keys: list[str]) -> None:
+        self._cache = cache
+        self._keys = keys
+        self._shown: list[view_batch.Shown] | None = None
+
+    def __enter__(self) -> list[memoryview | HoldfastError | None]:
+        if self._shown is not None:
+            raise Refused("these views are open already; call view_many() again for others")
+        cache = self._cache
+        deadline = now_seconds() + cache.timeout
+        self._shown = cache._run(view_batch.open_views(cache._core, self._keys, deadline), deadline)
+        return [each.view if isinstance(each, viewing.Viewed) else each for each in self._shown]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        shown, self._shown = self._shown, None
+        if shown is None:
+            return False
+        cache = self._cache
+        try:
+            # What the block raised is what the caller should see.
+            if kind is None:
+                deadline = now_seconds() + cache.timeout
+                cache._run(view_batch.close_views(cache._core, shown, deadline), deadline)
+        finally:
+            view_batch.end_views(cache._core, shown)
+        return False
+
+
+class Reservation:
+    """Memory for one object, to be filled by parts from any thread; then `commit` stores it and `abandon` gives it
+    back. The end of a `with` block abandons what was not committed."""
+
+    __slots__ = ("_cache", "_reserved")
+
+    def __init__(self, cache: Cache, reserved: reservations.Reserved) -> None:
+        self._cache = cache
+        self._reserved = reserved
+
+    @property
+    def key(self) -> str:
+        return self._reserved.key
+
+    @property
+    def size(self) -> int:
+        return self._reserved.size
+
+    def write(self, start: int, buffer: BytesLike) -> None:
+        """Write bytes [start, start + length of the buffer). Every byte is written once. A write that fails costs the
+        reservation."""
+        cache = self._cache
+        deadline = now_seconds() + cache.timeout
+        part = checked_value(buffer)
+        cache._run(reservations.write(cache._core, self._reserved, start, part, deadline), deadline)
+
+    def commit(self) -> bool:
+        """Store it, when every byte is written. False: another put of the key came first, and its object is kept."""
+        (outcome,) = self._cache.commit_many([self])
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+        return outcome
+
+    def abandon(self) -> None:
+        """Give the memory back. Nothing happens if it was committed or has ended."""
+        self._reserved.abandon(self._cache._core)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
 
 
 class Cache:
@@ -264,24 +357,109 @@ class Cache:
         block if the bytes seen may have been wrong."""
         return View(self, checked_key(key))
 
+    def view_many(self, keys: Iterable[str]) -> Views:
+        """Many objects in place: `with cache.view_many(keys) as views`. One for each key, None where it is not stored,
+        or the error of that key. Their leases are kept alive until the end of the block."""
+        return Views(self, checked_keys(keys))
+
     def exists(self, key: str, *, touch: bool = False) -> bool:
-        """Is it stored? `touch` also leases it and marks it as used, as a read does."""
+        """Is it stored, and can be read? `touch` also leases it and marks it as used, as a read does. False also while
+        no node that holds it answers; a put would find it there."""
         checked_key(key)
         touch = bool(touch)
-        if not touch and (shown := self._core.shown) is not None and (there := shown.has(key)) is not None:
+        core = self._core
+        if (
+            not (touch or core.bytes.failing.by_address)
+            and (shown := core.shown) is not None
+            and (there := shown.has(key)) is not None
+        ):
             return there
         deadline = now_seconds() + self.timeout
-        reply = self._runner.at_once(Exists([key], touch), deadline)
+        reply = self._runner.at_once(Exists([key], touch, without=core.unreachable_segments()), deadline)
         if type(reply) is Presence:
             return reply.found == b"\1"
         return self._run(asking.exists(self._core, key, touch, deadline), deadline)
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)
-        if not touch and (shown := self._core.shown) is not None and (there := shown.has_each(listed)) is not None:
+        shown = self._core.shown if not (touch or self._core.bytes.failing.by_address) else None
+        if shown is not None and (there := shown.has_each(listed)) is not None:
             return there
         deadline = now_seconds() + self.timeout
         return self._run(asking.exists_many(self._core, listed, bool(touch), deadline), deadline)
+
+    def lease_many(self, keys: Iterable[str]) -> list[int]:
+        """Look up and lock: the size of each object that is leased now, 0 for a miss. The leases are kept alive until
+        `release_many` has been called as often; a leased object is not evicted, nor removed without force."""
+        listed = checked_keys(keys)
+        deadline = now_seconds() + self.timeout
+        return self._run(lookups.lease_many(self._core, listed, deadline), deadline)
+
+    def release_many(self, keys: Iterable[str]) -> None:
+        """Give up one lease of each; keys that are not leased are passed over."""
+        self._core.held_leases.release(checked_keys(keys))
+
+    def use_many(self, keys: Iterable[str]) -> list[bool]:
+        """Mark these as used, for the order of eviction, without leasing them. Which of them are stored?"""
+        listed = checked_keys(keys)
+        deadline = now_seconds() + self.timeout
+        return self._run(lookups.use_many(self._core, listed, deadline), deadline)
+
+    def reserve(
+        self,
+        key: str,
+        size: int,
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        upsert: bool = False,
+    ) -> Reservation | None:
+        """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
+        (outcome,) = self.reserve_many(
+            {key: size}, replicas=replicas, soft_pin=soft_pin, hard_pin=hard_pin, prefer=prefer, upsert=upsert
+        )
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+        return outcome
+
+    def reserve_many(
+        self,
+        sizes: Mapping[str, int] | Iterable[tuple[str, int]],
+        *,
+        replicas: int = 1,
+        soft_pin: bool = False,
+        hard_pin: bool = False,
+        prefer: str | Sequence[str] | None = None,
+        upsert: bool = False,
+    ) -> list[Reservation | HoldfastError | None]:
+        """Memory for many, by one request: for each its reservation, None if the key is there already, or its error."""
+        options = put_options(replicas, soft_pin, hard_pin, prefer, None, upsert)
+        keys, lengths = checked_sizes(sizes)
+        deadline = now_seconds() + self.timeout
+        operation = reserved_batches.reserve_many(self._core, keys, lengths, options, deadline)
+        outcomes = self._run(operation, deadline)
+        return [Reservation(self, each) if isinstance(each, reservations.Reserved) else each for each in outcomes]
+
+    def commit_many(self, reserved: Iterable[Reservation]) -> list[bool | HoldfastError]:
+        """Store them, by one request: True; False where another put of the key came first; or the error of that one,
+        which may be committed again unless it was lost."""
+        listed = [self._own(each) for each in reserved]
+        deadline = now_seconds() + self.timeout
+        return self._run(reserved_batches.commit_many(self._core, listed, deadline), deadline)
+
+    def abandon_many(self, reserved: Iterable[Reservation]) -> None:
+        """Give their memory back."""
+        for each in [self._own(each) for each in reserved]:
+            each.abandon(self._core)
+
+    def _own(self, reservation: Reservation) -> reservations.Reserved:
+        if not isinstance(reservation, Reservation):
+            raise TypeError(f"a Reservation is wanted, not {type(reservation).__name__}; nothing was changed")
+        if reservation._cache is not self:
+            raise Refused(f"{reservation.key!r} was reserved by another client; nothing was changed")
+        return reservation._reserved
 
     def remove(self, key: str, *, force: bool = False) -> int:
         """Remove it: 1, or 0 if it was not there. ObjectLeased if it is being read, unless `force`."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from holdfast.client.core import Core
 from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
+from holdfast.client.reservations import abandon_all
 from holdfast.client.viewing import abandon_views
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
@@ -164,6 +165,7 @@ class Runner:
                 return
             self._keeper.stop()
             now = core.clock()
+            abandon_all(core)
             core.grants.retire_all(now)
             try:
                 if self._channel is not None and not self._channel.closed:
@@ -175,6 +177,7 @@ class Runner:
             finally:
                 core.closed = CLOSED_TEXT
                 abandon_views(core)
+                core.held_leases.clear()
                 core.leases.clear()
                 core.bytes.close()
                 core.shown = None

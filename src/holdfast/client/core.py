@@ -11,11 +11,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
 from holdfast.client.grants import Grant, Grants
+from holdfast.client.held_leases import HeldLeases
 from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
 from holdfast.client.own_removals import OwnRemovals
@@ -48,6 +49,9 @@ from holdfast.messages.shapes import Message, Range
 from holdfast.transport.addresses import LOCAL
 from holdfast.transport.shown_keys import ShownKeys
 from holdfast.wire.codec import expect, raised
+
+if TYPE_CHECKING:
+    from holdfast.client.reservations import Reserved, Share
 
 T = TypeVar("T", bound=Message)
 
@@ -100,7 +104,10 @@ class Core:
         self.grants = Grants(self.client)
         self.bytes = node_bytes if node_bytes is not None else NodeBytes()
         self.views: dict[OpenView, None] = {}
+        self.shares: dict[Share, weakref.ref[Reserved]] = {}
+        """Of reservations that have not ended."""
         self.own_removals = OwnRemovals()
+        self.held_leases = HeldLeases(self.own_removals)
         self.closed = ""
         """Why no more requests are made; empty while they are."""
         self.keep: Callable[[float], None] = lambda due: None
@@ -160,6 +167,7 @@ class Core:
         self.leases.clear()
         self.segments.clear()
         self.grants.clear()
+        self.held_leases.history_changed()
         for view in list(self.views):
             view.lost = True
         self.bytes.enter_history(history)
@@ -209,8 +217,32 @@ class Core:
         self.leases.clear()
         self.shown = None
         self.views = {}
+        self.shares = {}
         self.own_removals.clear()
+        self.held_leases = HeldLeases(self.own_removals)
         self.bytes.leave_to_parent()
+
+    def reachable(self, lease: LeaseRow) -> bool:
+        """Is there a replica that is mapped here, or whose node is not failing?"""
+        failing, maps = self.bytes.failing, self.bytes.maps
+        for segment in (lease[1], *[segment for segment, _ in lease[6]]):
+            place = self.segments.places.get(segment)
+            if segment in maps or place is None or place.data_address not in failing:
+                return True
+        return False
+
+    def unreachable_segments(self) -> list[int]:
+        """Those on failing nodes, as far as they are not mapped."""
+        failing, maps = self.bytes.failing, self.bytes.maps
+        if not failing:
+            return []
+        places = list(self.segments.places.values())
+        return [place.handle for place in places if place.data_address in failing and place.handle not in maps]
+
+    def mind_failing(self) -> None:
+        """Have failing nodes probed. Not from a thread that works for an operation."""
+        if (first := self.bytes.failing.next_probe()) is not None:
+            self.keep(first.probe_at)
 
     def any_shown(self, keys: list[str]) -> bool:
         """Is one of these known to be there, without asking?"""
@@ -247,13 +279,13 @@ def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operati
 
 
 def ask_timed(
-    core: Core, message: Message, kind: type[T], deadline: float, written: Sequence[Range] = ()
+    core: Core, message: Message, kind: type[T], deadline: float, written: Sequence[Range] = (), unsure: bool = False
 ) -> Operation[tuple[T, float]]:
     """Also when the request that was answered may have arrived first: durations in the answer count from there.
 
-    `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent."""
+    `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent.
+    `unsure`: it was sent before, and may have been done."""
     pause = FIRST_PAUSE
-    unsure = False
     sent_at = core.clock()
     last: TryAgain | ReplyLost | None = None
     while True:

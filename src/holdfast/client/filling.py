@@ -58,14 +58,20 @@ def _unmapped() -> GrantTimedOut:
 
 
 def fill(
-    core: Core, grant: Grant, values: Sequence[Value], sizes: list[int], offsets: Sequence[int], deadline: float
+    core: Core,
+    grant: Grant,
+    values: Sequence[Value],
+    sizes: list[int],
+    offsets: Sequence[int],
+    deadline: float,
+    checksum: bool | None = None,
 ) -> Operation[list[int]]:
-    """Write all replicas; the checksums of the values (0 where none is kept)."""
+    """Write all replicas; the checksums of the values (0 where none is kept, or `checksum` is False)."""
     size = sum(sizes)
     checksums: list[int] | None = None
     for piece in grant.ranges:
         # The first replica's writing computes them.
-        wanted = core.verify and checksums is None
+        wanted = (core.verify if checksum is None else checksum) and checksums is None
         if piece.writer:
             mapping = core.bytes.writable(piece)
             # Looked at after the map: one of another history is mapped only when the grant is known to be void.

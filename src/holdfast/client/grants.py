@@ -237,6 +237,21 @@ class Grants:
             elif grant.retired:
                 self._give_back(grant, now)
 
+    def share(self, grant: Grant, users: int) -> None:
+        """A grant of one call's own has so many users from now on, each of which releases it."""
+        with self._lock:
+            grant.users = users
+
+    def filled(self, grant: Grant, length: int) -> None:
+        """So much of it was committed, and does not count for the write window any more."""
+        with self._lock:
+            grant.used += length
+
+    def bytes_in_use(self) -> int:
+        """What is held for writers that are at it, and not committed."""
+        with self._lock:
+            return sum((each.length - each.used) * len(each.ranges) for each in self.held.values() if each.users)
+
     def done_with(self, grant_id: GrantId, now: float) -> None:
         """The put that asked for this grant has ended, however it did."""
         grant = self.held.get(grant_id)

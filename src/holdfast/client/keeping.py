@@ -1,4 +1,5 @@
-"""What a client does in the background: renew the leases of open views, extend grants in use, return idle ones.
+"""What a client does in the background: renew the leases of open views and those that are held, extend grants in use,
+return idle ones, probe nodes that do not answer.
 
 Nothing runs while there is nothing to keep. What fails here is tried again at the next round; its consequence, a
 lease or a grant that ran out, is found and handled by the call that needs it.
@@ -12,6 +13,8 @@ import struct
 from holdfast.client.core import Core, OpenView, ask, ask_timed
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS
 from holdfast.client.leases import KEPT_SHARE, lease_until
+from holdfast.client.lookups import renew_held
+from holdfast.client.reservations import give_up_forgotten
 from holdfast.client.viewing import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
@@ -31,7 +34,9 @@ def next_due(core: Core, now: float) -> float | None:
     for view in list(core.views):
         if not view.lost and (due is None or view.renew_at < due):
             due = view.renew_at
-    return due
+    probe = core.bytes.failing.next_probe()
+    others = [core.held_leases.renew_at if core.held_leases else None, probe.probe_at if probe is not None else None]
+    return min((each for each in (due, *others) if each is not None), default=None)
 
 
 def pause_until(due: float | None, now: float) -> float:
@@ -47,12 +52,18 @@ def keep_once(core: Core) -> Operation[None]:
     now = core.clock()
     deadline = now + ROUND_SECONDS
     let_go_of_ended(core)
+    give_up_forgotten(core)
     yield from _try(_renew_views(core, now, deadline))
+    yield from _try(renew_held(core, now, deadline))
     yield from _try(_extend(core, now, deadline))
     core.grants.retire_idle(core.clock())
     yield from _try(return_grants(core, deadline))
     busy = core.grants.busy_segments()
     yield Work(lambda: core.bytes.sweep(busy))
+    probe = core.bytes.failing.next_probe()
+    # One in a round, because the leases and grants of the next round wait for it.
+    if probe is not None and probe.probe_at <= core.clock():
+        yield Work(lambda: core.bytes.probe(probe.place))
 
 
 def _try(operation: Operation[None]) -> Operation[None]:
@@ -93,10 +104,17 @@ def _extend(core: Core, now: float, deadline: float) -> Operation[None]:
     for grant in due:
         grant.extend_at = now + grant.timeout / 10
     done, sent_at = yield from ask_timed(core, ExtendGrants([grant.id for grant in due]), Done, deadline)
-    # Fewer than were named: one has ended. Which is not said, so each of them finds out at its commit.
     if done.count == len(due):
         for grant in due:
             grant.extended(sent_at)
+        return
+    # One has ended. Which is not said, and the others must not end with it, so each is asked for by itself.
+    for grant in due:
+        done, sent_at = yield from ask_timed(core, ExtendGrants([grant.id]), Done, deadline)
+        if done.count:
+            grant.extended(sent_at)
+        else:
+            grant.until = now
 
 
 def return_grants(core: Core, deadline: float) -> Operation[None]:

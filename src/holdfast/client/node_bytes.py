@@ -18,9 +18,10 @@ from typing import TypeAlias, TypeVar
 
 import xxhash
 
+from holdfast.client.failing_nodes import FailingNodes
 from holdfast.client.hearing import Hearing, Heed
 from holdfast.client.targets import Room
-from holdfast.errors import DeadlineExceeded, HoldfastError, TryAgain, Uncertain, Unreachable
+from holdfast.errors import DeadlineExceeded, HoldfastError, ReplyLost, TryAgain, Uncertain, Unreachable
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace
@@ -42,6 +43,12 @@ HEDGE_SECONDS = 0.1
 while the kernel takes its memory apart, which it does before it closes the sockets; a stopped one stays silent."""
 MAPPED_SECONDS = 0.15
 """A reader does not wait longer for a map: the same bytes come over TCP, or from another replica."""
+SILENT_SECONDS = 0.25
+"""A node that says nothing for so long, to a request with no other replica to turn to, is failing. It is probed soon
+after, so that one which was only slow is not for long."""
+PROBE_SECONDS = 0.3
+NO_SEGMENT = 2**31 - 1
+"""A number that no segment has: a probe reads from there, and any answer will do."""
 CHECK_SECONDS = 10.0
 """For a node to read a whole file from its disk again."""
 SLOWEST_BYTES_PER_SECOND = 10e6
@@ -77,6 +84,9 @@ class NodeBytes:
         self._doomed: dict[NodeLink, set[int]] = {}
         """Links to be closed once no grant is held on these segments."""
         self._bad_until: dict[str, float] = {}
+        """Asked last. Also nodes that were silent for a moment, while there were other replicas."""
+        self.failing = FailingNodes()
+        """Not asked at all."""
         self._silent: set[str] = set()
         """Socket paths of nodes that did not answer in time."""
         self._idle: dict[str, list[DataConnection]] = {}
@@ -99,7 +109,8 @@ class NodeBytes:
 
     def is_bad(self, place: SegmentPlace) -> bool:
         """It did not answer a moment ago."""
-        return now_seconds() < self._bad_until.get(place.data_address, 0.0)
+        address = place.data_address
+        return address in self.failing or now_seconds() < self._bad_until.get(address, 0.0)
 
     def mapping(self, segment: int) -> Mapping | None:
         """Through which this segment is read."""
@@ -284,6 +295,7 @@ class NodeBytes:
         deadline: float,
         hurried: bool,
     ) -> int:
+        began = now_seconds()
         deadline = _patience(target.nbytes, deadline)
         try:
             if target.nbytes >= PARALLEL_FROM:
@@ -298,9 +310,36 @@ class NodeBytes:
                 digest,
             )
             return (digest.intdigest() or 1) if digest is not None else 0
-        except (TryAgain, Uncertain):
-            self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried, began)
             raise
+
+    def _failed(self, place: SegmentPlace, error: HoldfastError, hurried: bool, began: float) -> None:
+        """It did not give what was asked for. One that refuses has answered, and one that was hurried or given no time
+        may be about to."""
+        now = now_seconds()
+        self._bad_until[place.data_address] = now + BAD_SECONDS
+        silent = isinstance(error, DeadlineExceeded) and not hurried and now - began >= SILENT_SECONDS
+        if silent or isinstance(error, Unreachable | ReplyLost):
+            self.failing.failed(place, now)
+
+    def probe(self, place: SegmentPlace) -> None:
+        """Ask a failing node for something that it does not have: once it refuses that, it is asked again."""
+        address, deadline = place.data_address, now_seconds() + PROBE_SECONDS
+        try:
+            connection = self._dial(address, deadline)
+            try:
+                nothing = place.name._replace(number=NO_SEGMENT)
+                connection.read_into(nothing, 0, memoryview(bytearray(1)), deadline)
+            finally:
+                self._give_back(address, connection)
+        except (Unreachable, DeadlineExceeded, ReplyLost):
+            self.failing.failed(place, now_seconds())
+            return
+        except HoldfastError:
+            pass  # It refuses: that is an answer.
+        self._bad_until.pop(address, None)
+        self.failing.answered(address)
 
     def check_file(self, place: SegmentPlace, offset: int, deadline: float) -> None:
         """Wrong bytes came from there: have its node look at the file itself. ReplicaLost if it finds the same."""
@@ -331,11 +370,12 @@ class NodeBytes:
     ) -> None:
         """Ranges of one node, over one connection. `hurried` as for `read`."""
         ranges = [(each.name, offset, target) for each, offset, target in wanted]
+        began = now_seconds()
         deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
         try:
             self._with_connection(place, deadline, hurried, lambda link: link.read_many(ranges, deadline))
-        except (TryAgain, Uncertain):
-            self._bad_until[place.data_address] = now_seconds() + BAD_SECONDS
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried, began)
             raise
 
     def write(

@@ -13,6 +13,7 @@ def refresh(core: Core, deadline: float) -> Operation[None]:
     told = yield from ask(core, ListSegments(), SegmentList, deadline)
     gone = core.segments.update(told)
     core.bytes.reconsider()
+    core.bytes.failing.keep_only({place.data_address for place in told.segments})
     if gone:
         # Leases on other segments go with them: this is rare, and they cost one request to get back.
         core.leases.clear()

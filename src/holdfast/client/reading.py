@@ -202,6 +202,7 @@ def fetch(
                 return None
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
+        check_reachable(core, key, lease)
         try:
             wanted = Wanted(room, target.whole, verify, into_caller)
             lease = yield from read_replicas(core, key, lease, wanted, deadline)
@@ -225,6 +226,15 @@ def fetch(
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
+def check_reachable(core: Core, key: str, lease: LeaseRow) -> None:
+    """Raise NodeLost at once if every replica is on a node that has just failed to answer: whoever found that out has
+    waited for it already. A node is asked again when a probe has found that it answers."""
+    if core.bytes.failing and not core.reachable(lease):
+        core.leases.drop(key)
+        core.mind_failing()
+        raise NodeLost(f"no node that holds {key!r} answers at the moment; nothing was read. Try again later")
+
+
 def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: float) -> Operation[Lease]:
     """Fill the room from one of the replicas; the lease with the place where that one lies.
 
@@ -234,6 +244,9 @@ def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: 
     mismatch = False
     candidates = [((lease.segment, lease.start)), *lease.others]
     places = core.segments.places
+    if core.bytes.failing:
+        unreachable = core.unreachable_segments()
+        candidates = [each for each in candidates if each[0] not in unreachable]
     candidates.sort(key=lambda each: each[0] not in places or core.bytes.is_bad(places[each[0]]))
     attempts = [(segment, offset, len(candidates) > 1) for segment, offset in candidates]
     # Grows while it is gone through: by the silent ones.
@@ -249,6 +262,7 @@ def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: 
         try:
             checksum = yield Work(run, bulk=bulk, into_caller=wanted.into_caller)
         except (TryAgain, Uncertain, UnknownSegment) as error:
+            core.mind_failing()
             if hurried and isinstance(error, DeadlineExceeded):
                 attempts.append((segment, offset, False))
             else:

@@ -68,7 +68,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
             return (yield from _open_view(core, key, deadline))
     memory = core.bytes.maps.get(lease.segment) if lease is not None else None
     if lease is not None and memory is not None and lease.segment not in core.segments.unverified:
-        viewed = _in_place(core, key, lease, memory)
+        viewed = in_place(core, key, lease, memory)
         if viewed.open is not None and core.limits.log_id != history:
             viewed.open.lost = True
         return viewed
@@ -78,7 +78,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     return Viewed(key, memoryview(fresh.value), None)
 
 
-def _in_place(core: Core, key: str, lease: Lease, memory: mmap.mmap) -> Viewed:
+def in_place(core: Core, key: str, lease: Lease, memory: mmap.mmap) -> Viewed:
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     view, window = _window(memory, lease.start, lease.size_bytes)
     renew_at = lease.until - ttl * RENEW_AT_LEFT
@@ -123,6 +123,17 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
 
 def end_view(core: Core, viewed: Viewed) -> None:
     """The block is over: let the lease go, or keep it for an array that was made from the view and lives on."""
+    if not end_quietly(core, viewed):
+        warnings.warn(
+            f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
+            "memory taken, until that is gone. Copy what you need for longer",
+            ResourceWarning,
+            stacklevel=3,
+        )
+
+
+def end_quietly(core: Core, viewed: Viewed) -> bool:
+    """False: something made from the view lives on, and the lease with it."""
     if sys.getrefcount(viewed.view) <= _NAMED_ONCE:
         try:
             viewed.view.release()
@@ -133,15 +144,9 @@ def end_view(core: Core, viewed: Viewed) -> None:
     del viewed.view
     held = viewed.open
     if held is None:
-        return  # A copy: whoever uses it keeps it.
+        return True  # A copy: whoever uses it keeps it.
     held.ended = True
-    if not _let_go(core, held):
-        warnings.warn(
-            f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
-            "memory taken, until that is gone. Copy what you need for longer",
-            ResourceWarning,
-            stacklevel=3,
-        )
+    return _let_go(core, held)
 
 
 def abandon_views(core: Core) -> None:

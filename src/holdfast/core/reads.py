@@ -28,14 +28,20 @@ _NO_ROW = bytes(40)
 
 
 def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
-    by_key = primary.state.catalogue.by_key
-    if not request.touch and not primary.state.away:
-        return q.Presence(by_key.presence(request.keys)), []
-    slots = readable_slots(primary.state, request.keys)
-    if not request.touch:
-        return q.Presence(bytes([slot >= 0 for slot in slots])), []
-    _lease(primary, np.array([slot for slot in slots if slot >= 0], np.intp), client, now)
-    return q.Presence(bytes([slot >= 0 for slot in slots])), _renewal_of(primary, slots)
+    state = primary.state
+    if not (request.touch or request.use or request.without or state.away):
+        return q.Presence(state.catalogue.by_key.presence(request.keys)), []
+    slots = readable_slots(state, request.keys, frozenset(request.without))
+    presence = q.Presence(bytes([slot >= 0 for slot in slots]))
+    found = np.array([slot for slot in slots if slot >= 0], np.intp)
+    if request.touch:
+        _lease(primary, found, client, now)
+        return presence, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
+    if request.use:
+        state.catalogue.last_used[found] = now
+        state.catalogue.renewed[found] = 1
+        return presence, _renewal_of(primary, slots, 0)
+    return presence, []
 
 
 def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> None:
@@ -64,13 +70,13 @@ def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
     catalogue.renewed_at[slot] = 1
 
 
-def _renewal_of(primary: Primary, slots: list[int]) -> list[Record]:
-    """Where every renewal is logged, the record of this one."""
+def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> list[Record]:
+    """Where every renewal is logged, the record of this one: a lease of so long, or with 0 a use without one."""
     if primary.rules.lease_sync != "every":
         return []
     id_at = primary.state.catalogue.id_at
     ids = {id_at[slot] for slot in slots if slot >= 0}
-    return [LeasesRenewed(pack_ids(sorted(ids)), primary.rules.lease_ttl_ms)] if ids else []
+    return [LeasesRenewed(pack_ids(sorted(ids)), lease_ms)] if ids else []
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
@@ -88,7 +94,7 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
     if catalogue.on_disk:
         _note_disk_hits(primary, slots)
     located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
-    return located, _renewal_of(primary, slots)
+    return located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
 
 
 def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes | None:
@@ -108,9 +114,12 @@ def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes |
     )
 
 
-def readable_slots(state: State, keys: list[str]) -> list[int]:
-    """As `slots_of`, but an object whose replicas are all on disks that are away is as good as not there."""
+def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
+    """As `slots_of`, but an object whose replicas are all on disks that are away is as good as not there; nor is one
+    whose replicas are all in the segments `without`."""
     slots = state.catalogue.by_key.slots_of(keys)
+    if without:
+        return [slot if slot >= 0 and _is_outside(state, slot, without) else -1 for slot in slots]
     if not state.away:
         return slots
     return [slot if slot >= 0 and is_readable(state, slot) else -1 for slot in slots]
@@ -120,6 +129,11 @@ def is_readable(state: State, slot: int) -> bool:
     if not state.catalogue.flags_at[slot] & ON_DISK:
         return True
     return any(place.segment not in state.away for place in state.catalogue.replicas(slot))
+
+
+def _is_outside(state: State, slot: int, without: frozenset[int]) -> bool:
+    places = state.catalogue.replicas(slot)
+    return any(place.segment not in without and place.segment not in state.away for place in places)
 
 
 def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
@@ -189,7 +203,9 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
             _lease_one(primary, slot, client, now)
             renewed.append(slot)
         found.append(there)
-    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(primary, renewed)
+    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(
+        primary, renewed, primary.rules.lease_ttl_ms
+    )
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:

@@ -25,6 +25,10 @@ class Exists(Message, tag=2):
 
     keys: list[str]
     touch: bool = False
+    use: bool = False
+    """Mark those found as used, for the order of eviction, without leasing them. An older master only looks."""
+    without: list[int] = []
+    """Segments that the caller cannot reach: what lies in these alone is not there for it. Older masters count it."""
 
 
 class Locate(Message, tag=3):
