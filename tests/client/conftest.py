@@ -11,37 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from client.faces import AwaitedFace
 from client.fake_master import FakeMaster
 from node.rig import Served
-
-
-class AwaitedFace:
-    """AsyncCache with the calls of Cache: each verb runs the loop until it is done."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, cache: holdfast.AsyncCache) -> None:
-        self.loop = loop
-        self.cache = cache
-        self._core = cache._core
-
-    def __getattr__(self, verb: str) -> Callable[..., Any]:
-        return lambda *args, **named: self.loop.run_until_complete(getattr(self.cache, verb)(*args, **named))
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        async def gathered() -> list[str]:
-            return [key async for key in self.cache.keys(prefix)]
-
-        return iter(self.loop.run_until_complete(gathered()))
-
-    @contextlib.contextmanager
-    def view(self, key: str) -> Iterator[memoryview]:
-        view = self.cache.view(key)
-        shown = self.loop.run_until_complete(view.__aenter__())
-        try:
-            yield shown
-        except BaseException as error:
-            self.loop.run_until_complete(view.__aexit__(type(error), error, None))
-            raise
-        self.loop.run_until_complete(view.__aexit__(None, None, None))
 
 
 @pytest.fixture
