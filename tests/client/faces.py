@@ -84,4 +84,4 @@ class AwaitedReservation:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.loop.run_until_complete(self.reservation.__aexit__(*raised))
+        self.abandon()

@@ -178,7 +178,9 @@ def test_reservations_are_filled_by_parts_and_committed_together(cache: Any, rep
 def test_two_threads_fill_one_reservation(rig: Rig) -> None:
     data = os.urandom(8 * MIB)
     for shared_memory in (True, False):
-        with rig.connect(shared_memory=shared_memory) as cache, cache.reserve("halves", len(data)) as reservation:
+        with rig.connect(shared_memory=shared_memory) as cache:
+            reservation = cache.reserve("halves", len(data))
+            assert reservation is not None
             half = len(data) // 2
             starts = (half, 0)
             threads = [

@@ -12,7 +12,7 @@ from holdfast.client.places import refresh
 from holdfast.coordination.whereabouts import Masters
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import CommitPuts
+from holdfast.messages.requests import CommitPuts, Exists
 from holdfast.messages.shapes import Message
 from holdfast.simulation.history import Call, History, value_of
 from holdfast.simulation.node_bytes import SimulatedBytes
@@ -66,6 +66,9 @@ class ClientMachine:
             assert self.process is not None
             for offset in memoryview(message.rows).cast("Q")[0::3]:
                 self.history.commits_sent[message.grant, offset] = self.process.scheduler.now_ns
+        elif isinstance(message, Exists) and message.without:
+            for call in self.running.values():
+                call.asked_without = True
 
     def died(self) -> None:
         """What was under way may have happened."""

@@ -20,6 +20,8 @@ class Call:
     outcome: Outcome = "pending"
     result: object = None
     error: str = ""
+    asked_without: bool = False
+    """Nodes that did not answer were left out of account: that it saw nothing there says nothing."""
     leased_since_ns: dict[str, int] = field(default_factory=dict)
     """Keys that the client held a live lease on when it was called, and since when: it may answer from then."""
 

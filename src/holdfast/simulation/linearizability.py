@@ -85,7 +85,7 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
                 since = min(start, call.leased_since_ns.get(key, start))
                 yield Step("sees", seen_number(value), since, end)
         case "exists" | "touch":
-            if call.outcome == "done":
+            if call.outcome == "done" and (call.result or not call.asked_without):
                 yield Step("sees", ANY if call.result else 0, start, end)
         case "remove" | "force_remove":
             if unknown:
