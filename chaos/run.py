@@ -30,6 +30,7 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
     unreadable: dict[str, str] = {}
     with ChaosCluster(folder, plan) as cluster, LogFollower(cluster.etcd_url) as log:
         began = time.monotonic_ns()
+        ended = 0  # What comes after the clients' work is nobody's gap, also if the cluster does not settle then.
         try:
             for client in cluster.clients:
                 client.start()
@@ -49,10 +50,10 @@ def play(folder: Path, plan: Plan, mix: dict[str, int], seconds: float, every_s:
                 judged, unreadable = read_all(cache, histories(folder))
             defects += _compare(cluster, log)
         except KeyboardInterrupt:
-            ended = time.monotonic_ns()
+            ended = ended or time.monotonic_ns()
             _say(began, "interrupted: this is what there is")
         except AssertionError as error:
-            ended = time.monotonic_ns()
+            ended = ended or time.monotonic_ns()
             defects.append(f"the cluster did not come back: {error}")
     _say(began, "what clients saw is judged")
     log.check()
