@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import errors
 from holdfast.client.blocking import Cache
 from tests.e2e.rig import Rig
 
@@ -84,3 +85,14 @@ def test_the_asyncio_shell_has_them_too(rig: Rig, cache: Cache) -> None:
             return sorted(keys), [one and one.size_bytes for one in stats], await shell.remove_many(["a", "x"])
 
     assert asyncio.run(ask()) == (["a", "b"], [1, None], [True, False])
+
+
+def test_remove_many_takes_also_what_no_node_that_answers_holds() -> None:
+    """It cannot be read, and is no hit for a lookup; but it is stored, and can be removed."""
+    with Rig("16MiB") as rig, rig.connect(shared_memory=False, timeout=20) as cache:
+        cache.put("lost", b"v" * 4096)
+        assert cache.get("lost")
+        rig.kill(rig.nodes[0])
+        with pytest.raises(errors.HoldfastError):
+            cache.get("lost")
+        assert cache.remove_many(["lost"], force=True) == [True]

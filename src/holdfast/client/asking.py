@@ -51,11 +51,14 @@ def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool
     return presence.found == b"\1"
 
 
-def exists_many(core: Core, keys: list[str], touch: bool, deadline: float) -> Operation[list[bool]]:
+def exists_many(
+    core: Core, keys: list[str], touch: bool, deadline: float, reachable: bool = True
+) -> Operation[list[bool]]:
+    """False also for what cannot be read, because no node that holds it answers; unless that does not matter."""
     found: list[bool] = []
     for start in range(0, len(keys), KEYS_A_REQUEST):
         some = keys[start : start + KEYS_A_REQUEST] if len(keys) > KEYS_A_REQUEST else keys
-        message = Exists(some, touch, without=core.unreachable_segments())
+        message = Exists(some, touch, without=core.unreachable_segments() if reachable else [])
         presence = yield from ask(core, message, Presence, deadline)
         if len(presence.found) != len(some):
             raise BadRequest(f"the master answered for {len(presence.found)} keys, not for {len(some)}")
@@ -84,14 +87,14 @@ def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]
 
 def remove_many(core: Core, keys: list[str], force: bool, deadline: float) -> Operation[list[bool]]:
     """Per key: it was there, and is gone. Three round trips at most: what is there, its removal, what has stayed."""
-    there = yield from exists_many(core, keys, False, deadline)
+    there = yield from exists_many(core, keys, False, deadline, reachable=False)
     wanted = [key for key, found in zip(keys, there, strict=True) if found]
     refused = 0
     for start in range(0, len(wanted), KEYS_A_REQUEST):
         removed = yield from _remove_some(core, wanted[start : start + KEYS_A_REQUEST], force, deadline)
         refused += removed.leased + removed.pinned
     if refused:
-        stayed = yield from exists_many(core, wanted, False, deadline)
+        stayed = yield from exists_many(core, wanted, False, deadline, reachable=False)
         wanted = [key for key, found in zip(wanted, stayed, strict=True) if not found]
     gone = set(wanted)
     return [key in gone for key in keys]

@@ -1,0 +1,245 @@
+"""The objects that all engines share, in batches, for callers that take no exception: whatever fails is a miss.
+
+Two clients of the cluster stand behind it, so that a store that waits for room never delays a read, and because
+reads are given less time than stores. Every call costs a number of round trips that does not grow with the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from holdfast.client.blocking import Cache
+from holdfast.errors import BadValue, HoldfastError
+from holdfast.integrations.lmcache.failures import Failures, log
+from holdfast.integrations.lmcache.keys import Namespace
+from holdfast.integrations.lmcache.link import Link
+from holdfast.integrations.lmcache.options import Options
+from holdfast.messages.requests import NodeInfo
+from holdfast.supervisor import Supervisor
+
+T = TypeVar("T")
+SWEEP_KEYS = 4_096
+"""Keys looked at per sweep, in one round trip: 262,144 tracked keys are all looked at within 16 minutes."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was done, since the start."""
+
+    lookups: int = 0
+    lookup_hits: int = 0
+    loads: int = 0
+    load_hits: int = 0
+    loaded_bytes: int = 0
+    stores: int = 0
+    stored: int = 0
+    stored_bytes: int = 0
+    removed: int = 0
+    evicted: int = 0
+    """Stored here, and found to be gone later."""
+
+
+class SharedPool:
+    """For any thread. `on_patrol` is called every `sweep_s` seconds while a master answers."""
+
+    def __init__(self, options: Options, layout: str, on_patrol: Callable[[], object] | None = None) -> None:
+        self.options = options
+        self.namespace = Namespace(options.key_prefix, layout)
+        self.failures = Failures()
+        self.figures = Figures()
+        self._counting = threading.Lock()
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._on_patrol = on_patrol
+        self._reads = Link(options, options.timeout_s, self._woken.set)
+        self._stores = Link(options, options.store_timeout_s, self._woken.set)
+        self._links = (self._reads, self._stores)
+        self._supervisor = Supervisor()
+        try:
+            for link in self._links:
+                link.open()
+        except BaseException:
+            self.close()
+            raise
+        if not self.is_up:
+            log.warning(
+                "holdfast at %s does not answer; every lookup is a miss until it does: %s",
+                options.reached_at,
+                self._reads.why_down or self._stores.why_down,
+            )
+            self._woken.set()
+        self._patrol = threading.Thread(
+            target=self._supervisor.keep_thread,
+            args=("patrol of holdfast's links", self._keep_watch, self._stopped.wait),
+            name="holdfast-patrol",
+            daemon=True,
+        )
+        self._patrol.start()
+
+    @property
+    def is_up(self) -> bool:
+        return all(link.is_up for link in self._links)
+
+    def store(self, names: Sequence[str], values: Sequence[Any]) -> list[bool | HoldfastError]:
+        """Per name: True stored, False it was there already, or its error."""
+        options = self.options
+        pairs = list(zip(self.namespace.keys_of(names), values, strict=True))
+        try:
+            outcomes = self._stores.run(
+                lambda cache: cache.put_many(
+                    pairs,
+                    replicas=options.replicas,
+                    soft_pin=options.soft_pin,
+                    prefer=options.preferred or None,
+                    durability=options.durability or None,
+                    outcomes=True,
+                )
+            )
+        except HoldfastError as error:
+            self.failures.note("a store", error, len(pairs))
+            outcomes = [error] * len(pairs)
+        else:
+            self._note_each("a store", outcomes)
+        self.count(stores=len(pairs), stored=sum(one is True for one in outcomes))
+        return list(outcomes)
+
+    def lookup(self, names: Sequence[str]) -> list[int] | None:
+        """Size of each, 0: not stored. Those found are leased until `release` was called as often. None: nobody can
+        tell now, and none is leased."""
+        keys = self.namespace.keys_of(names)
+        try:
+            sizes = self._reads.run(lambda cache: cache.lease_many(keys)) if keys else []
+        except HoldfastError as error:
+            self.failures.note("a lookup", error, len(keys))
+            self.count(lookups=len(keys))
+            return None
+        self.count(lookups=len(keys), lookup_hits=sum(map(bool, sizes)))
+        return sizes
+
+    def release(self, names: Sequence[str]) -> None:
+        keys = self.namespace.keys_of(names)
+        try:
+            self._reads.run(lambda cache: cache.release_many(keys), even_if_down=True)
+        except HoldfastError as error:
+            self.failures.note("an unlock", error, len(keys))
+
+    def load(self, names: Sequence[str], targets: Sequence[Any]) -> list[int]:
+        """Bytes read into each target, 0 for a miss; what a missed one's target holds then is undefined.
+
+        Tried also while no master answers: what is leased is read without one."""
+        keys = self.namespace.keys_of(names)
+        found = self._or_misses("a load", len(keys), lambda cache: cache.get_many_into(keys, list(targets)), True)
+        self._note_each("a load", found)
+        sizes = [0 if isinstance(one, HoldfastError) else one for one in found]
+        self.count(loads=len(keys), load_hits=sum(map(bool, sizes)), loaded_bytes=sum(sizes))
+        return sizes
+
+    def remove(self, names: Sequence[str]) -> list[bool]:
+        """Was it there, and is it gone? What somebody reads, or has pinned, stays."""
+        keys = self.namespace.keys_of(names)
+        removed = self._or_misses("a removal", len(keys), lambda cache: cache.remove_many(keys))
+        self.count(removed=sum(map(bool, removed)))
+        return [bool(one) for one in removed]
+
+    def present(self, names: Sequence[str]) -> list[bool]:
+        """Is it there to be read? Those that are, are leased as by a read."""
+        keys = self.namespace.keys_of(names)
+        return self._or_misses("a lookup", len(keys), lambda cache: cache.exists_many(keys, touch=True))
+
+    def gone(self, names: Sequence[str]) -> list[int]:
+        """Which of them are stored no more, by their places in the list. Leases nothing."""
+        keys = self.namespace.keys_of(names)
+
+        def look(cache: Cache) -> list[int]:
+            missing = [index for index, there in enumerate(cache.exists_many(keys)) if not there]
+            # What no node that answers holds is missing to a reader, but it is not gone.
+            stats = cache.stat_many([keys[index] for index in missing]) if missing else []
+            return [index for index, stat in zip(missing, stats, strict=True) if stat is None]
+
+        try:
+            return self._reads.run(look) if keys else []
+        except HoldfastError as error:
+            self.failures.note("a look at what was evicted", error)
+            return []
+
+    def some_names(self, beginning: str, cursor: int) -> tuple[list[str], int]:
+        """Some names that begin so, and where to go on (0: nowhere). Raises: it is for people."""
+        keys, following = self._reads.run(lambda cache: cache.some_keys(self.namespace.start + beginning, cursor))
+        return [self.namespace.name_of(key) for key in keys], following
+
+    def sizes_of(self, names: Sequence[str]) -> list[int]:
+        """0: not stored. Leases nothing. Raises: it is for people."""
+        keys = self.namespace.keys_of(names)
+        stats = self._reads.run(lambda cache: cache.stat_many(keys)) if keys else []
+        return [0 if one is None else one.size_bytes for one in stats]
+
+    def nodes(self) -> list[NodeInfo] | None:
+        try:
+            return self._reads.run(lambda cache: cache.nodes().nodes)
+        except HoldfastError as error:
+            self.failures.note("asking for the nodes", error)
+            return None
+
+    def status(self) -> dict[str, Any]:
+        with self._counting:
+            figures = asdict(self.figures)
+        return {
+            "is_healthy": self.is_up,
+            "address": self.options.reached_at,
+            "key_prefix": self.namespace.start,
+            "why_not": self._reads.why_down or self._stores.why_down,
+            "figures": figures,
+            "failures": self.failures.counts(),
+        }
+
+    def count(self, **more: int) -> None:
+        with self._counting:
+            for name, number in more.items():
+                setattr(self.figures, name, getattr(self.figures, name) + number)
+
+    def close(self) -> None:
+        """Gives all leases up. Closing twice is harmless."""
+        self._stopped.set()
+        self._woken.set()
+        for link in self._links:
+            link.close()
+
+    def _or_misses(
+        self, doing: str, count: int, verb: Callable[[Cache], list[T]], even_if_down: bool = False
+    ) -> list[Any]:
+        if not count:
+            return []
+        try:
+            return self._reads.run(verb, even_if_down)
+        except HoldfastError as error:
+            self.failures.note(doing, error, count)
+            return [0] * count
+
+    def _note_each(self, doing: str, results: Sequence[object]) -> None:
+        failed = [one for one in results if isinstance(one, HoldfastError)]
+        for kind in {type(one) for one in failed}:
+            same = [one for one in failed if type(one) is kind]
+            self.failures.note(doing, same[0], len(same))
+
+    def _keep_watch(self) -> None:
+        """Mend links that are down; while all are up, patrol."""
+        while not self._stopped.is_set():
+            # Cleared before the links are looked at, so that one that falls afterwards ends the wait.
+            self._woken.clear()
+            if self.is_up:
+                if not self._woken.wait(self.options.sweep_s) and self._on_patrol is not None:
+                    self._on_patrol()
+                continue
+            # Both are tried, whatever comes of the first.
+            mended = [link.mend() for link in self._links]
+            if all(mended):
+                log.warning("holdfast at %s answers", self.options.reached_at)
+            else:
+                self._stopped.wait(self.options.retry_s)
+
+
+def empty_value(name: str) -> BadValue:
+    return BadValue(f"the object {name!r} has no bytes; nothing was stored")
