@@ -13,8 +13,14 @@ import pytest
 from benchmarks.processes import SOURCE
 from tests.e2e.rig import Rig
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
 PRINTED_ADDRESS = "127.0.0.1:7070"
 
 
@@ -27,12 +33,24 @@ def test_the_readme_has_a_program() -> None:
 def test_the_programs_of_the_readme_run_as_pasted_and_again(block: str) -> None:
     with Rig("16MiB") as rig:
         for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "-W", "error", "-c", block.replace(PRINTED_ADDRESS, rig.address)],
-                capture_output=True,
-                text=True,
-                timeout=100,
-                env={**os.environ, "PYTHONPATH": SOURCE},
-            )
-            assert done.returncode == 0, done.stderr
-            assert "bytes, not one of them copied" in done.stdout
+            assert "bytes, not one of them copied" in printed_by(block, rig)
+
+
+def test_the_program_of_the_guide_for_clients_runs_as_pasted_and_again() -> None:
+    [block] = blocks_of("docs/guides/clients.md")
+    with Rig("16MiB") as rig:
+        for _ in range(2):
+            lines = printed_by(block, rig).splitlines()
+            assert lines == ["[True, True, True, True]", "[4096, 4096, 4096, 4096, 0]", "4096"]
+
+
+def printed_by(block: str, rig: Rig) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block.replace(PRINTED_ADDRESS, rig.address)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
