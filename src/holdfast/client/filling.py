@@ -29,8 +29,8 @@ _digest: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest
 
 SMALL_COPY = 64 << 10
 BLOCK_BYTES = 1 << 20
-"""In a batch, values up to this size are copied by slice assignments, which hold the GIL: for 256 KiB that takes a
-third less than to give it up for each, and it need not be waited for where another thread uses it all the time."""
+"""In a batch, values below this size are copied by slice assignments, which hold the GIL: as quick as to give it up
+for each, and it need not be waited for where another thread uses it all the time (ADR 35)."""
 JOINED = 32
 
 
