@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import deque
 from typing import NamedTuple, Self
 
 from holdfast.coordination.interface import CoordinationLost
@@ -76,7 +77,7 @@ class LogFollower:
         self.away: list[Away] = []
         """Known after `check`."""
         self._since: dict[str, int] = {}
-        self._batches: list[tuple[int, bytes]] = []
+        self._batches: deque[tuple[int, bytes]] = deque()
         """When each was read here, in nanoseconds, and its content."""
         self.failure = ""
         """Why it ended before it was told to."""
@@ -136,14 +137,14 @@ class LogFollower:
 
     def check(self) -> str:
         """Play all that was collected; the digest of what it comes to."""
-        for at_ns, batch in self._batches:
+        while self._batches:  # More may come meanwhile: nodes go on copying when the clients have ended.
+            at_ns, batch = self._batches.popleft()
             number = self.checks.position.batch + 1
             if any(isinstance(record, _OF_DISKS) for record in self.checks.appended(number, 0, 0, batch)):
                 self._note_away(at_ns)
             if number % PARTITION_EVERY == 0:
                 self.checks.check_partition()
         self.checks.check_partition()
-        self._batches = []
         return digest(self.checks.state.catalogue)
 
     def _note_away(self, now_ns: int) -> None:
