@@ -216,6 +216,10 @@ class Cache:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
         self._runner.close()
 
+    def within(self, timeout: float) -> Cache:
+        """The same client with another timeout for its calls. To close either is to close both."""
+        return Cache(self._core, self._runner, checked_timeout(timeout))
+
     def put(
         self,
         key: str,

@@ -1,0 +1,1 @@
+"""Faces of other stores, so that programs written for them run on holdfast unchanged."""
