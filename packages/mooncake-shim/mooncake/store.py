@@ -1,0 +1,3 @@
+"""`mooncake.store` is holdfast's."""
+
+from holdfast.compat.mooncake.store import *
