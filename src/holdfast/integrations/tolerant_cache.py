@@ -97,6 +97,11 @@ class TolerantCache:
         self._say_errors("storing", stored)
         return [isinstance(outcome, bool) for outcome in stored]
 
+    def use(self, keys: Sequence[str]) -> None:
+        """Mark as used, so that eviction takes others first."""
+        if keys and not self.away:
+            self._read(lambda: self.cache.use_many(keys))
+
     def remove_matching(self, regex: str) -> bool:
         """Remove all keys that match, read or not; False if that failed."""
         try:
