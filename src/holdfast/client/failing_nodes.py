@@ -1,7 +1,7 @@
 """Nodes that were given time to answer and did not: what lies on them alone is a miss at once, not a wait.
 
 The first request that meets a dead, stopped or cut-off node pays for finding out. From then on the node is probed in
-the background, by one small request at a time, and no other request waits for it until it has answered (ADR 35). Steps
+the background, by one small request at a time, and no other request waits for it until it has answered (ADR 41). Steps
 of a dict, so that threads need no lock.
 """
 
