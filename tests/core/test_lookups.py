@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from holdfast.messages import requests as q
-from holdfast.messages.records import LeasesRenewed
 from holdfast.messages.requests import Exists, Presence
 from holdfast.wire.codec import decode_request, encode
 from tests.core.world import World
@@ -47,7 +46,6 @@ def test_a_use_is_told_to_standbys_as_a_lease_of_no_time() -> None:
     slot = world.state.catalogue.by_key.slot_of("key")
     assert world.state.catalogue.used_at[slot] == world.now
     assert world.state.catalogue.lease_at[slot] <= world.now
-    assert LeasesRenewed(b"", 0).left_ms == 0
     world.check()
 
 
@@ -55,8 +53,9 @@ def test_what_lies_only_where_the_caller_cannot_reach_is_not_there_for_it() -> N
     world = World()
     for boot, name in enumerate(("a", "b"), 5):
         world.node(name, size=100 * KIB, boot=boot, connection=boot)
-    world.put("on a", prefer=["a"])
-    world.put("on b", prefer=["b"])
+    for name in ("a", "b"):
+        grant, _ = world.grant(1_000, prefer=[name])
+        world.commit(grant, [(f"on {name}", 0, 1_000)])
     world.put("on both", replicas=2)
     keys = ["on a", "on b", "on both", "missing"]
     a, b = world.handle_of("a"), world.handle_of("b")

@@ -14,7 +14,7 @@ from holdfast.client.core import Core, OpenView, ask, ask_timed
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS
 from holdfast.client.leases import KEPT_SHARE, lease_until
 from holdfast.client.lookups import renew_held
-from holdfast.client.reservations import give_up_forgotten
+from holdfast.client.reservations import any_forgotten, give_up_forgotten
 from holdfast.client.viewing import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
@@ -36,6 +36,9 @@ def next_due(core: Core, now: float) -> float | None:
             due = view.renew_at
     probe = core.bytes.failing.next_probe()
     others = [core.held_leases.renew_at if core.held_leases else None, probe.probe_at if probe is not None else None]
+    if core.shares:
+        # Also when its grant has run out: the memory waits for this client's word.
+        others.append(now if any_forgotten(core) else now + CARRIED_WITHIN_SECONDS)
     return min((each for each in (due, *others) if each is not None), default=None)
 
 

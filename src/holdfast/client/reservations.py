@@ -177,10 +177,14 @@ def _give_up_ended(core: Core, share: Share) -> None:
         core.grants.release(share.grant, core.clock())
 
 
+def any_forgotten(core: Core) -> bool:
+    return any(reserved() is None and not share.ended for share, reserved in list(core.shares.items()))
+
+
 def give_up_forgotten(core: Core) -> None:
     """Reservations that were neither committed nor abandoned, and that nobody has any more."""
     for share, reserved in list(core.shares.items()):
-        if reserved() is None:
+        if reserved() is None and not share.ended:
             share.ended = True
             log.warning("the reservation of %r was dropped without commit or abandon; it is abandoned", share.key)
             _give_up_ended(core, share)
