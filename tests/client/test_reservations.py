@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client.faces import AwaitedFace
-from client.fake_master import Act, FakeMaster, first
+from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
 from holdfast.client.reservations import Written
 from holdfast.messages import requests as m
@@ -160,13 +160,12 @@ def test_held_leases_are_renewed_together_and_dropped_when_the_object_is_another
     assert not cache._core.held_leases
 
 
-def test_a_failing_node_is_named_in_lookups_until_it_answers(connect: Connect, remote_master: FakeMaster) -> None:
+def test_a_failing_node_is_named_in_lookups(connect: Connect, remote_master: FakeMaster) -> None:
     master = remote_master
     cache = connect(master.address, timeout=20)
     cache.put("key", b"data")
-    master.dead = {1, 2}
-    master.topology += 1
-    cache._core.segments.seen = -1
+    closed = closed_port()
+    master.elsewhere = {1: closed, 2: closed}
     cache._core.segments.clear()
     cache._core.bytes.settled.clear()
     cache._core.bytes._idle.clear()
@@ -175,5 +174,5 @@ def test_a_failing_node_is_named_in_lookups_until_it_answers(connect: Connect, r
         cache.get("key")
     assert cache._core.bytes.failing
     cache.exists("key")
-    assert master.asked(m.Exists)[-1].without == [1]
+    assert master.asked(m.Exists)[-1].without == [1, 2], "both segments of that node"
     assert cache.lease_many(["key"]) == [0]
