@@ -93,6 +93,8 @@ def test_remove_many_takes_also_what_no_node_that_answers_holds() -> None:
         cache.put("lost", b"v" * 4096)
         assert cache.get("lost")
         rig.kill(rig.nodes[0])
+        cache.timeout = 1
         with pytest.raises(errors.HoldfastError):
             cache.get("lost")
+        cache.timeout = 20
         assert cache.remove_many(["lost"], force=True) == [True]
