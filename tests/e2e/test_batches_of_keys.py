@@ -1,4 +1,4 @@
-"""Verbs for many keys that move no bytes: `remove_many`, `stat_many`, `some_keys`."""
+"""Verbs for many keys that move no bytes (`remove_many`, `stat_many`, `some_keys`), and a client with two timeouts."""
 
 from __future__ import annotations
 
@@ -98,3 +98,18 @@ def test_remove_many_takes_also_what_no_node_that_answers_holds() -> None:
             cache.get("lost")
         cache.timeout = 20
         assert cache.remove_many(["lost"], force=True) == [True]
+
+
+def test_one_client_may_have_several_timeouts(rig: Rig) -> None:
+    cache = rig.connect(timeout=60)
+    other = cache.with_timeout(7)
+    try:
+        assert (cache.timeout, other.timeout) == (60, 7)
+        assert other.put("a", b"1")
+        assert cache.remove_many(["a"]) == [True]
+        with pytest.raises(errors.BadValue):
+            cache.with_timeout(0)
+    finally:
+        other.close()
+    with pytest.raises(errors.ClientClosed):
+        cache.get("a")

@@ -235,6 +235,10 @@ class AsyncCache:
     ) -> None:
         await self.close()
 
+    def with_timeout(self, timeout: float) -> AsyncCache:
+        """This client with another timeout for its calls. To close either is to close both."""
+        return AsyncCache(self._core, self._runner, checked_timeout(timeout))
+
     async def close(self) -> None:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
         await self._runner.close()

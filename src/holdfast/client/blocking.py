@@ -212,6 +212,10 @@ class Cache:
     ) -> None:
         self.close()
 
+    def with_timeout(self, timeout: float) -> Cache:
+        """This client with another timeout for its calls. To close either is to close both."""
+        return Cache(self._core, self._runner, checked_timeout(timeout))
+
     def close(self) -> None:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
         self._runner.close()

@@ -91,7 +91,7 @@ class HoldfastL2Adapter(L2AdapterInterface):
         self._ledger: Ledger[Chunk] = Ledger(options.tracked_keys)
         self._cluster_bytes: tuple[int, int] = (0, 0)
         """Used, and lent by all nodes, as last seen."""
-        self._pool = SharedPool(options, L2, self._sweep)
+        self._pool = SharedPool(options, L2)
         self._tasks = itertools.count(1)
         self._in_flight = 0
         self._counting = threading.Lock()
@@ -100,6 +100,7 @@ class HoldfastL2Adapter(L2AdapterInterface):
         self._loaded: Desk[Any] = Desk()
         self._readers = ThreadPoolExecutor(options.workers, "holdfast-read")
         self._writers = ThreadPoolExecutor(options.workers, "holdfast-store")
+        self._pool.start(self._sweep)
 
     def set_backend_identity(self, name: str, shared: bool = False) -> None:
         """The cluster is shared by the fleet, whether or not the configuration says so."""

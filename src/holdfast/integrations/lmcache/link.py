@@ -33,11 +33,10 @@ NO_MASTER = (Unreachable, DeadlineExceeded, NotLeader, ReplyLost, Stopping)
 
 
 class Link:
-    """For any thread. `opens` makes a client with the timeout that it is given, in seconds."""
+    """For any thread. `fell` is called when the link goes down."""
 
-    def __init__(self, options: Options, timeout_s: float, fell: Callable[[], None]) -> None:
+    def __init__(self, options: Options, fell: Callable[[], None]) -> None:
         self._options = options
-        self._timeout_s = timeout_s
         self._fell = fell
         self._lock = threading.Lock()
         self._cache: Cache | None = None
@@ -50,7 +49,7 @@ class Link:
         try:
             cache = holdfast.connect(
                 self._options.reached_at,
-                timeout=self._timeout_s,
+                timeout=self._options.timeout_s,
                 token=self._options.secret(),
                 tls=self._options.tls(),
                 verify=self._options.verify,

@@ -1,7 +1,7 @@
 """The objects that all engines share, in batches, for callers that take no exception: whatever fails is a miss.
 
-Two clients of the cluster stand behind it, so that a store that waits for room never delays a read, and because
-reads are given less time than stores. Every call costs a number of round trips that does not grow with the batch.
+Reads are given less time than stores, which may wait for room. Every call costs a number of round trips that does not
+grow with the batch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast.client.blocking import Cache
 from holdfast.errors import BadValue, HoldfastError
@@ -43,9 +43,9 @@ class Figures:
 
 
 class SharedPool:
-    """For any thread. `on_patrol` is called every `sweep_s` seconds while a master answers."""
+    """For any thread."""
 
-    def __init__(self, options: Options, layout: str, on_patrol: Callable[[], object] | None = None) -> None:
+    def __init__(self, options: Options, layout: str) -> None:
         self.options = options
         self.namespace = Namespace(options.key_prefix, layout)
         self.failures = Failures()
@@ -53,14 +53,11 @@ class SharedPool:
         self._counting = threading.Lock()
         self._woken = threading.Event()
         self._stopped = threading.Event()
-        self._on_patrol = on_patrol
-        self._reads = Link(options, options.timeout_s, self._woken.set)
-        self._stores = Link(options, options.store_timeout_s, self._woken.set)
-        self._links = (self._reads, self._stores)
+        self._on_patrol: Callable[[], object] = lambda: None
+        self._link = Link(options, self._woken.set)
         self._supervisor = Supervisor()
         try:
-            for link in self._links:
-                link.open()
+            self._link.open()
         except BaseException:
             self.close()
             raise
@@ -68,28 +65,31 @@ class SharedPool:
             log.warning(
                 "holdfast at %s does not answer; every lookup is a miss until it does: %s",
                 options.reached_at,
-                self._reads.why_down or self._stores.why_down,
+                self._link.why_down,
             )
-            self._woken.set()
-        self._patrol = threading.Thread(
+
+    def start(self, on_patrol: Callable[[], object] = lambda: None) -> Self:
+        """Begin the patrol, which mends the link; `on_patrol` is called every `sweep_s` seconds while it is up."""
+        self._on_patrol = on_patrol
+        threading.Thread(
             target=self._supervisor.keep_thread,
-            args=("patrol of holdfast's links", self._keep_watch, self._stopped.wait),
+            args=("patrol of the link to holdfast", self._keep_watch, self._stopped.wait),
             name="holdfast-patrol",
             daemon=True,
-        )
-        self._patrol.start()
+        ).start()
+        return self
 
     @property
     def is_up(self) -> bool:
-        return all(link.is_up for link in self._links)
+        return self._link.is_up
 
     def store(self, names: Sequence[str], values: Sequence[Any]) -> list[bool | HoldfastError]:
         """Per name: True stored, False it was there already, or its error."""
         options = self.options
         pairs = list(zip(self.namespace.keys_of(names), values, strict=True))
         try:
-            outcomes = self._stores.run(
-                lambda cache: cache.put_many(
+            outcomes = self._link.run(
+                lambda cache: cache.with_timeout(options.store_timeout_s).put_many(
                     pairs,
                     replicas=options.replicas,
                     soft_pin=options.soft_pin,
@@ -111,7 +111,7 @@ class SharedPool:
         tell now, and none is leased."""
         keys = self.namespace.keys_of(names)
         try:
-            sizes = self._reads.run(lambda cache: cache.lease_many(keys)) if keys else []
+            sizes = self._link.run(lambda cache: cache.lease_many(keys)) if keys else []
         except HoldfastError as error:
             self.failures.note("a lookup", error, len(keys))
             self.count(lookups=len(keys))
@@ -122,7 +122,7 @@ class SharedPool:
     def release(self, names: Sequence[str]) -> None:
         keys = self.namespace.keys_of(names)
         try:
-            self._reads.run(lambda cache: cache.release_many(keys), even_if_down=True)
+            self._link.run(lambda cache: cache.release_many(keys), even_if_down=True)
         except HoldfastError as error:
             self.failures.note("an unlock", error, len(keys))
 
@@ -160,25 +160,25 @@ class SharedPool:
             return [index for index, stat in zip(missing, stats, strict=True) if stat is None]
 
         try:
-            return self._reads.run(look) if keys else []
+            return self._link.run(look) if keys else []
         except HoldfastError as error:
             self.failures.note("a look at what was evicted", error)
             return []
 
     def some_names(self, beginning: str, cursor: int) -> tuple[list[str], int]:
         """Some names that begin so, and where to go on (0: nowhere). Raises: it is for people."""
-        keys, following = self._reads.run(lambda cache: cache.some_keys(self.namespace.start + beginning, cursor))
+        keys, following = self._link.run(lambda cache: cache.some_keys(self.namespace.start + beginning, cursor))
         return [self.namespace.name_of(key) for key in keys], following
 
     def sizes_of(self, names: Sequence[str]) -> list[int]:
         """0: not stored. Leases nothing. Raises: it is for people."""
         keys = self.namespace.keys_of(names)
-        stats = self._reads.run(lambda cache: cache.stat_many(keys)) if keys else []
+        stats = self._link.run(lambda cache: cache.stat_many(keys)) if keys else []
         return [0 if one is None else one.size_bytes for one in stats]
 
     def nodes(self) -> list[NodeInfo] | None:
         try:
-            return self._reads.run(lambda cache: cache.nodes().nodes)
+            return self._link.run(lambda cache: cache.nodes().nodes)
         except HoldfastError as error:
             self.failures.note("asking for the nodes", error)
             return None
@@ -190,7 +190,7 @@ class SharedPool:
             "is_healthy": self.is_up,
             "address": self.options.reached_at,
             "key_prefix": self.namespace.start,
-            "why_not": self._reads.why_down or self._stores.why_down,
+            "why_not": self._link.why_down,
             "figures": figures,
             "failures": self.failures.counts(),
         }
@@ -204,8 +204,7 @@ class SharedPool:
         """Gives all leases up. Closing twice is harmless."""
         self._stopped.set()
         self._woken.set()
-        for link in self._links:
-            link.close()
+        self._link.close()
 
     def _or_misses(
         self, doing: str, count: int, verb: Callable[[Cache], list[T]], even_if_down: bool = False
@@ -213,7 +212,7 @@ class SharedPool:
         if not count:
             return []
         try:
-            return self._reads.run(verb, even_if_down)
+            return self._link.run(verb, even_if_down)
         except HoldfastError as error:
             self.failures.note(doing, error, count)
             return [0] * count
@@ -225,17 +224,16 @@ class SharedPool:
             self.failures.note(doing, same[0], len(same))
 
     def _keep_watch(self) -> None:
-        """Mend links that are down; while all are up, patrol."""
+        """Mend the link while it is down; while it is up, patrol, the first time at once."""
+        due = 0.0
         while not self._stopped.is_set():
-            # Cleared before the links are looked at, so that one that falls afterwards ends the wait.
+            # Cleared before the link is looked at, so that one that falls afterwards ends the wait.
             self._woken.clear()
             if self.is_up:
-                if not self._woken.wait(self.options.sweep_s) and self._on_patrol is not None:
+                if not self._woken.wait(due):
                     self._on_patrol()
-                continue
-            # Both are tried, whatever comes of the first.
-            mended = [link.mend() for link in self._links]
-            if all(mended):
+                due = self.options.sweep_s
+            elif self._link.mend():
                 log.warning("holdfast at %s answers", self.options.reached_at)
             else:
                 self._stopped.wait(self.options.retry_s)
