@@ -360,6 +360,12 @@ REMOVALS = [
     Case("remove_by_regex, bad", lambda c: c.s.remove_by_regex("(")),
     Case("remove_by_regex in the middle", lambda c: (c.s.put("one-two-three", b"1"), c.s.remove_by_regex("-two-"))),
     Case("remove_all by force, then nothing is left", lambda c: (c.s.remove_all(True) > 0, c.s.remove_all(True))),
+    Case(
+        "remove_all of what is pinned hard",
+        lambda c: (c.s.put("hp", b"1", c.config(with_hard_pin=True)), c.s.remove_all(), c.s.remove_all(True)),
+        (0, 0, 1),
+        "a hard pin also keeps an object from the removal of everything, unless that is forced",
+    ),
 ]
 
 ROOM = [

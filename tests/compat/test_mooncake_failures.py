@@ -172,15 +172,29 @@ def test_a_node_is_stopped(cluster: Cluster, traffic: list[Traffic]) -> None:
     goes_on(traffic)
 
 
-def test_all_masters_are_gone(cluster: Cluster, traffic: list[Traffic]) -> None:
-    """Codes and misses, in time, until they are back."""
-    for master in cluster.masters:
-        master.kill()
+def fail_by_codes(traffic: list[Traffic]) -> None:
     failures = [worker.failures for worker in traffic]
     wait_until(
         lambda: all(worker.failures > before for worker, before in zip(traffic, failures, strict=True)),
         90,
         "calls fail by their codes",
     )
+
+
+def test_masters_run_and_are_silent(cluster: Cluster, traffic: list[Traffic]) -> None:
+    """As behind a cut network: connections stay, and nothing comes."""
+    for master in cluster.masters:
+        master.pause()
+    fail_by_codes(traffic)
+    for master in cluster.masters:
+        master.resume()
+    goes_on(traffic)
+
+
+def test_all_masters_are_gone(cluster: Cluster, traffic: list[Traffic]) -> None:
+    """Codes and misses, in time, until they are back."""
+    for master in cluster.masters:
+        master.kill()
+    fail_by_codes(traffic)
     cluster.revive()
     goes_on(traffic)
