@@ -308,7 +308,8 @@ def _forms(key: str, tensor: Any, parallelism: Any, writer: Any) -> list[tuple[s
     stored = tensor
     if part.count > 1 and part.given_whole:
         parts = chunks_of(tensor, part.count, part.split_dim)
-        if parts is None:
+        # Each writer cuts for itself, so all parts must be of one size for them to agree on where.
+        if parts is None or tensor.shape[part.split_dim] % part.count:
             return []
         stored = parts[part.rank]
     form = stored_form(stored, part.rank, part.count, part.split_dim)

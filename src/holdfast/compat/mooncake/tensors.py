@@ -244,14 +244,14 @@ class Tensors(Values, Pointers):
         return self.batch_get_tensor_into([shard_key(key, tp_rank, tp_size) for key in base_keys], buffer_ptrs, sizes)
 
     def save_tensor_to_safetensor(self, key: str, file_name: str | None = None) -> int:
-        """Write a stored tensor to a file, under its key."""
+        """Write a stored tensor to a file, which is named by its key if not otherwise."""
         from safetensors.torch import save_file
 
         tensor = self.get_tensor(key)
         if tensor is None:
             return OBJECT_NOT_FOUND
         try:
-            save_file({key: tensor.clone()}, file_name or f"{key}.safetensors")
+            save_file({key: tensor.clone()}, file_name or key)
         except OSError as error:
             log.error("save_tensor_to_safetensor: %s", error)
             return INVALID_PARAMS
