@@ -391,7 +391,10 @@ class TestRemoteConnector:
             assert [bytes(one) for one in hits] == [bytes(chunks[0])]
             assert connector._memory.in_use == 5, "what comes after the first miss was given back"
             assert sorted(await connector.list()) == [key.to_string() for key in KEYS[:3]]
-            assert connector.remove_sync(KEYS[0])
+            with cluster.connect() as reader:
+                [key] = [key for key in reader.keys(f"{prefix}/") if key.endswith(KEYS[0].to_string())]
+                assert reader.get(key)
+                assert connector.remove_sync(KEYS[0]), "also what others read"
             assert not connector.remove_sync(KEYS[0])
             await connector.close()
             assert await connector.get(KEYS[1]) is None, "after its end it answers misses"

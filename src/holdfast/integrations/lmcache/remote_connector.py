@@ -131,7 +131,8 @@ class HoldfastRemoteConnector(RemoteConnector):
         return await self._run("a listing", self._names, [])
 
     def remove_sync(self, key: ChunkKey) -> bool:
-        return self._pool.remove([key.to_string()])[0]
+        """In this mode LMCache removes by force: who reads the chunk meanwhile has a miss."""
+        return self._pool.remove([key.to_string()], force=True)[0]
 
     def support_ping(self) -> bool:
         """LMCache bypasses even its own memory after a failed ping; so it is given none to fail, unless asked."""

@@ -137,10 +137,10 @@ class SharedPool:
         self.count(loads=len(keys), load_hits=sum(map(bool, sizes)), loaded_bytes=sum(sizes))
         return sizes
 
-    def remove(self, names: Sequence[str]) -> list[bool]:
-        """Was it there, and is it gone? What somebody reads, or has pinned, stays."""
+    def remove(self, names: Sequence[str], force: bool = False) -> list[bool]:
+        """Was it there, and is it gone? What somebody reads, or has pinned, stays unless forced."""
         keys = self.namespace.keys_of(names)
-        removed = self._or_misses("a removal", len(keys), lambda cache: cache.remove_many(keys))
+        removed = self._or_misses("a removal", len(keys), lambda cache: cache.remove_many(keys, force=force))
         self.count(removed=sum(map(bool, removed)))
         return [bool(one) for one in removed]
 
