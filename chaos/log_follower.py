@@ -22,6 +22,7 @@ from holdfast.messages import records as r
 from holdfast.replication.batches import Position, decode_batch
 from holdfast.simulation.linearizability import NEVER_NS
 from holdfast.simulation.log_checks import LogChecks, spans_of
+from holdfast.simulation.restore_checks import RestoreChecks
 
 AGAIN_S = 0.2
 PARTITION_EVERY = 500
@@ -70,7 +71,7 @@ class LogFollower:
     def __init__(self, url: str) -> None:
         self._url = url
         self.violations: list[str] = []
-        self.checks = LogOnly({}, self._broken)
+        self.checks = LogOnly({}, RestoreChecks(self._broken, {}, lambda: 0), self._broken)
         self.terms: list[tuple[int, int]] = []
         """(time in nanoseconds, epoch) of each term, when its beginning was read here."""
         self.position = Position()

@@ -11,7 +11,7 @@ from chaos.history import HistoryFile, Told, read_history, seen
 from chaos.log_follower import Away
 from chaos.verdict import Run, Struck, judge
 from holdfast.simulation.history import Call, Outcome, value_of
-from holdfast.simulation.log_checks import Fate
+from holdfast.simulation.restore_checks import Fate
 from holdfast.simulation.script import Operation, Verb
 
 S = 1_000_000_000

@@ -55,12 +55,26 @@ def place(handle: int) -> SegmentPlace:
 def test_segments_are_stale_when_a_reply_carries_another_number() -> None:
     segments = Segments()
     assert segments.stale
-    assert segments.update(SegmentList(3, [place(1), place(2)])) == set()
+    assert segments.update(SegmentList(3, [place(1), place(2)]), 0.0) == set()
     assert not segments.stale
     segments.seen = 4
     assert segments.stale
-    assert segments.update(SegmentList(4, [place(2), place(3)])) == {1}
+    assert segments.update(SegmentList(4, [place(2), place(3)]), 0.0) == {1}
     assert not segments.stale
     assert sorted(segments.places) == [2, 3]
     segments.clear()
     assert segments.stale
+
+
+def test_a_lease_from_before_a_segment_was_verified_is_doubted_until_it_ends() -> None:
+    """I2: the object may have been dropped by the verification, because its bytes are others."""
+    segments = Segments()
+    unverified = SegmentPlace(1, SegmentName("n", 1, 1), 4096, "h:1", "/s", "host", unverified=True)
+    segments.update(SegmentList(1, [unverified, place(2)]), 100.0)
+    assert segments.doubts(1, 109.0)
+    assert not segments.doubts(2, 109.0)
+    segments.update(SegmentList(2, [place(1), place(2)], doubtful_ms=10_000), 105.0)
+    assert segments.doubts(1, 109.0), "given before the client knew that all was compared"
+    assert not segments.doubts(1, 115.1), "no lease from before lives that long"
+    segments.clear()
+    assert not segments.doubts(1, 1.0)

@@ -118,6 +118,19 @@ def test_segments_are_unverified_until_every_range_was_compared(older: World) ->
     assert world.state.topology > before, "clients learn that they may read in place"
 
 
+def test_clients_are_told_how_long_leases_from_before_the_verification_may_live(older: World) -> None:
+    """I2: such a lease may be on an object that was dropped because its bytes are others."""
+    world = Restored(older)
+    world.back()
+    world.pass_time(60_000)
+    assert world.ask(q.SegmentList, q.ListSegments()).doubtful_ms == 0, "the guard of the promotion is over"
+    world.verify("k3")
+    told = world.ask(q.SegmentList, q.ListSegments()).doubtful_ms
+    assert told >= world.state.longest_lease_ms > 0
+    world.pass_time(told)
+    assert world.ask(q.SegmentList, q.ListSegments()).doubtful_ms == 0
+
+
 def test_what_does_not_match_is_dropped_and_counted(older: World) -> None:
     """I2, I7"""
     world = Restored(older)

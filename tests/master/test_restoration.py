@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +17,9 @@ from holdfast.master.roles import EPOCHS_APART, Master
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
-from holdfast.replication.batches import Position
+from holdfast.replication.batches import Position, position_after
 from holdfast.replication.carried import batches_of
+from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
@@ -77,6 +79,49 @@ async def test_a_waiting_master_restores_what_it_keeps(tmp_path: Path) -> None:
         assert master.server.engine.state.epoch > epoch + EPOCHS_APART, "I6: ids go on growing"
 
 
+async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_path: Path) -> None:
+    """I13: whoever started from it would lack the pieces before, and never follow the log again."""
+    store = MemoryStore()
+    await lived(store, tmp_path / "a")
+    writing = MemoryCoordination(store, CLUSTER, 1_000)
+    async with running(store, tmp_path / "a", "one") as one:
+        await until_true(lambda: leads(one), "it leads")
+    term = await soon(writing.campaign("writing:7070"))
+    last = await writing.last_index()
+    async with contextlib.aclosing(writing.follow(last - 1)) as following:
+        position = position_after(*(await anext(following))[-1])
+    async with running(store, tmp_path / "b", "two") as two:
+        await until_true(lambda: two.standby.position.batch == last, "it follows")
+        *pieces, restored = batches_of(catalogue(9_000), 99, b"s", position)
+        for after, batch in pieces:
+            await append_all(term, after.batch, [batch])
+        await until_true(lambda: two.standby.carries, "it has read the pieces")
+        with pytest.raises(SnapshotFailed):
+            await two.snapshot()
+        await append_all(term, restored[0].batch, [restored[1]])
+        await until_true(lambda: two.standby.state.log_id == 99, "it has read the restored history")
+        assert await two.snapshot() == restored[0].batch
+        await soon(term.resign())
+    await writing.close()
+
+
+async def test_a_restore_that_is_repeated_keeps_the_memory_that_nodes_mounted_since(tmp_path: Path) -> None:
+    """I14: the first one's history is among those that the second continues, so that nodes do not void their memory."""
+    store = MemoryStore()
+    old = await lived(store, tmp_path)
+    store.wipe(CLUSTER)
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: waiting(master), "it waits for the operator")
+        (found,) = (await ask(master, DescribeHistories(), HistoriesDescribed)).found
+        await ask(master, RestoreHistory(old, found.where), Done)
+        await until_true(lambda: leads(master), "it leads")
+        first = history_of(master)
+        await ask(master, RestoreHistory(old, found.where, replace=True), Done)
+        await until_true(lambda: leads(master) and history_of(master) != first, "it leads another history")
+        assert master.server.engine is not None
+        assert {*master.server.engine.state.continues} == {old, first}
+
+
 async def test_a_restore_that_broke_off_is_no_history_and_can_be_repeated(tmp_path: Path) -> None:
     """The master that restored died after some pieces: nobody serves that as an empty cluster."""
     store = MemoryStore()
@@ -113,10 +158,12 @@ async def test_a_fresh_cluster_gives_way_to_what_is_offered_and_its_standby_foll
 
         def restored() -> bool:
             engine = primary.server.engine
-            return leads(primary) and engine is not None and engine.state.continues == [11]
+            return leads(primary) and engine is not None and 11 in engine.state.continues
 
         await until_true(restored, "the same master leads on")
-        await until_true(lambda: standby.standby.state.continues == [11], "the standby follows")
+        await until_true(lambda: 11 in standby.standby.state.continues, "the standby follows")
+        assert primary.server.engine is not None
+        assert standby.standby.state.continues == primary.server.engine.state.continues
         assert standby.standby.state.catalogue.count == 5
 
 

@@ -84,9 +84,9 @@ def test_a_log_of_another_history_goes_on_with_the_restored_one() -> None:
     standby = Standby()
     batch, position = encode_batch(Position(), [encode_record(LogStarted(5, "test", b"x"))])
     standby.take(1, batch, NOW)
-    take_all(standby, list(batches_of(content_of(older()), 77, b"s", position)))
+    take_all(standby, list(batches_of(content_of(older()), 77, b"s", position, replaces=[5])))
     assert standby.state.log_id == 77
-    assert standby.state.continues == [11]
+    assert standby.state.continues == [11, 5]
 
 
 def test_a_piece_out_of_order_and_pieces_that_were_altered_are_not_taken() -> None:

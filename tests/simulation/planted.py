@@ -46,13 +46,16 @@ class Planted:
     promises: tuple[str, ...]
     seeds: int
     """Within so many, counted from 0, it must be found."""
+    scene: str = ""
+    """The one that these seeds play, each of them; empty: what each draws. For bugs that need one scene and nothing
+    else, so that no seed is wasted."""
 
 
 def hunt(bug: Planted, seeds: int | None = None) -> Run | None:
     """The first run in which the bug breaks one of its promises."""
     with bug.plant():
         for seed in range(bug.seeds if seeds is None else seeds):
-            found = run(draw(seed))
+            found = run(draw(seed, scene=bug.scene))
             if found.violation is None:
                 continue
             if found.violation.promise in bug.promises:

@@ -10,6 +10,7 @@ from simulation.planted import Planted, as_parameters, assert_found
 from simulation.planted_disks import PLANTED_ON_DISKS
 from simulation.planted_histories import PLANTED_IN_HISTORIES
 from simulation.planted_puts import PLANTED_IN_PUTS
+from simulation.planted_restores import PLANTED_IN_RESTORES
 from simulation.planted_room import PLANTED_IN_ROOM
 from simulation.planted_testimony import PLANTED_IN_TESTIMONY
 
@@ -19,6 +20,7 @@ ALL = [
     *PLANTED_IN_TESTIMONY,
     *PLANTED_IN_PUTS,
     *PLANTED_IN_HISTORIES,
+    *PLANTED_IN_RESTORES,
 ]
 
 

@@ -75,10 +75,10 @@ class Buffers:
 
     def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
         views = core.bytes.mapped_views()
-        targets, done, unverified = self._targets, self.done, core.segments.unverified
+        targets, done, doubts = self._targets, self.done, core.segments.doubts
         again: list[str] = []
         for key, row in leases.items():
-            _, segment, start, stop, checksum, _, _ = row
+            until, segment, start, stop, checksum, _, _ = row
             target = targets[key]
             size = stop - start
             if type(target) is not memoryview or not size <= target.nbytes or size >= BLOCK_BYTES:
@@ -91,7 +91,7 @@ class Buffers:
                 # Unmapped meanwhile, because a node is gone.
                 again.append(key)
                 continue
-            if checksum and (self._verify or segment in unverified) and (_digest(room) or 1) != checksum:
+            if checksum and (self._verify or doubts(segment, until)) and (_digest(room) or 1) != checksum:
                 again.append(key)
             else:
                 done[key] = size
@@ -99,12 +99,12 @@ class Buffers:
 
     def _copy_large(self, core: Core, key: str, row: LeaseRow, again: list[str]) -> None:
         """One object that is large, or goes to several buffers."""
-        _, segment, start, stop, checksum, _, _ = row
+        until, segment, start, stop, checksum, _, _ = row
         room = self._room(key, stop - start)
         if room is None:
             return
         whole = takes_whole(self._targets[key])
-        unverified = segment in core.segments.unverified
+        unverified = core.segments.doubts(segment, until)
         mapping = core.bytes.mapping(segment)
         if mapping is None or (unverified and not whole):
             again.append(key)
@@ -145,7 +145,7 @@ class Buffers:
             core.bytes.read_many(some[0].place, wanted, deadline, some[0].hurried)
         for each, room in rooms:
             checksum = each.lease.checksum if takes_whole(self._targets[each.key]) else 0
-            verify = self._verify or each.place.handle in core.segments.unverified
+            verify = self._verify or core.segments.doubts(each.place.handle, each.lease.until)
             if checksum and verify and digest_of_parts(room) != checksum:
                 again.append(each.key)
             else:
@@ -154,7 +154,8 @@ class Buffers:
 
     def _is_doubtful(self, core: Core, each: Fetched) -> bool:
         """Parts of it must be taken from the whole object, whose checksum can be compared."""
-        return each.place.handle in core.segments.unverified or (self._verify and bool(each.place.kind))
+        doubted = core.segments.doubts(each.place.handle, each.lease.until)
+        return doubted or (self._verify and bool(each.place.kind))
 
     def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
         """Each once, then those that failed until the deadline: so that none waits behind a node that is gone."""

@@ -186,7 +186,7 @@ class Copies:
         except (KeyError, ValueError):
             # Unmapped meanwhile, because a node is gone.
             return list(leases)
-        verify = core.verify or bool(core.segments.unverified)
+        verify = core.verify or bool(core.segments.unverified) or core.clock() < core.segments.trusted_after
         if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
             self.done.update(zip(leases, copies, strict=True))
             return []
@@ -210,7 +210,8 @@ class Copies:
         again = []
         for each, fresh in zip(some, values, strict=True):
             data = fresh.value
-            if core.verifies(each.place.handle) and each.lease.checksum and (_digest(data) or 1) != each.lease.checksum:
+            checked = each.lease.checksum != 0 and core.verifies(each.place.handle, each.lease.until)
+            if checked and (_digest(data) or 1) != each.lease.checksum:
                 again.append(each.key)
             else:
                 self.done[each.key] = data

@@ -98,6 +98,8 @@ class Core:
         self.clock = clock
         self.token = token
         self.verify = verify
+        self.stores_checksums = verify
+        """Puts keep one with every object. Apart from `verify`, so that a simulated client may keep them unread."""
         self.client = fresh_id()
         self.leases = Leases()
         self.segments = Segments()
@@ -198,9 +200,9 @@ class Core:
             self.grants.add(grant, now)
             return True
 
-    def verifies(self, segment: int) -> bool:
-        """Are copies from this segment compared with their checksums?"""
-        return self.verify or segment in self.segments.unverified
+    def verifies(self, segment: int, until: float) -> bool:
+        """Are copies from this segment, under a lease that ends then, compared with their checksums?"""
+        return self.verify or self.segments.doubts(segment, until)
 
     def next_serial(self) -> int:
         with self._lock:
@@ -266,7 +268,7 @@ class Core:
         # The clock is read after the last byte: inside the lease all of them were right (I2).
         if self.clock() >= until:
             return None
-        if checksum and self.verifies(segment) and (_digest(data) or 1) != checksum:
+        if checksum and self.verifies(segment, until) and (_digest(data) or 1) != checksum:
             return None
         # Another thread may have met a master with another history, whose segments have the same numbers.
         return data if self.leases.by_key.get(key) is lease else None

@@ -71,7 +71,7 @@ def fill(
     checksums: list[int] | None = None
     for piece in grant.ranges:
         # The first replica's writing computes them.
-        wanted = (core.verify if checksum is None else checksum) and checksums is None
+        wanted = (core.stores_checksums if checksum is None else checksum) and checksums is None
         if piece.writer:
             mapping = core.bytes.writable(piece)
             # Looked at after the map: one of another history is mapped only when the grant is known to be void.

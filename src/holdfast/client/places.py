@@ -11,7 +11,7 @@ from holdfast.messages.requests import ListSegments, SegmentList
 
 def refresh(core: Core, deadline: float) -> Operation[None]:
     told = yield from ask(core, ListSegments(), SegmentList, deadline)
-    gone = core.segments.update(told)
+    gone = core.segments.update(told, core.clock())
     core.bytes.reconsider()
     core.bytes.failing.keep_only({place.data_address for place in told.segments})
     if gone:

@@ -256,7 +256,7 @@ def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: 
             tried.append(f"segment {segment} is mounted no more")
             continue
         local = segment in core.bytes.maps
-        checked = lease.checksum != 0 and _is_checked(core, place, wanted)
+        checked = lease.checksum != 0 and _is_checked(core, place, lease.until, wanted)
         run = partial(_fill_room, core, place, offset, lease.size_bytes, wanted, checked, deadline, hurried)
         bulk = not local or lease.size_bytes >= BULK_FROM
         try:
@@ -284,10 +284,10 @@ def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: 
     raise NodeLost(f"no node that holds {key!r} gives its bytes ({why}); it may come back, try again")
 
 
-def _is_checked(core: Core, place: SegmentPlace, wanted: Wanted) -> bool:
+def _is_checked(core: Core, place: SegmentPlace, until: float, wanted: Wanted) -> bool:
     """Are the bytes from there compared with the checksum, which is that of the whole object? Of parts only where the
     bytes may have changed since they were put: under a restored catalogue, and on a disk."""
-    if place.handle in core.segments.unverified:
+    if core.segments.doubts(place.handle, until):
         return True
     return wanted.verify and (wanted.whole or bool(place.kind))
 

@@ -7,12 +7,14 @@ from holdfast.messages.shapes import SegmentPlace
 
 
 class Segments:
-    __slots__ = ("places", "seen", "topology", "unverified")
+    __slots__ = ("places", "seen", "topology", "trusted_after", "unverified")
 
     def __init__(self) -> None:
         self.unverified: frozenset[int] = frozenset()
         """Handles of those whose bytes may differ from what a restored catalogue says: they are copied and compared
         with their checksums, whatever the client was told to do."""
+        self.trusted_after = 0.0
+        """Leases that end by then may be older than the verification of their segment: they are no better."""
         self.places: dict[int, SegmentPlace] = {}
         self.topology = -1
         self.seen = -1
@@ -22,8 +24,14 @@ class Segments:
     def stale(self) -> bool:
         return self.seen != self.topology or self.topology == -1
 
-    def update(self, told: SegmentList) -> set[int]:
+    def doubts(self, handle: int, until: float) -> bool:
+        """May what a lease names, which ends then, lie in its place no more, or never have (I2)?"""
+        return until <= self.trusted_after or handle in self.unverified
+
+    def update(self, told: SegmentList, now: float) -> set[int]:
         """Take over what the master says. Gives the handles that are there no more."""
+        if told.doubtful_ms:
+            self.trusted_after = max(self.trusted_after, now + told.doubtful_ms / 1000)
         gone = self.places.keys() - {place.handle for place in told.segments}
         self.unverified = frozenset(place.handle for place in told.segments if place.unverified)
         self.places = {place.handle: place for place in told.segments}
@@ -33,4 +41,5 @@ class Segments:
     def clear(self) -> None:
         self.places = {}
         self.unverified = frozenset()
+        self.trusted_after = 0.0
         self.topology = self.seen = -1

@@ -50,8 +50,8 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
         # Otherwise a master with another history was met on the way, and what is known now may be of either.
         if core.limits.log_id == history:
             break
-    maps, unverified = core.bytes.maps, core.segments.unverified
-    elsewhere = [key for key, row in leases.items() if row[1] not in maps or row[1] in unverified]
+    maps, doubts = core.bytes.maps, core.segments.doubts
+    elsewhere = [key for key, row in leases.items() if row[1] not in maps or doubts(row[1], row[0])]
     copies = (yield from _copies(core, elsewhere, deadline)) if elsewhere else {}
     shown: list[Shown] = []
     for key in keys:

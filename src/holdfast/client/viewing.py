@@ -67,7 +67,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
             # A master with another history was met on the way, and what is known now may be of either.
             return (yield from _open_view(core, key, deadline))
     memory = core.bytes.maps.get(lease.segment) if lease is not None else None
-    if lease is not None and memory is not None and lease.segment not in core.segments.unverified:
+    if lease is not None and memory is not None and not core.segments.doubts(lease.segment, lease.until):
         viewed = in_place(core, key, lease, memory)
         if viewed.open is not None and core.limits.log_id != history:
             viewed.open.lost = True

@@ -137,7 +137,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
         if mapping is None or grant.void:
             core.grants.unreserve(grant, offset, size)
             return None
-        checksum = copy_into(mapping, piece.offset + offset, value, core.verify)
+        checksum = copy_into(mapping, piece.offset + offset, value, core.stores_checksums)
         row = _ROW.pack(offset, size, checksum)
         if core.grants.finished or options is not PLAIN_PUT:
             stored = yield from _commit(core, grant, [key], row, options, deadline)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.state import Origin, State
@@ -16,8 +16,9 @@ from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
 
 
-def begin_history(state: State, log_id: int, secret: bytes, index: int) -> None:
-    """Make this catalogue of an older history the first state of a new one, `index` records into its log.
+def begin_history(state: State, log_id: int, secret: bytes, index: int, replaces: Iterable[int] = ()) -> None:
+    """Make this catalogue of an older history the first state of a new one, `index` records into its log. `replaces`:
+    histories that were served since, so that nodes may have mounted their memory under them.
 
     Grants, quarantine and sessions were promises of the older history and end with it (I19). Their ranges become
     free space, which nobody gets before the memory is settled.
@@ -30,7 +31,7 @@ def begin_history(state: State, log_id: int, secret: bytes, index: int) -> None:
     if unverifiable:
         catalogue.drop(unverifiable)
         state.origin.mismatched = len(unverifiable)
-    state.continues = [*state.continues, state.log_id]
+    state.continues = list(dict.fromkeys([*state.continues, state.log_id, *replaces]))
     state.log_id, state.secret, state.index = log_id, secret, index
     state.grants.clear()
     state.quarantine.clear()

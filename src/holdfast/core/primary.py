@@ -114,6 +114,8 @@ class Primary:
         self.copies = CopyBook()
         self.settled_at: Instant = 0
         """When no lease of an older history is left, if this one was restored."""
+        self.trusted_at: Instant = 0
+        """When no lease is left that was given before its segment was verified, if this history was restored."""
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """When the replicas of a disk that is away are given up."""
         self.lost_files: Counter[tuple[str, Damage]] = Counter()

@@ -330,4 +330,4 @@ def list_segments(primary: Primary, request: q.ListSegments, client: int, now: I
         for segment in primary.state.segments.values()
         if not segment.away
     ]
-    return q.SegmentList(primary.state.topology, segments), []
+    return q.SegmentList(primary.state.topology, segments, max(0, primary.trusted_at - now)), []

@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.core.apply import pack_ids
 from holdfast.core.catalogue import LIVE, MEMORY, ReplicaAt
 from holdfast.core.checks import unpack_words
+from holdfast.core.drift import lengthened
 from holdfast.core.leaving import dropped
 from holdfast.core.membership import known_member
 from holdfast.core.primary import Decision, Primary
@@ -57,6 +58,7 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
     if not handles:
         return n.RangesToVerify(b"", 0), records
     if request.cursor == ALL_NAMED:
+        primary.trusted_at = max(primary.trusted_at, now + lengthened(state.longest_lease_ms))
         return n.RangesToVerify(b"", 0), [*records, MemoryVerified(handles)]
     rows, cursor = _rows(state, handles, request.cursor)
     return n.RangesToVerify(rows, cursor), records

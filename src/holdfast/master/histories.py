@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.events import History
 from holdfast.master.snapshotting import Snapshots
-from holdfast.replication.batches import Position
+from holdfast.replication.batches import NO_HASH, Position
 from holdfast.replication.chain import first_batch, goes_through
 from holdfast.replication.depots import DepotFailed
 from holdfast.replication.snapshot_store import Kept, SnapshotFailed
@@ -136,6 +136,10 @@ class Histories:
 
     def hold(self, standby: Standby, written: Position) -> None:
         """Remember what this process holds until it is known that the log in the store still has it."""
+        if standby.carries:
+            # Between the pieces of a catalogue nobody can go on from here, and it must not seem so.
+            position = standby.position
+            standby = Standby(standby.state, Position(position.batch, position.index, NO_HASH))
         if standby.state.log_id:
             self.held = Held(standby, written)
 

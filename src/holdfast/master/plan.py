@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.core.rules import Rules
+from holdfast.replication.carried import PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,5 +20,7 @@ class Plan:
     early_takeover: bool = True
     snapshot_bytes: int = 64 << 20
     """How much the log grows between two snapshots."""
+    piece_bytes: int = PIECE_BYTES
+    """Of the catalogue, where a restore writes it to the log."""
     new_history: bool = False
     """If the store is empty, begin an empty history, whatever other histories are known here."""

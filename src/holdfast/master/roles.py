@@ -293,8 +293,9 @@ class Master:
         assert term.epoch > word.epoch, "ids only grow (I6)"
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
         log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
+        served = await self._served_here()
         state, position = await append_catalogue(
-            coordination, term, word.content, fresh_id(), fresh_bytes(32), now_ms()
+            coordination, term, word.content, fresh_id(), fresh_bytes(32), now_ms(), self.plan.piece_bytes, served
         )
         self.standby = Standby(state, position)
         if self.object_events is not None:
@@ -302,6 +303,18 @@ class Master:
         if self.snapshots is not None:
             # One of its own soon, for the next time.
             self.snapshots.log_bytes = max(self.snapshots.log_bytes, 2 * self.plan.snapshot_bytes)
+
+    async def _served_here(self) -> list[int]:
+        """The histories that this master knows of, the one that gives way among them. A node that has mounted its
+        memory under one of them keeps it: an operator who restores twice must not lose the cache."""
+        held = self.histories.held if self.histories is not None else None
+        states = [self.standby.state, *([held.standby.state] if held is not None else [])]
+        known = [one for state in states if state.log_id for one in (*state.continues, state.log_id)]
+        try:
+            known += await asyncio.to_thread(self.store.known)
+        except (HoldfastError, OSError) as error:
+            log.warning("which histories were served here cannot be read; nodes may have to begin anew", why=str(error))
+        return list(dict.fromkeys(known))
 
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""

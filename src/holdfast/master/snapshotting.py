@@ -99,6 +99,11 @@ class Snapshots:
         log_id = standby.state.log_id
         if not log_id:
             raise SnapshotFailed("this master follows no history yet, so there is nothing to write")
+        if standby.carries:
+            # Whoever started from here would lack the pieces before it, and could never follow the log again (I13).
+            raise SnapshotFailed(
+                "a history is being restored in the log, and no snapshot ends in the middle; ask again"
+            )
         async with self._writing:
             if self._newest(log_id) >= standby.position.batch:
                 return self._newest(log_id)
@@ -270,7 +275,8 @@ class Snapshots:
             log_id = standby().state.log_id
             try:
                 await self._note_followed(log_id)
-                if log_id and self.store.directory is not None and self.log_bytes >= self._every_bytes:
+                due = self.store.directory is not None and self.log_bytes >= self._every_bytes
+                if log_id and due and not standby().carries:
                     await self.write(standby())
                 else:
                     await self._offer_newest(log_id)

@@ -242,6 +242,8 @@ class HistoryRestored(Record, tag=43):
     secret: bytes
     checksum: int
     """Of all pieces, joined."""
+    replaces: list[int] = []
+    """Histories that were served since the one that is restored: memory mounted under them is verified and kept too."""
 
 
 class MemorySettled(Record, tag=44):

@@ -327,6 +327,9 @@ class Explanations(Message, tag=108):
 class SegmentList(Message, tag=109):
     topology: int
     segments: list[SegmentPlace]
+    doubtful_ms: int = 0
+    """So long leases may live that were given before some memory of a restored history was verified. The object may
+    have been dropped since, because its bytes are others: what is read under such a lease is compared."""
 
 
 class Status(Message, tag=110):

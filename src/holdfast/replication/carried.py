@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 import xxhash
@@ -71,26 +71,40 @@ class Carried:
             state = load(content, now).state
         except CorruptSnapshot as error:
             raise UnknownRecord(f"the catalogue of the restored history cannot be read here ({error})") from None
-        begin_history(state, record.log_id, record.secret, index)
+        begin_history(state, record.log_id, record.secret, index, record.replaces)
         self._pieces = []
         return state
 
 
-def batches_of(content: bytes, log_id: int, secret: bytes, after: Position) -> Iterator[tuple[Position, bytes]]:
+def batches_of(
+    content: bytes,
+    log_id: int,
+    secret: bytes,
+    after: Position,
+    piece_bytes: int = PIECE_BYTES,
+    replaces: Sequence[int] = (),
+) -> Iterator[tuple[Position, bytes]]:
     """The batches that make this snapshot the catalogue of a new history, behind `after`."""
-    count = -(-len(content) // PIECE_BYTES)
+    count = -(-len(content) // piece_bytes)
     records: list[Record] = [
-        CatalogueCarried(number, count, content[number * PIECE_BYTES : (number + 1) * PIECE_BYTES])
+        CatalogueCarried(number, count, content[number * piece_bytes : (number + 1) * piece_bytes])
         for number in range(count)
     ]
-    records.append(HistoryRestored(log_id, secret, xxhash.xxh3_64_intdigest(content)))
+    records.append(HistoryRestored(log_id, secret, xxhash.xxh3_64_intdigest(content), [*replaces]))
     for record in records:
         batch, after = encode_batch(after, [encode_record(record)])
         yield after, batch
 
 
 async def append_catalogue(
-    coordination: Coordination, term: Term, content: bytes, log_id: int, secret: bytes, now: Instant
+    coordination: Coordination,
+    term: Term,
+    content: bytes,
+    log_id: int,
+    secret: bytes,
+    now: Instant,
+    piece_bytes: int = PIECE_BYTES,
+    replaces: Sequence[int] = (),
 ) -> tuple[State, Position]:
     """Make this snapshot the catalogue of a new history, at the end of whatever log there is; durable on return.
 
@@ -98,10 +112,10 @@ async def append_catalogue(
     """
     state = load(content, now).state
     position = await _end_of(coordination)
-    for after, batch in batches_of(content, log_id, secret, position):
+    for after, batch in batches_of(content, log_id, secret, position, piece_bytes, replaces):
         await _append(term, after.batch, batch)
         position = after
-    begin_history(state, log_id, secret, position.index)
+    begin_history(state, log_id, secret, position.index, replaces)
     return state, position
 
 

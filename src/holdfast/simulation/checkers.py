@@ -18,13 +18,14 @@ from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
 from holdfast.simulation.history import Call, number_of
-from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
+from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.log_checks import LEFT_BY_ITSELF, LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
 from holdfast.simulation.network import Endpoint
 from holdfast.simulation.pin_checks import PinChecks
 from holdfast.simulation.put_checks import PutChecks
 from holdfast.simulation.renewal_checks import RenewalChecks
+from holdfast.simulation.restore_checks import NOT_RESTORED, RestoreChecks
 from holdfast.simulation.room_checks import RoomChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
@@ -42,7 +43,8 @@ class Checkers:
     def __init__(self, world: World) -> None:
         self.world = world
         self.violation: Violation | None = None
-        self.log = LogChecks(world.clients, self.report)
+        self.restores = RestoreChecks(self.report, world.nodes, lambda: world.scheduler.now_ns)
+        self.log = LogChecks(world.clients, self.restores, self.report)
         self.sessions = SessionChecks(world.nodes, world.confirmed, self.report)
         self.log.session_closed = self.sessions.closed
         self.bounds = BoundChecks(world, self.report)
@@ -59,6 +61,8 @@ class Checkers:
         """(epoch, is the end of the one before it sure?)"""
         self._guessed: list[tuple[int, int]] = []
         """(from, until): an earlier primary may answer beside the one that took over by a guess."""
+        self._lost: dict[int, int] = {}
+        """Histories that the store has lost, and when."""
         self._seen_batch = 0
         self._first_batch = 1
         """The first that the log still held at the last look."""
@@ -66,6 +70,7 @@ class Checkers:
         """What was there at the last look: (state, index, durable index) of each master."""
         self.log.may_begin = world.history_may_begin
         world.wiped = self._wiped
+        world.stored_history = lambda: self.log.state.log_id
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
         world.network.send = partial(self._sent, world.network.send)  # type: ignore[method-assign]
@@ -110,10 +115,11 @@ class Checkers:
                 self.writes.appended(one, self.log.state)
                 self.bounds.appended(one, self.log.state)
                 self.pins.appended(one, self.log.state)
-                self.puts.appended(one)
+                self.puts.appended(one, self.log.state)
 
     def _wiped(self) -> None:
         """The store is about to lose everything: what follows is another history, with its own epochs and ids."""
+        self._lost[self.log.state.log_id] = self.world.scheduler.now_ns
         self.log.wiped()
         self.pins.wiped()
         self.bounds.wiped()
@@ -176,7 +182,15 @@ class Checkers:
             raise
         if gone and isinstance(reply, Message):
             self.puts.decided(gone, engine.primary, before, reply)
-        if not isinstance(reply, Failed | Parked):
+        lost_ns = self._lost.get(engine.state.log_id)
+        if isinstance(reply, Failed | Parked):
+            return reply, wait_for
+        if lost_ns is not None:
+            # It cannot have renewed its term since. Until that ends it may answer, also beside a restored history.
+            if self.world.scheduler.now_ns > lost_ns + GUESS_NS:
+                what = f"{machine.name} answers {type(request).__name__} for a history that the store lost long ago"
+                self.report("I12", what, machine.name)
+        else:
             later = [epoch for epoch, proven in self._terms if epoch > engine.state.epoch and proven]
             if later:
                 self.report(
@@ -189,8 +203,20 @@ class Checkers:
 
     # Now and then.
 
+    def _old_grants(self) -> None:
+        """I19: a client that knows of this history holds no grant of another."""
+        for name, client in self.world.clients.items():
+            core = client.core
+            if core is None or core.welcome is None or not client.alive or core.welcome.log_id != self.log.state.log_id:
+                continue
+            for grant in core.grants.held.values():
+                if grant.id not in self.log.granted:
+                    what = f"{name} holds grant {grant.id.serial}, which its history never gave"
+                    self.report("I19", what, f"grant {grant.id.serial}")
+
     def _look(self) -> None:
         self.sessions.look()
+        self._old_grants()
         self._trimmed()
         for machine in self.world.masters.values():
             self.clocks.look(machine.name, machine.disk)
@@ -295,13 +321,14 @@ class Checkers:
                     self.report("I2", f"call {call.operation.number} read wrong bytes under {key}", key)
 
     def _orders(self) -> None:
-        gone = (*LEFT_BY_ITSELF, "WIPED")
+        gone = (*LEFT_BY_ITSELF, NOT_RESTORED)
         left = {(fate.key, fate.size_bytes) for fate in self.log.all_fates() if fate.left in gone}
         in_log = {(fate.key, fate.size_bytes) for fate in self.log.all_fates()}
         calls = self.world.history.calls
         for key in sorted({key for call in calls for key in call.operation.keys}):
             steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]
-            steps = [step for step in steps if not self._is_a_miss_after_a_guess(step)]
+            steps = [step for step in steps if not self._is_a_miss_after_a_guess(step) and not self._is_unsure(step)]
+            steps += self._setbacks(key)
             # What is on a disk that is away is not seen until it is back, just as what was evicted without a record.
             if not self.world.rules.logs_evictions or self.world.script.shape.disk_bytes:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
@@ -310,6 +337,30 @@ class Checkers:
                 self.undecided += 1
             elif not possible:
                 self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
+
+    def _setbacks(self, key: str) -> list[Step]:
+        """Restores from less than the log held: what they brought back, which may leave again."""
+        steps: list[Step] = []
+        numbers = {
+            call.operation.size_bytes: call.operation.number
+            for call in self.world.history.of_key(key)
+            if call.operation.size_bytes
+        }
+        for setback in self.restores.setbacks:
+            number = numbers.get(setback.sizes.get(key, 0), 0)
+            steps.append(Step("becomes", number, setback.at_ns, setback.at_ns))
+            if number:
+                steps.append(Step("leaves", number, setback.at_ns, NEVER_NS, optional=True))
+        return steps
+
+    def _is_unsure(self, step: Step) -> bool:
+        """What is seen around such a restore may be of either history: the old primary answers until its term ends,
+        and leases that it gave are good until they end."""
+        unsure_ns = GUESS_NS + self.world.longest_lease_ms * MS * 11 // 10
+        return step.effect == "sees" and any(
+            step.from_ns <= setback.at_ns + unsure_ns and setback.at_ns <= step.until_ns
+            for setback in self.restores.setbacks
+        )
 
     def _is_a_miss_after_a_guess(self, step: Step) -> bool:
         """Until its deadline the earlier primary may not know of what was put since. What it has, nobody takes away."""

@@ -34,6 +34,8 @@ class ClientMachine:
     history: History
     longest_lease_ms: int
     """That may be given in this world."""
+    stores_checksums: bool = False
+    """With its puts; reads compare them where production has them compared whatever the client was told."""
     process: ProcessLoop | None = None
     core: Core | None = None
     bytes: SimulatedBytes | None = None
@@ -51,6 +53,7 @@ class ClientMachine:
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
         # Checksums would hide wrong bytes by reading again: here they are to be seen.
         self.core = Core(now_seconds, "", False, self.bytes)
+        self.core.stores_checksums = self.stores_checksums
         runner = TearingRunner(self.core, Masters(self.masters), self.process, self._sends)
         while True:
             try:

@@ -12,6 +12,7 @@ from holdfast.instant import now_seconds
 from holdfast.simulation.drawing import draw
 from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted
 from holdfast.simulation.runs import Run, run, told
+from holdfast.simulation.scenes import SCENES
 from holdfast.simulation.seeds import cores, play_scripts, play_seeds, prepare
 from holdfast.simulation.shrinking import MOST_RUNS, Shrinking
 from holdfast.simulation.stories import shown
@@ -37,15 +38,18 @@ def _parser() -> argparse.ArgumentParser:
     playing.add_argument("--start", type=int, default=0, help="the first (0)")
     playing.add_argument("--jobs", type=int, default=cores(), help="processes (as many as cores)")
     playing.add_argument("--go-on", action="store_true", help="play them all, and say which broke what")
+    _take_scene(playing)
     playing.set_defaults(do=play)
     replaying = verbs.add_parser("replay", help="play one seed and tell what happened")
     replaying.add_argument("seed", type=int)
     replaying.add_argument("--all", action="store_true", help="everything, not only what the violation is about")
+    _take_scene(replaying)
     replaying.set_defaults(do=replay)
     shrinking = verbs.add_parser("shrink", help="find the shortest script that breaks what this seed breaks")
     shrinking.add_argument("seed", type=int)
     shrinking.add_argument("--runs", type=int, default=MOST_RUNS, help=f"how many to try at most ({MOST_RUNS})")
     shrinking.add_argument("--write", type=Path, help="write it as a test to this file")
+    _take_scene(shrinking)
     shrinking.set_defaults(do=shrink)
     exhausting = verbs.add_parser("exhaust", help="play a short script with a fault at every moment")
     exhausting.add_argument("script", choices=list(SHORT_SCRIPTS))
@@ -54,6 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     exhausting.add_argument("--jobs", type=int, default=cores(), help="processes (as many as cores)")
     exhausting.set_defaults(do=exhaust)
     return parser
+
+
+def _take_scene(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scene", choices=list(SCENES), default="", help="with this scene in every seed, and no other")
 
 
 def exhaust(given: argparse.Namespace) -> int:
@@ -89,7 +97,7 @@ def play(given: argparse.Namespace) -> int:
     done = steps = 0
     broken: list[Run] = []
     try:
-        for one in play_seeds(range(given.start, given.start + given.seeds), given.jobs):
+        for one in play_seeds(range(given.start, given.start + given.seeds), given.jobs, given.scene):
             done, steps = done + 1, steps + one.steps
             if one.violation is not None:
                 broken.append(one)
@@ -109,22 +117,22 @@ def play(given: argparse.Namespace) -> int:
     if len(broken) > 1:
         by_promise = Counter(one.violation.promise for one in broken if one.violation is not None)
         say("by promise: " + ", ".join(f"{promise} {count}" for promise, count in sorted(by_promise.items())))
-    _tell(told(first.script))
+    _tell(told(first.script), scene=given.scene)
     return FAILED
 
 
 def replay(given: argparse.Namespace) -> int:
-    one = told(draw(given.seed))
+    one = told(draw(given.seed, scene=given.scene))
     if given.all:
         print("\n".join(shown(sorted(one.lines, key=lambda line: line[0]))))
-    _tell(one, whole=given.all)
+    _tell(one, whole=given.all, scene=given.scene)
     say(f"{one.steps} events, trace {one.trace:016x}")
     return FAILED if one.violation is not None else 0
 
 
 def shrink(given: argparse.Namespace) -> int:
     prepare()
-    found = run(draw(given.seed))
+    found = run(draw(given.seed, scene=given.scene))
     if found.violation is None:
         say(f"seed {given.seed} breaks no promise: there is nothing to make shorter")
         return 0
@@ -156,7 +164,7 @@ def _length(one: Run) -> str:
     return f"{len(one.script.operations)} operations and {len(one.script.faults)} faults"
 
 
-def _tell(one: Run, whole: bool = False, replayable: bool = True) -> None:
+def _tell(one: Run, whole: bool = False, replayable: bool = True, scene: str = "") -> None:
     """The promise, the story, and how to see it again."""
     if one.violation is None:
         say(f"seed {one.script.seed} breaks no promise")
@@ -165,5 +173,6 @@ def _tell(one: Run, whole: bool = False, replayable: bool = True) -> None:
         print("\n".join(one.story))
     say(f"\n{one.violation}")
     if replayable:
-        say(f"again:   python -m holdfast.simulation replay {one.script.seed}")
-        say(f"shorter: python -m holdfast.simulation shrink {one.script.seed}")
+        which = f"{one.script.seed} --scene {scene!r}" if scene else str(one.script.seed)
+        say(f"again:   python -m holdfast.simulation replay {which}")
+        say(f"shorter: python -m holdfast.simulation shrink {which}")

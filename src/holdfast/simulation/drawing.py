@@ -30,10 +30,11 @@ SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")
 """What is changed while the cluster runs, and to what. A lease and the leader's time stay below a grant's timeout."""
 
 
-def draw(seed: int, shape: Shape | None = None) -> Script:
+def draw(seed: int, shape: Shape | None = None, scene: str = "") -> Script:
+    """`scene`: with this one, and no other."""
     shape = shape if shape is not None else draw_shape(seed)
-    scene, faults = draw_scenes(seed, shape)
-    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *scene)
+    of_scenes, faults = draw_scenes(seed, shape, scene)
+    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *of_scenes)
     return Script(
         seed,
         shape,

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from holdfast.simulation.history import Call, number_of
 
 Effect: TypeAlias = Literal[
-    "store", "replace", "sees", "takes", "may_store", "may_take", "leaves", "may_replace", "clears"
+    "store", "replace", "sees", "takes", "may_store", "may_take", "leaves", "may_replace", "clears", "becomes"
 ]
 NEVER_NS = 1 << 62
 MOST_STATES = 50_000
@@ -39,7 +39,7 @@ def after(step: Step, present: int) -> list[int]:
     match step.effect:
         case "store":
             return [step.number] if present == 0 else []
-        case "replace":
+        case "replace" | "becomes":
             return [step.number]
         case "sees":
             matches = present == step.number if step.number >= 0 else present != 0

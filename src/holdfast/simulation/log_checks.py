@@ -16,17 +16,19 @@ from holdfast.core.catalogue import MASKED
 from holdfast.core.digest import digest
 from holdfast.core.mask import lying_in
 from holdfast.core.state import State
-from holdfast.ids import extent_of
+from holdfast.ids import GrantId, extent_of
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import BrokenChain, Position, UnknownRecord, decode_batch
+from holdfast.replication.carried import Carried
 from holdfast.simulation.clients import ClientMachine
+from holdfast.simulation.restore_checks import Fate, Past, RestoreChecks
 
 Report = Callable[[str, str, str], None]
 """Promise, what is wrong, subject."""
 
 
-LEFT_BY_ITSELF = ("EVICTED", "UNMOUNTED", "FILE_LOST")
+LEFT_BY_ITSELF = ("EVICTED", "UNMOUNTED", "FILE_LOST", "MISMATCH")
 """Why an object may be gone though nobody took it away."""
 
 
@@ -42,30 +44,22 @@ class HeldLease:
 
 
 @dataclass(slots=True)
-class Fate:
-    """One object of the log."""
-
-    key: str
-    size_bytes: int
-    left: str = ""
-    """Why it is gone; empty while it is there."""
-
-
-@dataclass(slots=True)
 class LogChecks:
     clients: Mapping[str, ClientMachine]
+    restores: RestoreChecks
     report: Report
     state: State = field(default_factory=State)
     position: Position = field(default_factory=Position)
     fates: dict[int, Fate] = field(default_factory=dict)
     """Objects of the history that the store holds now."""
-    past_fates: list[Fate] = field(default_factory=list)
-    """Objects of the histories that were lost with their store."""
+    granted: set[GrantId] = field(default_factory=set)
+    """All grants of that history."""
     may_begin: Callable[[], bool] = lambda: True
     """Whether a history may begin at this moment."""
     session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
-    """By index, for the last few."""
+    """By index."""
+    _carried: Carried = field(default_factory=Carried)
     _granted_over: set[int] = field(default_factory=set)
     """Slots of the objects that the grant in question does away with."""
 
@@ -78,6 +72,12 @@ class LogChecks:
             self.report("I13", f"batch {number} does not continue the log: {error}", f"batch {number}")
             return []
         for record in records:
+            if isinstance(record, r.HistoryRestored):
+                self._restored(record)
+                continue
+            if self._carried.takes(record):
+                self.state.index += 1
+                continue
             self._check(record)
             try:
                 apply(self.state, record, 0)
@@ -89,24 +89,33 @@ class LogChecks:
 
     def _note_digest(self) -> None:
         self.digests[self.state.index] = digest(self.state.catalogue)
-        while len(self.digests) > 64:
-            del self.digests[next(iter(self.digests))]
 
     def wiped(self) -> None:
-        """The store has lost everything: all objects are gone, and whatever begins next is another history."""
-        for fate in self.fates.values():
-            fate.left = fate.left or "WIPED"
-        self.past_fates += self.fates.values()
-        self.state, self.position = State(), Position()
-        self.fates = {}
-        self.digests = {}
+        """The store has lost everything: whatever begins next is another history."""
+        self._end()
+        self.state, self.position, self._carried = State(), Position(), Carried()
+
+    def _end(self) -> None:
+        if self.state.log_id:
+            self.restores.ended(Past(self.state, self.fates, self.digests))
+        self.fates, self.digests, self.granted = {}, {}, set()
+
+    def _restored(self, record: r.HistoryRestored) -> None:
+        """I19: the log is another history from here on."""
+        self._end()
+        try:
+            self.state = self._carried.restored(record, self.position.index, 0)
+        except UnknownRecord as error:
+            self.report("I13", f"a restored history is not in its own log: {error}", f"{record.log_id:x}")
+            return
+        self.fates = self.restores.restored(self.state)
 
     def all_fates(self) -> Iterator[Fate]:
-        yield from self.past_fates
+        yield from self.restores.all_fates()
         yield from self.fates.values()
 
     def _begins(self, record: r.LogStarted) -> None:
-        if self.state.index:
+        if self.state.log_id:
             self.report("I13", f"history {record.log_id:x} begins in the middle of a log", f"{record.log_id:x}")
         if not self.may_begin():
             what = "a history began empty, though masters know another and the operator has not spoken"
@@ -121,6 +130,8 @@ class LogChecks:
             case r.ObjectsRemoved():
                 self._leaves(unpack_ids(record.ids) + unpack_ids(record.held), record.cause.name)
                 self._not_leased(unpack_ids(record.ids), f"removed ({record.cause.name}) without quarantine")
+                if record.cause is r.Cause.MISMATCH:
+                    self.restores.differs(unpack_ids(record.ids) + unpack_ids(record.held), self.fates)
             case r.ObjectsEvicted():
                 evicted = narrow.unpack_ids(record.ids).tolist()
                 self._leaves(evicted, "EVICTED")
@@ -132,6 +143,7 @@ class LogChecks:
                 self._leaves([self.state.catalogue.id_at[slot] for slot in alone], "UNMOUNTED")
             case r.SegmentMounted():
                 self._one_boot(record)
+                self.restores.mounted(record.name.node, record.name.boot, self.state)
             case r.RangesGranted():
                 self._granted(record)
             case r.SessionClosed():
@@ -170,6 +182,7 @@ class LogChecks:
 
     def _granted(self, record: r.RangesGranted) -> None:
         """Nobody counts on these bytes, and the log says that whatever was there is gone."""
+        self.granted.add(record.grant)
         for place in record.ranges:
             start, end = place.offset, place.offset + record.length
             for lease in self.leases():
@@ -221,16 +234,26 @@ class LogChecks:
             process, core = client.process, client.core
             if process is None or process.dead or core is None:
                 continue
-            if core.welcome is None or core.welcome.log_id != self.state.log_id:
+            if core.welcome is None or core.welcome.log_id not in (self.state.log_id, *self.state.continues):
                 continue  # Handles and ids of another history name other memory.
             now = process.now_ns() / 1e9
             for key in core.leases.by_key:
                 if (lease := core.leases.live(key, now)) is not None:
                     for segment, offset in ((lease.segment, lease.start), *lease.others):
-                        yield HeldLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
+                        if self.is_same(client, segment):
+                            yield HeldLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
             for view in core.views:
-                if view.until > now and not view.lost and (fate := self.fates.get(view.id)) is not None:
+                fate = self.fates.get(view.id)
+                if view.until > now and not view.lost and fate is not None and self.is_same(client, view.segment):
                     yield HeldLease(name, view.id, view.segment, view.offset, extent_of(fate.size_bytes))
+
+    def is_same(self, client: ClientMachine, handle: int) -> bool:
+        """Does the segment's number name the same memory to the client as to the log? To one of the history that this
+        one was restored from it may be another's, mounted since the snapshot."""
+        core = client.core
+        assert core is not None, "it lives"
+        place, segment = core.segments.places.get(handle), self.state.segments.get(handle)
+        return place is None or segment is None or place.name == segment.name
 
     def same_as(self, state: State, who: str) -> None:
         """At the same index two catalogues are the same."""

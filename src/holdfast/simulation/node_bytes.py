@@ -12,8 +12,9 @@ from typing import cast
 
 import xxhash
 
+from holdfast.client.hearing import Heed
 from holdfast.client.node_bytes import NodeBytes
-from holdfast.errors import DeadlineExceeded, HoldfastError, Unreachable
+from holdfast.errors import DeadlineExceeded, HoldfastError, UnknownSegment, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.messages.shapes import SegmentPlace
@@ -42,6 +43,8 @@ class SimulatedLink:
     def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
         if self._closed or _awake(self._node) is not self._life:
             raise Unreachable("the node is gone; nothing was mapped")
+        if self._life.is_older(history):
+            raise UnknownSegment(f"segment {segment} belongs to a later history now; ask the master")
         lending = self._life.lending
         with lending.lock:
             found = lending.segment(segment)
@@ -49,7 +52,7 @@ class SimulatedLink:
         try:
             if write and not self.writer:
                 self.writer = self._life.report.writer_came()
-                self._life.known_from[self.writer] = history
+                self._life.known_from[self.writer] = history or self._life.history
             mapping = Mapping(descriptor, found.size_bytes, write, populate=False)
         finally:
             os.close(descriptor)
@@ -197,8 +200,20 @@ class SimulatedBytes(NodeBytes):
         link = SimulatedLink(self._client, self._nodes[socket_path.removeprefix("/")])
         return cast("NodeLink", link)
 
+    def hear(self, heed: Heed) -> None:
+        self._heed = heed
+
     def _listen(self, place: SegmentPlace) -> None:
-        """Nobody tells of revoked leases here: it is a hint, and a thread would be needed to hear it."""
+        """For another history alone. Nobody tells of revoked leases here: it is a hint."""
+        node = self._nodes[place.socket_path.removeprefix("/")]
+        if node.alive is not None:
+            node.alive.listeners[self] = None
+
+    def told_of(self, history: int) -> None:
+        """By a node of this machine, as the thread that listens would be."""
+        if not self._client.dead:
+            delay_ns = self._client.network.delay_ns()
+            self._client.scheduler.after(delay_ns, partial(self._heed, [], history), self._client)
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
         node = self._nodes[address.partition(":")[0]]

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.coordination.whereabouts import Masters
 from holdfast.entropy import fresh_id
@@ -84,6 +85,13 @@ class NodeMachine:
             self.served.lending.withdraw()
 
 
+class Listener(Protocol):
+    """A client of this machine that has the memory mapped."""
+
+    def told_of(self, history: int) -> None:
+        """The memory belongs to this history now."""
+
+
 class ServedNode:
     """The `Lender` of a node's life."""
 
@@ -98,6 +106,7 @@ class ServedNode:
         self._older: list[int] = []
         self.known_from: dict[int, int] = {}
         """Of each writer: the history that it knew the memory from."""
+        self.listeners: dict[Listener, None] = {}
         self._memory: LentMemory | None = None
         commands = Commands()
         commands.on(MARK, self._mark)
@@ -150,7 +159,20 @@ class ServedNode:
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         """Writes and copies take place in one step, so none is under way; the new secret refuses older ones."""
+        changed = self._history != history
         self._history, self._older = history, older
+        if changed and older:
+            for listener in self.listeners:
+                listener.told_of(history)
+
+    @property
+    def history(self) -> int:
+        """That its memory belongs to."""
+        return self._history
+
+    def is_older(self, history: int) -> bool:
+        """Whoever knows the memory from this history may not have it any more."""
+        return history in self._older
 
     def older_writers(self) -> int:
         if not self._older:

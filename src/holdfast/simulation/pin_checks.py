@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from holdfast.core import narrow
 from holdfast.core.apply import unpack_ids
+from holdfast.core.catalogue import HARD_PIN
 from holdfast.core.state import State
 from holdfast.messages.records import (
     Cause,
+    HistoryRestored,
     NodeModeChanged,
     ObjectsCommitted,
     ObjectsEvicted,
@@ -39,8 +41,17 @@ class PinChecks:
         self._pinned.clear()
         self._aside.clear()
 
+    def _restored(self, state: State) -> None:
+        """Pins and modes are as they were in what was restored."""
+        catalogue = state.catalogue
+        pinned = [slot for slot in catalogue.live().tolist() if catalogue.flags[slot] & HARD_PIN]
+        self._pinned = {catalogue.id_at[slot]: str(catalogue.keys[slot]) for slot in pinned}
+        self._aside = dict(state.modes)
+
     def appended(self, record: Record, state: State) -> None:
         match record:
+            case HistoryRestored():
+                self._restored(state)
             case ObjectsCommitted() if record.hard_pin:
                 self._pinned |= {record.first_id + i: key for i, key in enumerate(record.keys)}
             case ObjectsEvicted():

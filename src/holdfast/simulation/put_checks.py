@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.primary import Primary
+from holdfast.core.state import State
 from holdfast.ids import GrantId, SegmentName
-from holdfast.messages.records import ObjectsCommitted, RangesGranted, SegmentMounted
+from holdfast.messages.records import HistoryRestored, ObjectsCommitted, RangesGranted, SegmentMounted
 from holdfast.messages.requests import CommitPuts, Committed
 from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.history import History
@@ -30,9 +31,11 @@ class PutChecks:
         self._mapped: dict[GrantId, list[SegmentName]] = {}
         """The segments of each grant that are written through a map."""
 
-    def appended(self, record: Record) -> None:
+    def appended(self, record: Record, state: State) -> None:
         """The record is in the log."""
         match record:
+            case HistoryRestored():
+                self._segments = {handle: segment.name for handle, segment in state.segments.items()}
             case SegmentMounted():
                 self._segments[record.handle] = record.name
             case RangesGranted():

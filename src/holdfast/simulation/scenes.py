@@ -22,12 +22,14 @@ LARGE = 20_000
 """Of which each has a grant of its own; several of them are far from filling the memory."""
 
 
-def draw_scenes(seed: int, shape: Shape) -> Scene:
+def draw_scenes(seed: int, shape: Shape, only: str = "") -> Scene:
+    """`only`: this one for sure, and no other."""
     operations: list[Operation] = []
     faults: list[Fault] = []
     for name, (share, draw) in SCENES.items():
         chance = random.Random(f"scene {name} {seed}")
-        if chance.random() < share:
+        is_drawn = chance.random() < share
+        if is_drawn if not only else name == only:
             more, worse = draw(chance, shape, FIRST_NUMBER + len(operations))
             operations += more
             faults += worse
@@ -275,6 +277,58 @@ def an_emptied_store(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
+def a_restored_store(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """The store loses everything, and the operator brings the history back, from the newest that the masters hold or
+    from a snapshot that is older than the log was. Since that snapshot, objects were removed and others put, some
+    where those had been. Clients read, put and remove all the while; the command may be repeated, and masters, nodes
+    and clients may die or stand still in the middle of it."""
+    at_ms = chance.randint(6_000, FAULT_MS - 10_000)
+    after_ms = chance.randint(600, 3_000)
+    source = chance.choice(("newest", "newest", "kept"))
+    faults = [
+        Fault(at_ms - 3_000, "take_snapshots", 0),
+        Fault(at_ms - chance.randint(100, 1_500), "take_snapshots", 0),
+        Fault(at_ms, "wipe_store", after_ms, chance.choice(("", "", "masters")), source),
+    ]
+    faults += _around_a_restore(chance, shape, at_ms + after_ms)
+    keys = [f"scene/restored/{i}" for i in range(8)]
+    size = chance.choice((SMALL, LARGE, LARGE))
+    parts: list[tuple[int, Verb, str]] = [(-chance.randint(3_400, 4_500), "put", key) for key in keys[:5]]
+    parts += [(-chance.randint(1_800, 2_600), "force_remove", key) for key in keys[:3]]
+    parts += [(-chance.randint(200, 1_700), "put", key) for key in keys[5:]]
+    for _ in range(chance.randint(12, 24)):
+        verb: Verb = chance.choice(("get", "get", "view", "get_many", "put", "upsert", "remove", "force_remove"))
+        parts.append((chance.randint(-1_500, after_ms + 7_000), verb, chance.choice(keys)))
+    operations = []
+    for offset_ms, verb, key in parts:
+        when_ms = min(FAULT_MS, at_ms + offset_ms)
+        client, hold_ms = chance.randrange(shape.clients), chance.randint(1, 3_000)
+        operations.append(Operation(when_ms, client, verb, number, (key,), number + size, hold_ms=hold_ms))
+        number += 1
+    return operations, faults
+
+
+def _around_a_restore(chance: random.Random, shape: Shape, ordered_ms: int) -> list[Fault]:
+    """What goes wrong while a history is restored, and soon after: each in some of the scenes."""
+    master, node = f"master-{chance.randrange(shape.masters)}", f"node-{chance.randrange(shape.nodes)}"
+    client = f"client-{chance.randrange(shape.clients)}"
+    soon_ms = ordered_ms + chance.randint(250, 900)
+    possible: tuple[tuple[float, Fault], ...] = (
+        (0.4, Fault(ordered_ms + chance.randint(-500, 6_000), "restore", 0, "", chance.choice(("newest", "kept")))),
+        (0.3, Fault(soon_ms, "take_snapshots", 0)),
+        (0.3, Fault(soon_ms, "kill_master", chance.randint(100, 1_500), master)),
+        (0.15, Fault(soon_ms, "pause_master", chance.randint(200, 3_000), master)),
+        (0.15, Fault(soon_ms, "expire_leader", 0)),
+        (0.15, Fault(soon_ms, "store_outage", chance.randint(200, 2_000))),
+        (0.2, Fault(ordered_ms + chance.randint(-1_500, 2_000), "kill_node", chance.randint(100, 2_000), node)),
+        (0.2, Fault(ordered_ms + chance.randint(-1_500, 1_000), "pause_node", chance.randint(500, 5_000), node)),
+        (0.3, Fault(ordered_ms + chance.randint(-2_500, 500), "pause_client", chance.randint(1_000, 6_000), client)),
+        (0.3, Fault(ordered_ms - chance.randint(200, 2_500), "slow_threads", 3_000, client, share=0.4)),
+        (0.4, Fault(ordered_ms + chance.randint(1_500, 6_000), "kill_master", chance.randint(200, 1_500), PRIMARY)),
+    )
+    return [fault for share, fault in possible if chance.random() < share]
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -287,5 +341,6 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = 
     "killed primary": (0.06, a_killed_primary),
     "false witness": (0.1, a_false_witness),
     "emptied store": (0.06, an_emptied_store),
+    "restored store": (0.08, a_restored_store),
 }
 """The share of seeds with it, and how it is drawn."""

@@ -52,9 +52,10 @@ FaultKind: TypeAlias = Literal[
     "slow_disk",
     "take_snapshots",
     "wipe_store",
+    "restore",
 ]
 
-OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store")
+OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store", "restore")
 """What is drawn in scenes alone: it means something only there, or ends all that was stored before."""
 FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind.__args__ if kind not in OF_SCENES)  # type: ignore[attr-defined]
 DISK_FAULTS: tuple[FaultKind, ...] = ("lose_files", "spoil_files", "slow_disk")
@@ -130,6 +131,11 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
     shape: Shape
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...]
+
+    @property
+    def restores(self) -> bool:
+        """The operator brings a history back: objects without checksums would not come back with it."""
+        return any(fault.kind == "restore" or (fault.kind == "wipe_store" and fault.other) for fault in self.faults)
 
     @property
     def heals_ms(self) -> int:

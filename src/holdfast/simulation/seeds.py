@@ -27,9 +27,9 @@ def play_seed(seed: int, shape: Shape | None = None) -> Run:
     return run(draw(seed, shape))
 
 
-def play_seeds(seeds: Iterable[int], jobs: int) -> Iterator[Run]:
+def play_seeds(seeds: Iterable[int], jobs: int, scene: str = "") -> Iterator[Run]:
     """Each seed's run, as it ends."""
-    return play_scripts((draw(seed) for seed in seeds), jobs)
+    return play_scripts((draw(seed, scene=scene) for seed in seeds), jobs)
 
 
 def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:

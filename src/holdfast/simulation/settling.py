@@ -161,6 +161,9 @@ class Settling:
     def _returned(self) -> str:
         """I11: memory of puts that were never finished comes back."""
         state = self._log.state
+        doubtful = state.unsettled | state.unverified
+        if any(segment.handle in doubtful for segment in state.memory_segments()):
+            return "memory of an older history is not settled and verified"
         if state.grants:
             return f"{len(state.grants)} grants are still held"
         return f"{len(state.quarantine)} ranges are still in quarantine" if state.quarantine else ""

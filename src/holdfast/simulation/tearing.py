@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import xxhash
+
 from holdfast.client.arguments import Gathered
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.core import Core
@@ -58,11 +60,14 @@ class TearingRunner(AsyncRunner):
         halves = halves_of(work.run)
         if halves is None or self._process.chance.random() >= TORN_SHARE:
             return super()._start(work)
-        working = self._process.create_task(self._both(*halves))
+        assert isinstance(work.run, Copying | Sending), "it has halves"
+        working = self._process.create_task(self._both(*halves, work.run))
         self._working.add(working)
         working.add_done_callback(self._stopped_working)
         return working
 
-    async def _both(self, first: Callable[[], Any], second: Callable[[], Any]) -> object:
+    async def _both(self, first: Callable[[], Any], second: Callable[[], Any], whole: Copying | Sending) -> object:
         await self._process.run_in_executor(None, first)
-        return await self._process.run_in_executor(None, second)
+        written = await self._process.run_in_executor(None, second)
+        values = [value for value in whole.values if not isinstance(value, Gathered)]
+        return [xxhash.xxh3_64_intdigest(value) or 1 for value in values] if whole.checksum else written

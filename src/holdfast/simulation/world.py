@@ -36,6 +36,7 @@ from holdfast.simulation.node_disks import SimulatedDisk
 from holdfast.simulation.nodes import MARK, NodeMachine
 from holdfast.simulation.operators import Operators
 from holdfast.simulation.process import SLOWEST_WORK_NS, ProcessLoop
+from holdfast.simulation.restore_operator import RestoreOperator
 from holdfast.simulation.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.script import HEAL_MS, PRIMARY, Fault, Operation, Script
 from holdfast.simulation.store import STORE, ObservedStore, StoreFaults
@@ -45,6 +46,8 @@ FADE_STEP_MS = 150
 FADE_EVERY_MS = 500
 OPERATOR_LOOKS_MS = 500
 LEADER_TTL_MS = 1_000
+PIECE_BYTES = 500
+"""So that a restored catalogue has several, and a restore can break off between them."""
 RULES = Rules(
     lease_ttl_ms=2_000,
     grant_timeout_ms=4_000,
@@ -88,6 +91,8 @@ class World:
         """Set by a checker: nothing further needs to happen."""
         self.wiped: Callable[[], None] = lambda: None
         """Called when the store has lost everything."""
+        self.stored_history: Callable[[], int] = lambda: 0
+        """Which history the store holds, as a checker knows."""
         self.asked = False
         """The store was emptied, and the operator has not spoken yet."""
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
@@ -101,6 +106,7 @@ class World:
         if shape.disk_bytes:
             self.rules = replace(self.rules, high_watermark=0.3, offload_ahead=0.6)
         self.operators = Operators(self.scheduler, self._serving)
+        self.longest_lease_ms = self._longest_lease_ms()
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
             f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
@@ -113,6 +119,7 @@ class World:
             node.peers = self.nodes
             node.disk = SimulatedDisk(shape.disk_bytes) if shape.disk_bytes else None
         self.clients = self._clients(",".join(addresses))
+        self.restores = RestoreOperator(self.scheduler, self.masters, self.tell, self._begin_anew)
 
     def _clients(self, masters: str) -> dict[str, ClientMachine]:
         """One each on the machines of the nodes, the others elsewhere: both ways of the bytes are used."""
@@ -124,7 +131,8 @@ class World:
                 masters,
                 self.nodes,
                 self.history,
-                self._longest_lease_ms(),
+                self.longest_lease_ms,
+                self.script.restores,
             )
             for i in range(shape.clients)
         }
@@ -139,7 +147,7 @@ class World:
         return max(self.rules.lease_ttl_ms, *set_to, 0)
 
     def _plan(self, address: str) -> Plan:
-        return Plan(self.rules, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000)
+        return Plan(self.rules, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000, piece_bytes=PIECE_BYTES)
 
     def _leads(self, machine: MasterMachine, engine: Engine) -> None:
         self.watch_engine(machine, engine)
@@ -379,7 +387,9 @@ class World:
                 machine.process.spawn(partial(_asked_for_a_snapshot, machine.alive))
 
     def _wipe(self, fault: Fault) -> Callable[[], None]:
-        """The store loses everything; when the fault ends, the operator has a new history begin."""
+        """The store loses everything; when the fault ends, the operator has a new history begin, or the old one
+        restored, from where `other` says."""
+        self.restores.store_lost(self.stored_history())
         if fault.one:
             for name in self.masters:
                 self.kill(name)
@@ -387,7 +397,11 @@ class World:
         self.asked = True
         self.wiped()
         self.store.wipe("holdfast")
-        return self._begin_anew
+        return partial(self.restores.order, fault.other, stubborn=True) if fault.other else self._begin_anew
+
+    def _restore(self, fault: Fault) -> None:
+        """The operator gives the command once more, or too early."""
+        self.restores.order(fault.other)
 
     def history_may_begin(self) -> bool:
         """By the operator's word, or because whoever leads knows of no other."""
@@ -420,7 +434,7 @@ class World:
         "settings": lambda world, fault: world.operators.change(fault),
         "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
         "lose_files": _harm_files, "spoil_files": _harm_files, "slow_disk": _slow_disk,
-        "take_snapshots": _take_snapshots, "wipe_store": _wipe,
+        "take_snapshots": _take_snapshots, "wipe_store": _wipe, "restore": _restore,
     }  # fmt: skip
 
     def end(self) -> None:

@@ -44,7 +44,7 @@ class WriteChecks:
         segment = state.segments.get(place.segment)
         if segment is None:
             return
-        for client, grant, start, end in self._may_write(segment.handle, segment.name, state.log_id):
+        for client, grant, start, end in self._may_write(segment.handle, segment.name, state):
             if grant != record.grant and start < place.offset + record.length and place.offset < end:
                 self._report(
                     "I11",
@@ -53,24 +53,26 @@ class WriteChecks:
                     f"grant {grant.serial}",
                 )
 
-    def _may_write(self, handle: int, name: SegmentName, log_id: int) -> Iterator[tuple[str, GrantId, int, int]]:
+    def _may_write(self, handle: int, name: SegmentName, state: State) -> Iterator[tuple[str, GrantId, int, int]]:
         """(client, grant, start, end): what live clients may still write on this segment."""
         for client, machine in self._clients.items():
             if machine.core is None or not machine.alive:
                 continue
-            if machine.core.welcome is None or machine.core.welcome.log_id != log_id:
+            known = machine.core.welcome.log_id if machine.core.welcome is not None else 0
+            if known not in (state.log_id, *state.continues):
                 continue  # Its grants are of another history, whose memory is void.
             for grant in machine.core.grants.held.values():
                 for place in grant.ranges:
-                    if place.segment == handle and self._can(machine, name, grant.id, place.writer):
+                    if place.segment == handle and self._can(machine, name, grant.id, place.writer, known):
                         taken = self._committed.get(grant.id, IntervalSet())
                         for start, end in taken.gaps(grant.length):
                             yield client, grant.id, place.offset + start, place.offset + end
 
-    def _can(self, machine: ClientMachine, name: SegmentName, grant: GrantId, writer: int) -> bool:
+    def _can(self, machine: ClientMachine, name: SegmentName, grant: GrantId, writer: int, known: int) -> bool:
+        """Known: the history that the client has the grant from. The node of a restored one refuses older grants."""
         node = self._nodes[name.node].alive
         if node is None or node.boot != name.boot:
             return False
         if writer:
             return machine.bytes is not None and machine.bytes.is_writer(name.node, writer)
-        return not node.refuses(grant)
+        return node.history == known and not node.refuses(grant)
