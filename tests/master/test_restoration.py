@@ -12,6 +12,7 @@ import pytest
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import HoldfastError
 from holdfast.master import histories, restoration, roles, snapshotting
+from holdfast.master.histories import Word
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles import EPOCHS_APART, Master
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
@@ -103,6 +104,18 @@ async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_pa
         assert await two.snapshot() == restored[0].batch
         await soon(term.resign())
     await writing.close()
+
+
+async def test_an_order_that_was_overtaken_replaces_nothing(tmp_path: Path) -> None:
+    """I1: what another master has begun to serve since it was given is not thrown away unasked."""
+    async with running(MemoryStore(), tmp_path) as master:
+        await until_true(lambda: leads(master), "it leads")
+        served = history_of(master)
+        master.restore(Word(catalogue(), 1, last=0))
+        await until_true(lambda: bool(master.restore_failure), "it is refused")
+        assert "since" in master.restore_failure
+        await until_true(lambda: leads(master), "it leads again")
+        assert history_of(master) == served
 
 
 async def test_a_restore_that_is_repeated_keeps_the_memory_that_nodes_mounted_since(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class Word:
     """A snapshot whose catalogue it begins with; empty: none."""
     epoch: int = 0
     """Of that snapshot."""
+    last: int | None = None
+    """The log's last batch when this was said to a master that did not lead; None: it led, and nobody came between."""
 
 
 @dataclass(slots=True)

@@ -160,7 +160,8 @@ class Restoration:
         found = await asyncio.to_thread(found_in, content, request.where)
         if found.log_id != request.log_id:
             raise BadValue(f"that is of history {found.log_id:016x}, not {request.log_id:016x}; nothing was changed")
-        master.restore(Word(content, found.epoch))
+        last = None if master.role == "primary" else await master.coordination.last_index()
+        master.restore(Word(content, found.epoch, last))
         self._offered = bytearray()
         return Done(len(content))
 

@@ -291,6 +291,9 @@ class Master:
     async def _carry_over(self, coordination: Coordination, term: Term, word: Word) -> None:
         """Write the catalogue into the log, and go on from there."""
         assert term.epoch > word.epoch, "ids only grow (I6)"
+        if word.last is not None and await coordination.last_index() != word.last:
+            # What the operator was told when the order was given is not true any more.
+            raise TryAgain("another master has written to the log since; nothing was restored. Look and order again")
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
         log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
         served = await self._served_here()
