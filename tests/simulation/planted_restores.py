@@ -106,13 +106,13 @@ def _forget(state: State, slots: Iterable[int]) -> None:
 
 SCENE = "restored store"
 PLANTED_IN_RESTORES = [
-    Planted("verify no range", verify_no_range, ("I2", "I10"), 60, SCENE),
-    Planted("look at unverified memory", look_at_unverified_memory, ("I2",), 200, SCENE),
+    Planted("verify no range", verify_no_range, ("I2", "I10"), 300, SCENE),
+    Planted("look at unverified memory", look_at_unverified_memory, ("I2",), 300, SCENE),
     Planted("grant before old writers are gone", grant_before_old_writers_are_gone, ("I2", "I9", "I11"), 60, SCENE),
     Planted("give restored ranges to others", give_restored_ranges_to_others, ("I2", "I9"), 60, SCENE),
     Planted("trust old leases once verified", trust_old_leases_once_verified, ("I2",), 300, SCENE),
     Planted("snapshot between pieces", snapshot_between_pieces, ("I13", "liveness"), 300, SCENE),
     Planted("keep old grants", keep_old_grants, ("I11", "I17", "I19"), 60, SCENE),
-    Planted("void what a repeated restore finds", void_what_a_repeated_restore_finds, ("I14",), 60, SCENE),
-    Planted("restore less than is held", restore_less_than_is_held, ("I1",), 20, SCENE),
+    Planted("void what a repeated restore finds", void_what_a_repeated_restore_finds, ("I14",), 300, SCENE),
+    Planted("restore less than is held", restore_less_than_is_held, ("I1",), 60, SCENE),
 ]
