@@ -46,9 +46,9 @@ class Pair:
     def __init__(self) -> None:
         self.log = PendingLog(Position())
         self.at_primary, self.at_standby = Heard(), Heard()
-        self.engine = Engine(Primary(State(), Rules()), self.log)
-        self.engine.object_events = ObjectEvents(self.at_primary)
-        self.engine.object_events.follow(self.engine.state)
+        state, events = State(), ObjectEvents(self.at_primary)
+        events.follow(state)
+        self.engine = Engine(Primary(state, Rules()), self.log, object_events=events)
         self.standby = Standby()
         self.standby_events = ObjectEvents(self.at_standby)
         self.standby_events.follow(self.standby.state)
@@ -150,9 +150,7 @@ def test_a_master_that_follows_again_does_not_repeat_what_it_has_told() -> None:
 
 def test_a_master_without_a_log_numbers_what_it_tells() -> None:
     heard = Heard()
-    engine = Engine(Primary(State(), Rules()))
-    engine.object_events = ObjectEvents(heard)
-    engine.object_events.follow(engine.state)
+    engine = Engine(Primary(State(), Rules()), object_events=ObjectEvents(heard))
     engine.start_log(1, "test", b"secret", 0)
     engine.start_epoch(1, 0)
     engine.handle(ss.OpenSession(5, "a"), CLIENT, 1, 1_000)

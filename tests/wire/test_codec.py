@@ -142,7 +142,7 @@ def test_fields_with_defaults_may_be_left_out_by_an_older_peer() -> None:
 
 
 def test_fields_of_a_newer_peer_are_ignored() -> None:
-    assert codec.decode_request(pack([2, ["k"], True, "new", [1]])) == requests.Exists(["k"], touch=True)
+    assert codec.decode_request(pack([2, ["k"], True, False, [], "new", [1]])) == requests.Exists(["k"], touch=True)
 
 
 def test_a_request_is_not_taken_for_a_data_request_or_a_reply() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.core import KEYS_A_REQUEST, Core, ask, ask_timed
+from holdfast.client.places import look_for_failing
 from holdfast.client.viewing import let_go_of_ended
 from holdfast.effects import Operation
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
@@ -46,6 +47,7 @@ class Explanation:
 
 def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool]:
     """False also for what cannot be read, because no node that holds it answers."""
+    yield from look_for_failing(core, deadline)
     message = Exists([key], touch, without=core.unreachable_segments())
     presence, _ = yield from ask_timed(core, message, Presence, deadline)
     return presence.found == b"\1"
@@ -56,6 +58,7 @@ def exists_many(
 ) -> Operation[list[bool]]:
     """False also for what cannot be read, because no node that holds it answers; unless that does not matter."""
     found: list[bool] = []
+    yield from look_for_failing(core, deadline)
     for start in range(0, len(keys), KEYS_A_REQUEST):
         some = keys[start : start + KEYS_A_REQUEST] if len(keys) > KEYS_A_REQUEST else keys
         message = Exists(some, touch, without=core.unreachable_segments() if reachable else [])

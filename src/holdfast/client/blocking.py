@@ -376,16 +376,13 @@ class Cache:
         checked_key(key)
         touch = bool(touch)
         core = self._core
-        if (
-            not (touch or core.bytes.failing.by_address)
-            and (shown := core.shown) is not None
-            and (there := shown.has(key)) is not None
-        ):
-            return there
         deadline = now_seconds() + self.timeout
-        reply = self._runner.at_once(Exists([key], touch, without=core.unreachable_segments()), deadline)
-        if type(reply) is Presence:
-            return reply.found == b"\1"
+        if not core.bytes.failing.by_address:
+            if not touch and (shown := core.shown) is not None and (there := shown.has(key)) is not None:
+                return there
+            reply = self._runner.at_once(Exists([key], touch), deadline)
+            if type(reply) is Presence:
+                return reply.found == b"\1"
         return self._run(asking.exists(self._core, key, touch, deadline), deadline)
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:

@@ -48,7 +48,7 @@ class FailingNodes:
         self.by_address.pop(address, None)
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Forget nodes that the cluster does not have any more."""
+        """Forget the others: nodes that the cluster does not have any more, or that were started again."""
         for address in list(self.by_address):
             if address not in addresses:
                 self.by_address.pop(address, None)

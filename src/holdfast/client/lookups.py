@@ -9,6 +9,7 @@ from holdfast.client.core import KEYS_A_REQUEST, Core, ask
 from holdfast.client.held_leases import RENEW_AFTER, TRY_AGAIN_AFTER
 from holdfast.client.leases import KEPT_SHARE, LeaseRow
 from holdfast.client.own_removals import guarded_read
+from holdfast.client.places import look_for_failing
 from holdfast.client.reading import locate
 from holdfast.effects import Operation
 from holdfast.errors import BadRequest
@@ -31,6 +32,7 @@ def _lease_many(core: Core, keys: list[str], unique: dict[str, None], deadline: 
         if core.limits.log_id == history:
             break
     if core.bytes.failing:
+        yield from look_for_failing(core, deadline)
         found = {key: row for key, row in found.items() if core.reachable(row)}
     core.held_leases.take(keys, found, core.limits.lease_ttl_ms)
     if found:

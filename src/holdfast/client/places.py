@@ -8,17 +8,29 @@ from holdfast.client.core import Core, ask
 from holdfast.effects import Operation, Work
 from holdfast.messages.requests import ListSegments, SegmentList
 
+LOOK_AGAIN_SECONDS = 0.25
+"""While nodes are failing: a node that was started again has other segments, or another address."""
+
 
 def refresh(core: Core, deadline: float) -> Operation[None]:
     told = yield from ask(core, ListSegments(), SegmentList, deadline)
+    before = core.segments.names_by_address()
     gone = core.segments.update(told, core.clock())
     core.bytes.reconsider()
-    core.bytes.failing.keep_only({place.data_address for place in told.segments})
+    if core.bytes.failing:
+        now = core.segments.names_by_address()
+        core.bytes.failing.keep_only({address for address, names in now.items() if names == before.get(address)})
     if gone:
         # Leases on other segments go with them: this is rare, and they cost one request to get back.
         core.leases.clear()
         busy = core.grants.busy_segments()
         yield Work(lambda: core.bytes.forget(gone, told.segments, busy))
+
+
+def look_for_failing(core: Core, deadline: float) -> Operation[None]:
+    """While nodes are failing, ask the master now and then whether they were started again, or are elsewhere."""
+    if core.bytes.failing and core.clock() >= core.segments.told_at + LOOK_AGAIN_SECONDS:
+        yield from refresh(core, deadline)
 
 
 def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operation[None]:

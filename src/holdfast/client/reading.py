@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.leases import Lease, LeaseRow, lease_until
 from holdfast.client.own_removals import guarded_read
-from holdfast.client.places import ready_to_read, refresh
+from holdfast.client.places import look_for_failing, ready_to_read, refresh
 from holdfast.client.targets import Room
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import (
@@ -202,7 +202,7 @@ def fetch(
                 return None
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
-        check_reachable(core, key, lease)
+        yield from check_reachable(core, key, lease, deadline)
         try:
             wanted = Wanted(room, target.whole, verify, into_caller)
             lease = yield from read_replicas(core, key, lease, wanted, deadline)
@@ -226,10 +226,13 @@ def fetch(
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def check_reachable(core: Core, key: str, lease: LeaseRow) -> None:
+def check_reachable(core: Core, key: str, lease: LeaseRow, deadline: float) -> Operation[None]:
     """Raise NodeLost at once if every replica is on a node that has just failed to answer: whoever found that out has
     waited for it already. A node is asked again when a probe has found that it answers."""
-    if core.bytes.failing and not core.reachable(lease):
+    if not core.bytes.failing:
+        return
+    yield from look_for_failing(core, deadline)
+    if not core.reachable(lease):
         core.leases.drop(key)
         core.mind_failing()
         raise NodeLost(f"no node that holds {key!r} answers at the moment; nothing was read. Try again later")

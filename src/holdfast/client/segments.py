@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast.ids import SegmentName
 from holdfast.messages.requests import SegmentList
 from holdfast.messages.shapes import SegmentPlace
 
 
 class Segments:
-    __slots__ = ("places", "seen", "topology", "trusted_after", "unverified")
+    __slots__ = ("places", "seen", "told_at", "topology", "trusted_after", "unverified")
 
     def __init__(self) -> None:
         self.unverified: frozenset[int] = frozenset()
@@ -16,6 +17,8 @@ class Segments:
         self.trusted_after = 0.0
         """Leases that end by then may be older than the verification of their segment: they are no better."""
         self.places: dict[int, SegmentPlace] = {}
+        self.told_at = 0.0
+        """When the master last said where they are."""
         self.topology = -1
         self.seen = -1
         """The number that the master's latest reply carried."""
@@ -36,7 +39,15 @@ class Segments:
         self.unverified = frozenset(place.handle for place in told.segments if place.unverified)
         self.places = {place.handle: place for place in told.segments}
         self.topology = self.seen = told.topology
+        self.told_at = now
         return gone
+
+    def names_by_address(self) -> dict[str, set[SegmentName]]:
+        """The segments of each node, by where it is reached."""
+        found: dict[str, set[SegmentName]] = {}
+        for place in self.places.values():
+            found.setdefault(place.data_address, set()).add(place.name)
+        return found
 
     def clear(self) -> None:
         self.places = {}

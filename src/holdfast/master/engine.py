@@ -122,7 +122,13 @@ class Waiting:
 class Engine:
     """One primary and its log. Without a log a record counts as durable as soon as it is applied."""
 
-    def __init__(self, primary: Primary, log: PendingLog | None = None, durability: str = "durable") -> None:
+    def __init__(
+        self,
+        primary: Primary,
+        log: PendingLog | None = None,
+        durability: str = "durable",
+        object_events: ObjectEvents | None = None,
+    ) -> None:
         self.primary = primary
         self.log = log
         self.leads_until: Callable[[], Instant] = lambda: FOR_EVER
@@ -144,7 +150,9 @@ class Engine:
         """Called with records of sessions and segments before they are applied."""
         self.on_lost_files: Callable[[str, int, Instant], None] = lambda node, count, now: None
         """Called with how many replicas were dropped because the files of that node's disk were lost."""
-        self.object_events: ObjectEvents | None = None
+        self.object_events = object_events
+        if object_events is not None and log is None:
+            object_events.follow(primary.state)
         self._durability = durability
         self._parked: list[Waiting] = []
         self._topology_index = 0

@@ -203,8 +203,7 @@ class Master:
 
     def _lead_alone(self) -> None:
         now = now_ms()
-        engine = Engine(Primary(State(), self.plan.rules))
-        self._tell_objects(engine)
+        engine = Engine(Primary(State(), self.plan.rules), object_events=self.object_events)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
@@ -513,8 +512,7 @@ class Master:
         primary.process = this_process()
         primary.doubt.when_over = partial(self._end_doubt, term)
         pending = PendingLog(self.standby.position)
-        engine = Engine(primary, pending, plan.durability)
-        self._tell_objects(engine)
+        engine = Engine(primary, pending, plan.durability, self.object_events)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
         engine.leads_until = engine.clients_wait_until = lambda: int(term.valid_until * 1000)
@@ -525,12 +523,6 @@ class Master:
             engine.start_log(fresh_id(), self.cluster, fresh_bytes(32), now)
         engine.start_epoch(term.epoch, now)
         return engine, pending
-
-    def _tell_objects(self, engine: Engine) -> None:
-        if self.object_events is not None:
-            engine.object_events = self.object_events
-            if engine.log is None:
-                self.object_events.follow(engine.state)
 
     def _note_lost_files(self, node: str, count: int, now: Instant) -> None:
         text = f"{count:,} files of its disk were gone or spoiled; their replicas were dropped"
