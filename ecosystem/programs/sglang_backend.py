@@ -5,8 +5,8 @@ HOLDFAST_ADDRESS names the cluster.
 
 from __future__ import annotations
 
-import itertools
 import os
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +44,6 @@ PAGE, LAYERS, HEADS, DIMENSION, TOKENS = 16, 4, 2, 64, 512
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
 CPU = torch.device("cpu")
-_numbers = itertools.count()
 
 
 def mha_pool(layout: str, dtype: torch.dtype = torch.bfloat16) -> MHATokenToKVPoolHost:
@@ -129,7 +128,8 @@ def indices(*pages: int, size: int = PAGE) -> torch.Tensor:
 
 
 def hashes(count: int) -> list[str]:
-    return [f"{next(_numbers):064x}" for _ in range(count)]
+    """Of pages that no run before this one has stored: pages outlive the primary between two runs."""
+    return [secrets.token_hex(32) for _ in range(count)]
 
 
 @pytest.fixture(name="attach")
