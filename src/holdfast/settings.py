@@ -306,6 +306,22 @@ class DemoSettings(Settings):
         "", description="Where masters elect a primary and keep the log; without it, a file that is removed afterwards."
     )
     keep: bool = Field(False, description="Leave the cluster running afterwards, until Ctrl-C.")
+    engine: bool = Field(False, description="Run a small language model instead (needs torch), with the flags below.")
+    prefix_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        4_096, description="With --engine: tokens that all requests begin with; 16 more follow."
+    )
+    block_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        256, description="With --engine: tokens whose KV is one object."
+    )
+    new_tokens: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        16, description="With --engine: tokens to generate and to compare."
+    )
+    layers: Annotated[int, Field(ge=1, le=128)] = Field(4, description="With --engine: layers of the model.")
+    width: Annotated[int, Field(ge=64, le=16_384)] = Field(
+        512, description="With --engine: width of the model, a multiple of 64."
+    )
+    seed: int = Field(1, description="With --engine: of the model's weights and of the prompt.")
+    picture: Path | None = Field(None, description="With --engine: file for a picture of the result (SVG).")
 
 
 class LabSettings(Settings):

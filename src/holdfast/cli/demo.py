@@ -1,7 +1,8 @@
 """`holdfast demo`: what the project promises, on this machine, in a few seconds.
 
 It starts two masters and a node of its own, writes under load, kills the primary with SIGKILL in the middle, and
-then reads every acknowledged object and compares every byte. The exit code is the verdict.
+then reads every acknowledged object and compares every byte. The exit code is the verdict. With `--engine` a language
+model is the load: package `engine_demo`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,14 @@ class Story:
 
 @takes(DemoSettings)
 def demo(settings: DemoSettings, out: Output) -> int:
-    """Start a cluster, write objects, kill the primary in the middle, and verify every acknowledged object."""
+    """Start a cluster, write objects, kill the primary in the middle, and verify every acknowledged object.
+
+    With --engine: a small language model on the CPU, and its time to the first token with and without holdfast.
+    """
+    if settings.engine:
+        from holdfast.cli.engine_demo.command import run
+
+        return run(settings, out)
     size_bytes = memory_for(settings)
     check_memory(size_bytes, available_memory())
     check_own_cluster(settings.coordination)
