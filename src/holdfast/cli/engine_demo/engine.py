@@ -124,10 +124,8 @@ class Engine:
 
 
 def main() -> None:
-    import torch
-
     import holdfast
-    from holdfast.cli.engine_demo.model import Model
+    from holdfast.cli.engine_demo.model import Model, threads
     from holdfast.cli.processes import die_with_parent
 
     die_with_parent()
@@ -138,7 +136,7 @@ def main() -> None:
     tokens = [chance.randrange(order.shape.vocabulary) for _ in range(order.block_tokens)]
     Engine(model, order.block_tokens, None).answer(Request(prompt=tokens, new_tokens=2))
     engine = Engine(model, order.block_tokens, cache)
-    _say(Ready(threads=torch.get_num_threads()))
+    _say(Ready(threads=threads()))
     for line in sys.stdin.buffer:
         _say(engine.answer(msgspec.json.decode(line, type=Request)))
 

@@ -31,6 +31,11 @@ class Layer(NamedTuple):
     down: torch.Tensor
 
 
+def threads() -> int:
+    """How many compute."""
+    return torch.get_num_threads()
+
+
 class Model:
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
