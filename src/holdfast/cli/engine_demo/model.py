@@ -33,7 +33,7 @@ class Layer(NamedTuple):
 
 def threads() -> int:
     """How many compute."""
-    return torch.get_num_threads()
+    return int(torch.get_num_threads())
 
 
 class Model:
