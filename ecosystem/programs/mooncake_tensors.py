@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import NamedTuple
 
 import mooncake.store as mooncake
 import torch
@@ -24,6 +25,12 @@ def axis(kind: str, rank: int, size: int, split_dim: int | None = None) -> moonc
     one = mooncake.ParallelAxis()
     one.kind, one.rank, one.size, one.split_dim = kind, rank, size, split_dim
     return one
+
+
+class Writer(NamedTuple):
+    rank: int
+    size: int
+    split_dim: int
 
 
 def along(*axes: mooncake.ParallelAxis) -> mooncake.TensorParallelism:
@@ -58,6 +65,9 @@ def put(store: mooncake.MooncakeDistributedStore) -> None:
     for rank in range(3):
         both = along(axis("tp", rank, 3, 2), axis("dp", 1, 2))
         assert store.put_tensor_with_parallelism("axes", whole, both) == 0
+    for size in (1, 4):
+        for rank in range(size):
+            assert store.put_tensor_with_parallelism(f"by {size}", whole, writer_partition=Writer(rank, size, 1)) == 0
     assert store.put_tensor_with_tp("split/odd", torch.ones(3), tp_size=4) < 0
 
 
@@ -75,6 +85,11 @@ def get(store: mooncake.MooncakeDistributedStore) -> None:
         again = target("shard", along(axis("tp", 1, 3 if dim != 1 else 4, dim)))
         assert same(store.get_tensor_with_parallelism(f"split/{dim}", again), whole.chunk(3 if dim != 1 else 4, dim)[1])
         assert same(store.get_tensor_with_parallelism(f"split/{dim}", target("full")), whole)
+    for size in (1, 4):
+        assert same(store.get_tensor_with_parallelism(f"by {size}", target("full")), whole)
+    header, _, size, _ = mooncake._serialize_tensor(whole)
+    assert (len(header), size) == (304, whole.nbytes)
+    assert store.get(f"dtype/{torch.bfloat16}")[:304] == header
     turned = along(axis("dp", 1, 2), axis("tp", 0, 3, 2))
     assert same(store.get_tensor_with_parallelism("axes", target("full", turned)), whole)
     assert store.get_tensor_with_parallelism("axes", target("full", along(axis("dp", 0, 2)))) is None

@@ -180,6 +180,13 @@ def info(name: str) -> NodeInfo:
     return NodeInfo(name, "", True, 0, "", "", 1, 1, 0)
 
 
+def test_a_segment_is_declined_where_a_node_could_present_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TLS_CA", "ca.pem")
+    assert "HOLDFAST_TLS_CERT" in segment.declined("on", [], 64 << 20)
+    monkeypatch.setenv("HOLDFAST_TLS_CERT", "cert.pem")
+    assert segment.declined("on", [], 64 << 20) == ""
+
+
 def test_a_segment_is_declined_where_the_cluster_has_nodes_of_its_own() -> None:
     size = 64 << 20
     assert "node-1" in segment.declined("auto", [info("node-1")], size)

@@ -89,7 +89,7 @@ def writer_part(key: str, writer: Any) -> Part | None:
     rank, size, split_dim = (getattr(writer, name, -1) for name in ("rank", "size", "split_dim"))
     if not 0 <= rank < size or split_dim < 0:
         return None
-    return Part(f"{key}__writer_{size}_sd{split_dim}", rank, size, split_dim)
+    return Part(f"{key}__writer_{size}_sd{split_dim}", rank, size, split_dim) if size > 1 else Part(key)
 
 
 def manifest_key(key: str) -> str:
@@ -316,7 +316,7 @@ def _forms(key: str, tensor: Any, parallelism: Any, writer: Any) -> list[tuple[s
     if form is None:
         return []
     forms = [(part.key, form)]
-    if writer is not None:
+    if writer is not None and part.count > 1:
         # What a reader needs to know before it can name the parts: how many, and how they were split.
         forms.append((manifest_key(key), [_manifest(tensor, part)]))
     return forms

@@ -63,6 +63,8 @@ def declined(mode: str, nodes: Iterable[NodeInfo], size_bytes: int) -> str:
         return f"the cluster has nodes of its own ({', '.join(sorted(apart)[:3])}), whose memory outlives engines"
     if size_bytes < LEAST_BYTES:
         return f"{size_bytes:,} bytes are less than a node can lend"
+    if os.environ.get("HOLDFAST_TLS_CA") and not os.environ.get("HOLDFAST_TLS_CERT"):
+        return "TLS is on, and a node needs a certificate to present (HOLDFAST_TLS_CERT)"
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     return f"the server extra (holdfast[server]) is not installed here: {', '.join(missing)} missing" if missing else ""
 

@@ -141,18 +141,22 @@ class Sessions(Linked):
                     places.append(place)
             reserved = link.puts.reserve_many(wanted, **options) if wanted else []
             for place, got in zip(places, reserved, strict=True):
-                codes[place] = self._began(keys[place], got)
+                codes[place] = self._began(link, keys[place], got)
             return codes
 
         return self._ask(start, lambda code: [code] * len(keys)) if keys else []
 
-    def _began(self, key: str, got: Reservation | HoldfastError | None) -> int:
+    def _began(self, link: Link, key: str, got: Reservation | HoldfastError | None) -> int:
         if got is None:
             return OBJECT_ALREADY_EXISTS
         if isinstance(got, HoldfastError):
             return code_of(got)
-        self._writing[key] = got
-        return OK
+        with self._changing:
+            if self._writing.setdefault(key, got) is got:
+                return OK
+        # Another thread began a session of the same key meanwhile.
+        link.puts.abandon_many([got])
+        return INVALID_PARAMS
 
     def batch_put_from_multi_buffer_ranges(
         self,

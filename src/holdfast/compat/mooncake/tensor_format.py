@@ -1,4 +1,5 @@
-"""How a tensor is stored: a header of 304 bytes, then its elements. The header also says which part of a whole it is.
+"""How a tensor is stored: Mooncake's header of 304 bytes, then its elements. The header also says which part of a whole
+it is. Programs read it, and slice tensors by it, so it is laid out as theirs.
 
 torch is imported when the first tensor comes, so that the store needs it for tensors alone.
 """
@@ -10,10 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 HEADER_BYTES = 304
-"""As in Mooncake, since programs reckon with it."""
-MAGIC = 0x48465431
-MOST_DIMS = 16
-_HEADER = struct.Struct(f"<IHHiIQiii{MOST_DIMS}q")
+MAGIC = 0x4D4F4F4E
+VERSION = 1
+WHOLE, SPLIT = 0, 1
+MOST_DIMS = 8
+ABSENT = -1
+"""In the place of a dimension that a tensor does not have."""
+_HEADER = struct.Struct(f"<IHHiiiiQQ{MOST_DIMS}q{MOST_DIMS}q")
+"""Magic, version, size of the header, dtype, dimensions, whole or split, number of axes, where the elements begin, how
+many bytes they are, and the shape: of the whole where that is known, and of this part."""
+_AXIS = struct.Struct("<6iq")
+"""Kind, place, rank, count, dimension; the rest is not used."""
 DTYPES = (
     *("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
     *("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
@@ -34,12 +42,14 @@ class Layout:
     split_dim: int = -1
 
     def packed(self) -> bytes:
-        dims = [*self.shape, *([0] * (MOST_DIMS - len(self.shape)))]
+        split = self.count > 1
+        dims = [*self.shape, *([ABSENT] * (MOST_DIMS - len(self.shape)))]
         head = _HEADER.pack(
-            *(MAGIC, 1, HEADER_BYTES, DTYPES.index(self.dtype), len(self.shape), self.data_bytes),
-            *(self.rank, self.count, self.split_dim, *dims),
+            *(MAGIC, VERSION, HEADER_BYTES, DTYPES.index(self.dtype), len(self.shape), SPLIT if split else WHOLE),
+            *(int(split), HEADER_BYTES, self.data_bytes, *dims, *dims),
         )
-        return head.ljust(HEADER_BYTES, b"\0")
+        axis = _AXIS.pack(0, 0, self.rank, self.count, self.split_dim, 0, 0) if split else b""
+        return (head + axis).ljust(HEADER_BYTES, b"\0")
 
 
 def layout_in(stored: Any) -> Layout | None:
@@ -47,11 +57,17 @@ def layout_in(stored: Any) -> Layout | None:
     view = memoryview(stored).cast("B")
     if view.nbytes < HEADER_BYTES:
         return None
-    magic, version, size, dtype, ndim, data_bytes, rank, count, split_dim, *dims = _HEADER.unpack_from(view)
-    known = (magic, version, size) == (MAGIC, 1, HEADER_BYTES) and 0 <= dtype < len(DTYPES) and ndim <= MOST_DIMS
-    if not known or HEADER_BYTES + data_bytes > view.nbytes:
+    magic, version, size, dtype, ndim, _, axes, start, data_bytes, *dims = _HEADER.unpack_from(view)
+    known = (magic, version, size, start) == (MAGIC, VERSION, HEADER_BYTES, HEADER_BYTES)
+    if not known or not 0 <= dtype < len(DTYPES) or not 0 <= ndim <= MOST_DIMS:
         return None
-    return Layout(DTYPES[dtype], tuple(dims[:ndim]), data_bytes, rank, count, split_dim)
+    shape = tuple(dims[MOST_DIMS : MOST_DIMS + ndim])
+    if HEADER_BYTES + data_bytes > view.nbytes or any(dim < 0 for dim in shape):
+        return None
+    if not axes:
+        return Layout(DTYPES[dtype], shape, data_bytes)
+    _, _, rank, count, split_dim, _, _ = _AXIS.unpack_from(view, _HEADER.size)
+    return Layout(DTYPES[dtype], shape, data_bytes, rank, count, split_dim)
 
 
 def stored_form(tensor: Any, rank: int = 0, count: int = 1, split_dim: int = -1) -> list[Any] | None:
@@ -85,12 +101,13 @@ def tensor_in(stored: Any) -> Any:
     return torch.frombuffer(whole, dtype=dtype, count=count, offset=HEADER_BYTES).reshape(layout.shape)
 
 
-def serialize_tensor(tensor: Any) -> tuple[bytes, bytes]:
-    """Header and elements."""
+def serialize_tensor(tensor: Any) -> tuple[bytes, int, int, Any]:
+    """The header, where the elements are and how many bytes, and what keeps them there."""
     form = stored_form(tensor)
     if form is None:
         raise TypeError(f"a tensor is wanted, not {type(tensor).__name__}")
-    return form[0], bytes(form[1].numpy()) if len(form) > 1 else b""
+    owner = form[1] if len(form) > 1 else tensor
+    return form[0], owner.data_ptr(), owner.numel() * owner.element_size(), owner
 
 
 def deserialize_tensor(stored: bytes) -> Any:

@@ -122,7 +122,7 @@ class Tensors(Values, Pointers):
     def batch_get_tensor_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> list[Any]:
         """Header and elements go to the buffers; tensors that look at them there."""
         if not same_length(keys, buffer_ptrs, sizes):
-            return [None] * len(keys)
+            return [INVALID_PARAMS] * len(keys)
         codes = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [
             tensor_in(window(address, code)) if code > 0 else None

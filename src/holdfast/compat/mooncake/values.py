@@ -133,7 +133,6 @@ class Values(Linked):
             wanted = [each for each in stored if each is not None]
             sizes = link.cache.lease_many(wanted)
             try:
-                # Each key once: a doubled one is read twice, into two buffers.
                 there = [(key, BufferHandle(size)) for key, size in zip(wanted, sizes, strict=True) if size > 0]
                 read = link.cache.get_many_into([key for key, _ in there], [buffer for _, buffer in there])
             finally:
