@@ -377,9 +377,8 @@ ROOM = [
         "put when everything is pinned hard",
         lambda c: (
             {c.s.put(f"h{i}", bytes(8 * MIB), c.config(with_hard_pin=True)) for i in range(33)},
-            [c.s.put(f"after{i}", bytes(8 * MIB)) for i in range(2)][-1],
-            c.s.batch_put_from(["after3"], [c.ptr], [3 * MIB]),
-        )[:2],
+            [c.s.put(f"after{i}", bytes(8 * MIB), c.config(with_hard_pin=True)) for i in range(3)][-1],
+        ),
     ),
     Case("then remove_all by force", lambda c: c.s.remove_all(True) > 20),
     Case(
