@@ -143,6 +143,12 @@ def test_the_picture_is_svg_with_a_bar_for_each_request() -> None:
     texts = [one.text or "" for one in drawn.iter(f"{space}text")]
     assert "1.00 s" in texts
     assert texts.count("10 ms, 100 times as fast") == 3
+    assert "the tokens are the same" in " ".join(texts)
+
+
+def test_the_picture_says_when_tokens_differ() -> None:
+    wrong = Answer(tokens=[1, 2, 4], first_token_ms=10.0, cached_tokens=48)
+    assert "THE TOKENS DIFFER" in drawing_of(performance_with(*answers(restarted=wrong)).facts())
 
 
 # What is refused

@@ -15,7 +15,7 @@ BARS = {
     "killed": ("from holdfast", "new engine, kill -9 of the primary at that moment"),
     "restarted": ("from holdfast", "new engine, under the next primary"),
 }
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 760, 300, 130, 58, 40, 22
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 760, 310, 130, 58, 40, 22
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328 }
   .title { font-weight: 600; font-size: 15px } .small { font-size: 11px; fill: #59636e }
@@ -48,9 +48,11 @@ def drawing_of(facts: dict[str, Any]) -> str:
 
 def _subtitle(facts: dict[str, Any]) -> str:
     model = facts["model"]
+    equal = all(request["tokens_equal"] for request in facts["requests"])
     return (
         f"{model['parameters'] / 1e6:.0f} million parameters, float32, {model['threads']} CPU threads; "
-        f"{facts['kv_bytes'] / (1 << 20):.0f} MiB of KV; the tokens are the same in all runs"
+        f"{facts['kv_bytes'] / (1 << 20):.0f} MiB of KV; "
+        f"{'the tokens are the same in all runs' if equal else 'THE TOKENS DIFFER'}"
     )
 
 
