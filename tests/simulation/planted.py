@@ -347,8 +347,12 @@ PLANTED = {
     for bug in (
         Planted("acknowledge before durable", acknowledge_before_durable, ("I1", "I7"), 60),
         Planted("answer from an undurable record", answer_from_an_undurable_record, ("I2", "I7"), 200),
-        Planted("hand out a grant before it is durable", hand_out_a_grant_before_durable, ("I2", "I9", "I11"), 60),
-        Planted("reuse a freed range before that is durable", reuse_before_durable, ("I2", "I8", "I9", "I11"), 60),
+        Planted(
+            "hand out a grant before it is durable", hand_out_a_grant_before_durable, ("I2", "I9", "I11", "I19"), 60
+        ),
+        Planted(
+            "reuse a freed range before that is durable", reuse_before_durable, ("I2", "I8", "I9", "I11", "I19"), 60
+        ),
         Planted("skip the fence", skip_the_fence, ("I3", "I5", "I13"), 300),
         Planted("fence by the tail alone", fence_by_the_tail_alone, ("I3", "I5", "I13"), 300),
         Planted("wait for the watch alone", wait_for_the_watch_alone, ("liveness", "I10"), 60),

@@ -55,6 +55,11 @@ class Source:
     content: bytes = b""
     """Of a snapshot that no master has."""
 
+    @property
+    def reaches(self) -> tuple[int, int]:
+        """How far it goes: what has the larger epoch is newer, however many records the other holds."""
+        return self.found.epoch, self.found.index
+
     def __str__(self) -> str:
         where = "its own memory" if self.found.where == "memory" else self.found.where
         return f"history {self.found.log_id:016x} through record {self.found.index:,}, from {where} of {self.name}"
@@ -148,8 +153,9 @@ def newest(found: list[Source], wanted: int) -> Source | None:
     elif len(histories) > 1:
         named = "; ".join(str(one) for one in sorted(found, key=lambda one: one.found.index, reverse=True))
         raise Ambiguous(f"several histories are known ({named}); nothing was changed. Say which: --history ID")
-    # Where both know as much, the memory is taken, which may know of puts that were not durable.
-    return max(found, key=lambda one: (one.found.index, one.found.where == "memory"), default=None)
+    # A primary that was deposed may hold records that are in no log, but none of the epochs after its own. Where both
+    # know as much, the memory is taken, which may know of puts that were not durable.
+    return max(found, key=lambda one: (*one.reaches, one.found.where == "memory"), default=None)
 
 
 def from_snapshot(masters: dict[str, HistoriesDescribed], source: str, wanted: int, cluster: str) -> Source:
@@ -181,7 +187,7 @@ def check_losses(chosen: Source, masters: dict[str, HistoriesDescribed], yes: bo
         f"{described.name} holds it through record {one.index:,}, and this is through {chosen.found.index:,}"
         for described in masters.values()
         for one in described.found
-        if one.log_id == chosen.found.log_id and one.index > chosen.found.index
+        if one.log_id == chosen.found.log_id and (one.epoch, one.index) > chosen.reaches
     ]
     losses += [
         f"{described.name} serves {described.objects:,} objects of history {described.log_id:016x}, which would be lost"

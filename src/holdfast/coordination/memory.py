@@ -64,6 +64,8 @@ class Cluster:
     published_at: dict[str, int] = field(default_factory=dict)
     """Name -> which publishing of all it was."""
     publishings: int = 0
+    wipes: int = 0
+    """Epochs begin anew in an emptied store: a term of before must not be taken for one of after, as no lease is."""
     links: list[Link] = field(default_factory=list)
     """Whoever watches."""
 
@@ -114,6 +116,7 @@ class MemoryStore:
         """Forget everything, as a server does whose disk was replaced."""
         cluster = self.cluster(name)
         cluster.record, cluster.beat, cluster.last = None, None, 0
+        cluster.wipes += 1
         for content in (cluster.batches, cluster.published, cluster.published_at):
             content.clear()
         cluster.changed()
@@ -135,9 +138,12 @@ class MemoryTerm(Tenure):
         self._link = link
         self._cluster = cluster
         self._limit = limit
+        self._wipes = cluster.wipes
 
     def _leads(self) -> bool:
         cluster = self._cluster
+        if cluster.wipes != self._wipes:
+            return False
         return cluster.beat is not None and cluster.record is not None and cluster.record.epoch == self.epoch
 
     async def _append(self, index: int, batch: bytes) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import structlog
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Leader
+from holdfast.core.state import State
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.events import History
@@ -29,7 +30,7 @@ from holdfast.master.snapshotting import Snapshots
 from holdfast.replication.batches import NO_HASH, Position
 from holdfast.replication.chain import first_batch, goes_through
 from holdfast.replication.depots import DepotFailed
-from holdfast.replication.snapshot_store import Kept, SnapshotFailed
+from holdfast.replication.snapshot_store import Kept, SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 
 log = structlog.get_logger("holdfast.master")
@@ -119,6 +120,16 @@ class Histories:
     def restores(self) -> Word | None:
         """The operator's word, if it is to restore a history."""
         return self.word if self.word is not None and self.word.content else None
+
+    async def known_here(self, state: State, store: SnapshotStore) -> list[int]:
+        """Every history that this state, what is held of another one, and the snapshots of this master are of."""
+        states = [state, *([self.held.standby.state] if self.held is not None else [])]
+        known = [one for each in states if each.log_id for one in (*each.continues, each.log_id)]
+        try:
+            known += await asyncio.to_thread(store.known)
+        except (HoldfastError, OSError) as error:
+            log.warning("which histories were served here cannot be read; nodes may have to begin anew", why=str(error))
+        return list(dict.fromkeys(known))
 
     def end_restore(self) -> None:
         """It was done, or failed."""

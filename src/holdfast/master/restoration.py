@@ -149,7 +149,11 @@ class Restoration:
         master = self._master
         if master.coordination is None or master.histories is None:
             raise Refused("this master keeps its log in memory, so there is no store to restore a history to")
-        if master.role != "primary" and master.leader is not None and master.leader.address != master.plan.address:
+        # While this master finds no history in the store, whoever is named there serves none: it may have died over an
+        # order like this. If it lives after all, the campaign waits for its end in vain and says so.
+        serves_none = bool(master.histories.waits or master.histories.stuck)
+        leader = master.leader if master.role != "primary" and not serves_none else None
+        if leader is not None and leader.address != master.plan.address:
             raise master.server.not_leading("another master leads, and only it can begin another history")
         if master.restoring:
             raise BadRequest(f"a restore is under way already ({master.restoring}); nothing was changed")

@@ -254,6 +254,9 @@ class Master:
                 return standing_by.result()
             # A term that was won in this moment was won without regard to the epochs of the older history.
             await withdraw(standing_by, asked)
+            if histories.restores is None:
+                self._restore_failed("another master has begun a history meanwhile")
+                raise TryAgain("an order to restore was overtaken; nothing was restored")
         return await self._campaign_to_restore(coordination)
 
     def restore(self, word: Word) -> None:
@@ -295,7 +298,7 @@ class Master:
             raise TryAgain("another master has written to the log since; nothing was restored. Look and order again")
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
         log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
-        served = await self._served_here()
+        served = await self._served_here(coordination)
         state, position = await append_catalogue(
             coordination, term, word.content, fresh_id(), fresh_bytes(32), now_ms(), self.plan.piece_bytes, served
         )
@@ -306,17 +309,15 @@ class Master:
             # One of its own soon, for the next time.
             self.snapshots.log_bytes = max(self.snapshots.log_bytes, 2 * self.plan.snapshot_bytes)
 
-    async def _served_here(self) -> list[int]:
+    async def _served_here(self, coordination: Coordination) -> list[int]:
         """The histories that this master knows of, the one that gives way among them. A node that has mounted its
         memory under one of them keeps it: an operator who restores twice must not lose the cache."""
-        held = self.histories.held if self.histories is not None else None
-        states = [self.standby.state, *([held.standby.state] if held is not None else [])]
-        known = [one for state in states if state.log_id for one in (*state.continues, state.log_id)]
         try:
-            known += await asyncio.to_thread(self.store.known)
-        except (HoldfastError, OSError) as error:
-            log.warning("which histories were served here cannot be read; nodes may have to begin anew", why=str(error))
-        return list(dict.fromkeys(known))
+            await self._drain(coordination)  # It may have been started a moment ago.
+        except (HoldfastError, ValueError) as error:
+            log.info("the log that gives way cannot be read to its end", why=str(error))
+        assert self.histories is not None, "there is coordination"
+        return await self.histories.known_here(self.standby.state, self.store)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
         """Follow the log and campaign; the term that was won."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core import narrow
 from holdfast.core.apply import apply, ranges_of, unpack_ids
-from holdfast.core.catalogue import MASKED
+from holdfast.core.catalogue import MASKED, MEMORY
 from holdfast.core.digest import digest
 from holdfast.core.mask import lying_in
 from holdfast.core.state import State
@@ -143,7 +143,8 @@ class LogChecks:
                 self._leaves([self.state.catalogue.id_at[slot] for slot in alone], "UNMOUNTED")
             case r.SegmentMounted():
                 self._one_boot(record)
-                self.restores.mounted(record.name.node, record.name.boot, self.state)
+                if record.kind == MEMORY:
+                    self.restores.mounted(record.name.node, record.name.boot, self.state)
             case r.RangesGranted():
                 self._granted(record)
             case r.SessionClosed():

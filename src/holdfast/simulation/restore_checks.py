@@ -89,8 +89,11 @@ class RestoreChecks:
             return dict(_fates_of(state))
         if state.grants or state.quarantine or state.sessions:
             self.report("I19", "a restored history begins with promises of the one before", f"{origin.log_id:x}")
-        self._same_as_the_log(past, state)
-        whole = origin.log_id == self.newest and origin.index >= past.state.index
+        # A deposed primary may hold records that are in no log, in the place of those of later epochs.
+        strays = origin.epoch < _epoch_at(past.state, origin.index)
+        if not strays:
+            self._same_as_the_log(past, state)
+        whole = origin.log_id == self.newest and origin.index >= past.state.index and not strays
         self.is_trusted = whole and not past.state.unverified
         noted = self._restored_ns == 0 or self.now_ns() - self._restored_ns > NOTED_NS
         self._restored_ns = self.now_ns()
@@ -146,6 +149,11 @@ class RestoreChecks:
         for log_id, past in self.pasts.items():
             for fate in past.fates.values() if log_id not in self.continued else ():
                 yield Fate(fate.key, fate.size_bytes, fate.left or NOT_RESTORED)
+
+
+def _epoch_at(state: State, index: int) -> int:
+    """In which epoch the log got its record of this index."""
+    return max((epoch for epoch, start in state.epoch_starts.items() if start < index), default=0)
 
 
 def _fates_of(state: State) -> Iterator[tuple[int, Fate]]:

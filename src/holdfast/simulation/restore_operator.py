@@ -95,7 +95,7 @@ class RestoreOperator:
         self, answers: dict[str, HistoriesDescribed], source: str, stubborn: bool, tries: int, fruitless: int
     ) -> None:
         found = [
-            (one.index, one.where == MEMORY_OF_PROCESS, name, one)
+            ((one.epoch, one.index), one.where == MEMORY_OF_PROCESS, name, one)
             for name, described in answers.items()
             for one in described.found
             if one.log_id == self.lost != described.log_id

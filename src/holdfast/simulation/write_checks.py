@@ -25,6 +25,8 @@ class WriteChecks:
         self._nodes = nodes
         self._report = report
         self._committed: dict[GrantId, IntervalSet] = {}
+        self._granted_on: dict[GrantId, set[SegmentName]] = {}
+        """Handles begin anew with a restored history, and a node may have other memory by then; names do not."""
 
     def appended(self, record: Record, state: State) -> None:
         """The record is in the log, and the state is the one behind it."""
@@ -44,6 +46,7 @@ class WriteChecks:
         segment = state.segments.get(place.segment)
         if segment is None:
             return
+        self._granted_on.setdefault(record.grant, set()).add(segment.name)
         for client, grant, start, end in self._may_write(segment.handle, segment.name, state):
             if grant != record.grant and start < place.offset + record.length and place.offset < end:
                 self._report(
@@ -63,7 +66,8 @@ class WriteChecks:
                 continue  # Its grants are of another history, whose memory is void.
             for grant in machine.core.grants.held.values():
                 for place in grant.ranges:
-                    if place.segment == handle and self._can(machine, name, grant.id, place.writer, known):
+                    there = place.segment == handle and name in self._granted_on.get(grant.id, (name,))
+                    if there and self._can(machine, name, grant.id, place.writer, known):
                         taken = self._committed.get(grant.id, IntervalSet())
                         for start, end in taken.gaps(grant.length):
                             yield client, grant.id, place.offset + start, place.offset + end
