@@ -19,8 +19,8 @@ SEED ?=
 # How often `make stress` runs its tests.
 TIMES ?= 10
 
-# How many processes test at once. Most tests wait more than they compute.
-WORKERS ?= 2
+# How many processes test at once. Most tests wait more than they compute: two leave half of two cores idle.
+WORKERS ?= 4
 
 # Debian packages that tests need, each installed only if it is missing.
 APT_PACKAGES := etcd-server zookeeper openssl iproute2

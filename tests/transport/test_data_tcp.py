@@ -191,6 +191,16 @@ def test_a_connection_that_breaks_within_an_answer_is_unreachable(cut: int) -> N
         assert connection.closed
 
 
+def test_bytes_of_a_read_are_not_taken_for_a_refusal_when_the_next_request_cannot_be_sent() -> None:
+    whole = frame(0, 0, encode(Sending(64))) + bytes(64)
+    with odd_node(whole[:40]) as address:
+        connection = DataConnection.open(address, soon())
+        connection._socket.shutdown(socket.SHUT_WR)
+        with pytest.raises(Unreachable):
+            connection.read_into(SEGMENT, 0, memoryview(bytearray(64)), soon())
+        assert connection.closed
+
+
 @pytest.mark.parametrize(
     "says",
     [b"\xff" * 64, frame(0, 0, b"\xc1\xc1"), frame(0, 0, encode(Sending(63)))],

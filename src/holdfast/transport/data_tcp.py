@@ -195,13 +195,15 @@ class DataConnection:
 
     def _raise_what_was_answered(self) -> None:
         until = now_seconds() + LAST_WORD_SECONDS
-        reply: Message | None = None
-        while not isinstance(reply, Failed):  # Earlier writes may be confirmed before it.
+        while True:
             try:
                 reply = self._take_message(until)
             except (Unreachable, DeadlineExceeded):
                 return
-        raise from_code(reply.code, reply.text)
+            if isinstance(reply, Failed):
+                raise from_code(reply.code, reply.text)
+            if not isinstance(reply, Written):  # Earlier writes may be confirmed before it; bytes of a read follow.
+                return
 
     def _ask_for(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
         if wanted:
