@@ -42,6 +42,17 @@ class Rig(Cluster):
         process.kill()
         process.wait()
 
+    def pause(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGSTOP; returns when every thread stands still, and none can answer any more."""
+        process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{process.pid}/task")
+
+        def stopped() -> bool:
+            states = [thread.read_text().rpartition(")")[2].split()[0] for thread in threads.glob("*/stat")]
+            return all(state == "T" for state in states)
+
+        wait_until(stopped, what="every thread has stopped")
+
     def restart_master(self) -> None:
         """kill -9, then a new master at the same address."""
         self.kill(self.master)

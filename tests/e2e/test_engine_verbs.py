@@ -263,7 +263,7 @@ def test_what_lies_on_a_stopped_node_is_a_miss_at_once(rig: Rig, connect: Connec
     assert {replica.node for key in keys for replica in cache.stat(key).replicas} == {"bench-1"}
     for key in keys:
         cache._core.leases.drop(key)
-    rig.nodes[1].send_signal(signal.SIGSTOP)
+    rig.pause(rig.nodes[1])
     try:
         with pytest.raises(errors.NodeLost):
             cache.get(keys[0])
