@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from client.fake_master import Act, FakeMaster
+from client.fake_master import Act, FakeMaster, closed_port
 from holdfast import errors
-from holdfast.client import node_bytes
+from holdfast.client import failing_nodes, node_bytes, places
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import Sending
 from holdfast.transport.addresses import host_and_port
@@ -142,6 +142,23 @@ def test_a_single_replica_is_waited_for(
         remote_master.elsewhere[1] = nowhere
         with pytest.raises(errors.NodeLost, match="'key'"):
             connect(remote_master.address, timeout=3).get("key")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_segment_that_has_moved_is_read_at_its_new_address_at_once(
+    remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    """A disk keeps its handle when its node is started again: only the number of the topology says that it moved."""
+    monkeypatch.setattr(places, "LOOK_AGAIN_SECONDS", 1_000.0)
+    monkeypatch.setattr(failing_nodes, "FIRST_PROBE_SECONDS", 1_000.0)
+    connect(remote_master.address).put("key", b"data")
+    remote_master.elsewhere[1] = closed_port()
+    cache = connect(remote_master.address, timeout=10)
+    with pytest.raises(errors.NodeLost):
+        cache.get("key")
+    del remote_master.elsewhere[1]
+    remote_master.topology += 1
+    assert (cache.get_many(["key"]) == {"key": b"data"}) if batch else (cache.get("key") == b"data")
 
 
 @pytest.mark.parametrize("batch", [False, True])

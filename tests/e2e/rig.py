@@ -12,27 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.processes import SOURCE, Cluster
-from holdfast.client.blocking import Cache
-from holdfast.errors import NodeLost
 from holdfast.messages.requests import Status
 from tests import prefork
 from tests.waiting import wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
-
-
-def read_when_back(cache: Cache, keys: list[str]) -> dict[str, bytes]:
-    """`get_many`, once the node answers: one that has just been started may be slow to do so."""
-
-    def found() -> dict[str, bytes] | None:
-        try:
-            return cache.get_many(keys)
-        except NodeLost:
-            return None
-
-    read = wait_until(found, 60, "the node that was started again answers")
-    assert read is not None
-    return read
 
 
 class Rig(Cluster):

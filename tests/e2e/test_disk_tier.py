@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import holdfast
-from tests.e2e.rig import Rig, read_when_back
+from tests.e2e.rig import Rig
 from tests.e2e.test_replicas import KIB, MIB, SHORT, node_of, reading, replicas_of
 from tests.waiting import wait_until
 
@@ -100,7 +100,7 @@ def test_a_disk_outlives_its_nodes_restart_and_a_removed_object_does_not_return(
         assert cache.remove(kept[1]) == 1
         files = sum(len(names) for _, _, names in os.walk(tmp_path / "disk" / "objects"))
         start(rig, tmp_path)
-        assert read_when_back(cache, kept[2:]) == {key: items[key] for key in kept[2:]}
+        assert cache.get_many(kept[2:]) == {key: items[key] for key in kept[2:]}
         assert not cache.exists(kept[1])
         wait_until(
             lambda: sum(len(names) for _, _, names in os.walk(tmp_path / "disk" / "objects")) < files,
@@ -118,7 +118,7 @@ def test_a_disk_outlives_a_failover_and_the_death_of_all(tmp_path: Path) -> None
         rig.kill(rig.nodes[0])
         wait_until(lambda: not cache.exists(kept[0]), deadline_s=60, what="the disk is away")
         start(rig, tmp_path)
-        assert read_when_back(cache, kept) == {key: items[key] for key in kept}
+        assert cache.get_many(kept) == {key: items[key] for key in kept}
 
 
 def test_a_full_file_system_disables_the_tier_and_memory_goes_on(tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_a_node_that_says_goodbye_keeps_its_disk_for_its_return(tmp_path: Path) 
         rig.nodes[0].wait(30)
         wait_until(lambda: not cache.exists(kept[0]), what="the disk is away")
         start(rig, tmp_path)
-        assert read_when_back(cache, kept) == {key: items[key] for key in kept}
+        assert cache.get_many(kept) == {key: items[key] for key in kept}

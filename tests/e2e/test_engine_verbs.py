@@ -129,15 +129,27 @@ def test_a_held_lease_keeps_everybody_from_removing_until_it_is_dropped_by_force
     assert cache.remove("locked") == 1
 
 
-def test_used_objects_are_used_and_not_leased(cache: Any) -> None:
-    """What that does to the order of eviction is in tests/core/test_lookups.py."""
-    cache.put("used", b"bytes")
-    until(cache, lambda: cache.stat("used").unused_ms >= 200, "it is unused for a while")
+def test_used_objects_are_not_leased_and_are_evicted_after_unused_ones(rig: Rig, cache: Any) -> None:
+    """I8. The used ones were put first, so that only their use can keep them. Where a put needs adjacent memory, a
+    second more or less of disuse makes little difference (ADR 28): the others are unused for longer than that."""
+    cache.remove_all(force=True)
+    rig.wait_for_nodes(2)
+    used = [f"used/{number}" for number in range(4)]
+    unused = [f"unused/{number}" for number in range(12)]  # More than are evicted at once.
+    for key in (*used, *unused):
+        cache.put(key, os.urandom(2 * MIB))
+    until(cache, lambda: cache.stat(unused[-1]).unused_ms >= 3_000, "they are unused for a while")
     began = now_seconds()
-    assert cache.use_many(["used", "missing"]) == [True, False]
-    stat = cache.stat("used")
+    assert cache.use_many([*used, "missing"]) == [True] * 4 + [False]
+    stat = cache.stat(used[0])
     assert stat.unused_ms <= 1000 * (now_seconds() - began) + 5, "clocks count whole milliseconds"
     assert stat.lease_left_ms == 0, "to use is not to lease"
+    for number in range(200):
+        cache.put(f"filler/{number}", os.urandom(2 * MIB))
+        if not all(cache.exists_many(unused)):
+            break
+    assert not all(cache.exists_many(unused)), "something was evicted"
+    assert cache.exists_many(used) == [True] * 4, "and none of those that were used"
 
 
 def test_views_of_many_show_what_is_stored(cache: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.e2e.rig import Rig, read_when_back
+from tests.e2e.rig import Rig
 from tests.e2e.test_disk_tier import on_disk, put_slowly, rig_with_disk, start
 from tests.e2e.test_replicas import MIB, node_of
 from tests.waiting import wait_until
@@ -107,7 +107,7 @@ def test_a_batch_gets_what_is_there_and_misses_what_is_lost(tmp_path: Path) -> N
         kept = on_disk(cache, items)[:12]
         for key in kept[::2]:
             delete(file_of(cache, key, tmp_path))
-        assert read_when_back(cache, kept) == {key: items[key] for key in kept[1::2]}
+        assert cache.get_many(kept) == {key: items[key] for key in kept[1::2]}
 
 
 def test_files_lost_while_the_node_was_down_are_found_by_comparing_the_log_with_the_files(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_files_lost_while_the_node_was_down_are_found_by_comparing_the_log_with_
         start(rig, tmp_path)
         wait_until(lambda: not any(cache.exists(key) for key in lost), what="the lost files' replicas are dropped")
         rest = kept[9:]
-        assert read_when_back(cache, rest) == {key: items[key] for key in rest}
+        assert cache.get_many(rest) == {key: items[key] for key in rest}
         for key in lost:
             assert cache.put(key, b"again" * 1000)
 
@@ -136,7 +136,7 @@ def test_a_loss_is_told_to_the_next_primary_too(tmp_path: Path) -> None:
         rig.kill(rig.masters[cache.status().name][0])
         wait_until(lambda: cache.get(kept[0], default=None) is None, deadline_s=60, what="it is a miss")
         assert cache.put(kept[0], b"again" * 1000)
-        assert read_when_back(cache, kept[1:]) == {key: items[key] for key in kept[1:]}
+        assert cache.get_many(kept[1:]) == {key: items[key] for key in kept[1:]}
 
 
 def test_a_disk_that_is_unmounted_loses_no_object(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_disk_that_is_unmounted_loses_no_object(tmp_path: Path) -> None:
         rig.kill(rig.nodes[0])
         (tmp_path / "elsewhere").rename(tmp_path / "disk")
         start(rig, tmp_path)
-        assert read_when_back(cache, kept) == {key: items[key] for key in kept}
+        assert cache.get_many(kept) == {key: items[key] for key in kept}
 
 
 def test_the_bytes_of_files_that_nobody_reads_are_checked_in_the_background(tmp_path: Path) -> None:

@@ -28,8 +28,11 @@ def refresh(core: Core, deadline: float) -> Operation[None]:
 
 
 def look_for_failing(core: Core, deadline: float) -> Operation[None]:
-    """While nodes are failing, ask the master now and then whether they were started again, or are elsewhere."""
-    if core.bytes.failing and core.clock() >= core.segments.told_at + LOOK_AGAIN_SECONDS:
+    """While nodes are failing, ask the master whether they were started again, or are elsewhere: now and then, and
+    whenever its replies say that something has changed. A disk keeps its handle where its node gets a new address."""
+    if not core.bytes.failing:
+        return
+    if core.segments.stale or core.clock() >= core.segments.told_at + LOOK_AGAIN_SECONDS:
         yield from refresh(core, deadline)
 
 
