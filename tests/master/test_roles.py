@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.core.apply import Freed
 from holdfast.core.rules import Rules
 from holdfast.core.state import State
-from holdfast.errors import HoldfastError, NotAuthorized, ReplyLost
+from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
 from holdfast.master import roles, snapshotting
 from holdfast.master.plan import Plan
 from holdfast.master.renewing import RenewalFollower
@@ -22,7 +23,8 @@ from holdfast.master.roles import MASTERS, Master
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.master.view import MasterView
-from holdfast.messages.requests import ChangeSettings, SettingsInForce
+from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
+from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
 from holdfast.replication.renewals import PREFIX
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
@@ -191,6 +193,44 @@ async def test_a_handover_lets_the_append_under_way_come_to_its_end() -> None:
             assert term.proof == "resigned"
         finally:
             await other.close()
+
+
+async def test_a_record_that_could_be_applied_in_part_only_ends_the_term(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """I5, I14: what was answered before is in the log and in the next term; nothing of the torn state is served,
+    remembered or written to a snapshot."""
+    store = MemoryStore()
+    async with running(MemoryCoordination(store), tmp_path) as master:
+        await until_true(lambda: master.role == "primary", "it leads")
+        engine = master.server.engine
+        assert engine is not None
+        held: list[object] = []
+        assert master.histories is not None
+        monkeypatch.setattr(master.histories, "hold", lambda *what: held.append(what))
+        _, index = engine.handle(ChangeSettings({"lease_ttl_ms": 4_000}), 1, 1, 0)
+        written = asyncio.Event()
+        engine.when_durable(index, written.set)
+
+        def tear(state: State, record: Record, now: int) -> Freed:
+            state.changed = {"lease_ttl_ms": 1_000}
+            raise KeyError("a defect")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("holdfast.core.primary.apply", tear)
+            with pytest.raises(KeyError):
+                engine.handle(ChangeSettings({"lease_ttl_ms": 3_000}), 1, 1, 0)
+        reply, _ = engine.handle(ChangeSettings({}), 1, 1, 0)
+        assert isinstance(reply, Failed)
+        assert reply.code == NotLeader.code
+        with pytest.raises(SnapshotFailed):
+            await soon(master.snapshot())
+        await soon(written.wait())
+        await until_true(lambda: master.server.engine not in (None, engine), "it leads again, from the log")
+        again = master.server.engine
+        assert again is not None
+        assert again.state.changed == {"lease_ttl_ms": 4_000}
+        assert held == []
 
 
 async def test_whoever_waits_for_a_snapshot_is_told_when_the_term_ends(tmp_path: Path) -> None:

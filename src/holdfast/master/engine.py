@@ -142,6 +142,8 @@ class Engine:
         """Called when a lease was renewed that was about to end."""
         self.on_durable: Callable[[], None] = lambda: None
         """Called when records have become durable."""
+        self.on_torn: Callable[[], None] = lambda: None
+        """Called when a record could not be applied whole: this primary decides nothing more."""
         self.upkeep_failures: Counter[str] = Counter()
         """By kind."""
         self.on_upkeep_failure: Callable[[UpkeepFailure], None] = lambda failure: None
@@ -353,7 +355,7 @@ class Engine:
             gone, topology = departed.batches, self.state.topology
             if type(record) in _NOTABLE:
                 self.note(self.state, record, now)
-            freed = self.primary.absorb(record, now)
+            freed = self._apply(record, now)
             if log is None:
                 self._count(record, freed)
                 if self.object_events is not None:
@@ -369,6 +371,18 @@ class Engine:
                 log.when_durable(index, partial(self._count_durable, record, self.primary.withhold(freed)))
         if log is not None and records:
             self.on_record()
+
+    def _apply(self, record: Record, now: Instant) -> Freed:
+        """A defect in the middle of a record leaves half of it in the state, and the record in no log. Where there is
+        a log, the term ends with it: whoever leads next, this master too, has its state from the log (I5)."""
+        try:
+            return self.primary.absorb(record, now)
+        except Exception:
+            if self.log is not None:
+                self.log.torn = type(record).__name__
+                self.leads_until = lambda: 0
+                self.on_torn()
+            raise
 
     def _keys_of(self, record: Record) -> list[str]:
         """The keys whose readers may be shown a place by this record: they wait until it is durable. After a failover

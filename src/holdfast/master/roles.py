@@ -480,7 +480,7 @@ class Master:
         try:
             await first(ended, writing, giving_up)
             if giving_up.done():
-                log.info("handing over", epoch=term.epoch)
+                log.info("handing over", epoch=term.epoch, **({"half_applied": pending.torn} if pending.torn else {}))
                 engine.leads_until = lambda: 0
                 self._modest_until = now_seconds() + MODEST_SECONDS
                 writer.finish()
@@ -490,7 +490,8 @@ class Master:
         except Deposed as error:
             log.warning("this master was deposed", epoch=term.epoch, why=str(error))
         finally:
-            self._hold(engine, pending)
+            if not pending.torn:
+                self._hold(engine, pending)
             self._serve_nobody("this master is not the primary any more")
             self.hand_over.clear()
             snapshots.end_term()
@@ -503,8 +504,7 @@ class Master:
                     await give_back(term)
 
     def _promoted(self, term: Term, restored: bool = False) -> tuple[Engine, PendingLog]:
-        now = now_ms()
-        plan = self.plan
+        now, plan = now_ms(), self.plan
         # A primary of the older history may believe for that long that it leads: its store knew, and is lost. It has no
         # name here, so that only the clock settles it.
         suspects = [] if restored else term.suspects if term.proof == "guess" else None
@@ -516,6 +516,7 @@ class Master:
         engine = Engine(primary, pending, plan.durability, self.object_events)
         engine.note = self.events.note
         engine.on_lost_files = self._note_lost_files
+        engine.on_torn = self.hand_over.set
         engine.leads_until = engine.clients_wait_until = lambda: int(term.valid_until * 1000)
         if not engine.state.log_id:
             assert self.histories is not None, "there is coordination"

@@ -124,7 +124,7 @@ class Snapshots:
         async with self._writing:
             covered = self.log_bytes
             forked: asyncio.Future[tuple[Callable[[], int], Position]] = loop.create_future()
-            writer.at_boundary(lambda position: self._begin_child(forked, state, position))
+            writer.at_boundary(lambda position: self._begin_child(forked, state, position, pending))
             exit_code, position = await forked
             code = await asyncio.to_thread(exit_code)
             if code != 0:
@@ -157,11 +157,18 @@ class Snapshots:
             writing.cancel()
 
     def _begin_child(
-        self, forked: asyncio.Future[tuple[Callable[[], int], Position]], state: State, position: Position
+        self,
+        forked: asyncio.Future[tuple[Callable[[], int], Position]],
+        state: State,
+        position: Position,
+        pending: PendingLog,
     ) -> None:
         """Called by the writer of the log, which no failure here may reach: it would end the term."""
         if forked.done():
             return  # Whoever asked for the snapshot waits no more.
+        if pending.torn:
+            forked.set_exception(SnapshotFailed(f"a defect spoiled this master's state ({pending.torn}); ask the next"))
+            return
         try:
             forked.set_result((self.in_child(self.store, state, position), position))
         except OSError as error:

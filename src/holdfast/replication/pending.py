@@ -48,6 +48,8 @@ class PendingLog:
         """Of the records that no durable batch holds."""
         self.full = ""
         """What the store says while it has no room for the next batch; empty while it has."""
+        self.torn = ""
+        """The record that a defect kept from being applied whole: what was made from this log is of no use since."""
         self._records: deque[bytes] = deque()
         self._waiting: deque[tuple[int, Released]] = deque()
         self._keys: dict[str, int] = {}

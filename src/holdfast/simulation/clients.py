@@ -95,23 +95,33 @@ class ClientMachine:
         assert self.process is not None
         assert self.core is not None
         call = Call(operation, self.process.scheduler.now_ns)
-        now = now_seconds()
-        for key in operation.keys:
-            lease = self.core.leases.live(key, now)
-            if lease is not None:
-                held_s = self.longest_lease_ms / 1000 - (lease.until - now)
-                call.leased_since_ns[key] = call.called_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
+        self._note_leases(call)
         self.history.calls.append(call)
         self.running[operation.number] = call
         task = self.process.create_task(self._run(call))
         if operation.cancel_ms:
             self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
+    def _note_leases(self, call: Call) -> None:
+        """Which leases the call may read under, and when they began."""
+        assert self.process is not None
+        assert self.core is not None
+        now, now_ns = now_seconds(), self.process.scheduler.now_ns
+        for key in call.operation.keys:
+            lease = self.core.leases.live(key, now)
+            if lease is not None:
+                held_s = self.longest_lease_ms / 1000 - (lease.until - now)
+                since_ns = now_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
+                call.leased_since_ns[key] = min(since_ns, call.leased_since_ns.get(key, since_ns))
+
     async def _run(self, call: Call) -> None:
         assert self.cache is not None
         try:
+            # Another call's answer may have brought a lease since this one began: it was asked for earlier.
+            self._note_leases(call)
             call.result = await _DO[call.operation.verb](self.cache, call.operation)
             call.outcome = "done"
+            self._note_leases(call)
         except (Refused, TryAgain, LeaseLost) as error:
             call.outcome, call.error = "refused", f"{error.code}: {error}"
         except HoldfastError as error:
