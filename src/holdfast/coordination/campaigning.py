@@ -73,6 +73,7 @@ class Silence:
         self._mark: object = None
         self._looked_at = float("-inf")
         self._until: float | None = None
+        self._sure_at = float("-inf")
         self._was_there = False
         self._was_silent = False
 
@@ -84,9 +85,11 @@ class Silence:
             self._until = look.promised_until
         elif self._until is None or was_away or (look.mark is not None and look.mark != self._mark):
             self._until = now + self._timing.ttl_s
-        elif look.mark is None and self._was_there and self._was_dropped(now):
-            # It may have been renewed since the last look, up to this moment.
-            self._until = now + self._timing.ttl_s
+        elif look.mark is None and self._was_there:
+            # It may have been renewed since the last look, up to this moment, and have been dropped then.
+            self._sure_at = now + self._timing.ttl_s
+            if self._was_dropped(now):
+                self._until = self._sure_at
         self._was_there = look.mark is not None
         if look.mark is not None:
             self._mark = look.mark
@@ -97,6 +100,12 @@ class Silence:
         """By somebody: before its time, or when its time was over and yet it was there."""
         assert self._until is not None, "it was there at an earlier look"
         return self._was_silent or now < self._until - self._timing.ttl_s * EARLY_SHARE
+
+    @property
+    def is_sure(self) -> bool:
+        """False: the leader was dropped less than its time to live ago, and may have been renewed just before that.
+        Then its silence is a guess."""
+        return self._timing.clock() >= self._sure_at
 
     def left_s(self) -> float:
         if self._until is None:
@@ -135,10 +144,10 @@ def judge(look: Look, replacing: int | None, silence: Silence) -> Verdict | None
     suspects = look.suspects
     if how is not None and suspects == []:
         return Verdict(how)
-    if how is None and silent:
+    if how is None and silent and silence.is_sure:
         return Verdict("silence")
     if how is None:
-        if replacing != look.record.epoch:
+        if replacing != look.record.epoch and not silent:
             return None
         suspects = None if suspects is None or look.leader is None else [*suspects, look.leader.process]
     if suspects is not None and len(suspects) > MOST_SUSPECTS:

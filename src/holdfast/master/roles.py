@@ -562,8 +562,7 @@ class Master:
 
     async def _write_renewals(self, coordination: Coordination, engine: Engine, term: Term) -> None:
         """Tell the standbys of renewed leases, where they are told so."""
-        rules = self.plan.rules
-        self.renewals = None
+        rules, self.renewals = self.plan.rules, None
         if rules.lease_sync == "batched":
             sender = RenewalSender(engine.state, rules, term.epoch, now_ms(), coordination.max_batch_bytes)
             self.renewals = RenewalWriter(sender, coordination)
