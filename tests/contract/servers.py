@@ -113,9 +113,9 @@ def etcd_of_three(folder: Path) -> Iterator[dict[str, Server]]:
             member.end()
 
 
-def start_zookeeper(folder: Path) -> Server:
+def start_zookeeper(folder: Path, port: int = 0) -> Server:
     folder.mkdir(parents=True, exist_ok=True)
-    (port,) = free_ports(1)
+    port = port or free_ports(1)[0]
     (folder / "zoo.cfg").write_text(
         f"tickTime=200\ndataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
         "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n"

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from holdfast.client.blocking import Cache
+from holdfast.coordination.sqlite_file import FILES
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
 from tests import prefork
-from tests.contract.servers import Server, start_member
+from tests.contract.servers import Server, start_member, start_zookeeper
 from tests.failover.cluster import Cluster, Process
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -145,6 +146,47 @@ def test_etcd_lost_under_a_running_cluster(etcd: WipedEtcd, tmp_path: Path) -> N
         cluster.primary(but=old)
         cluster.heal()
         cluster.verify(values, removed)
+
+
+def test_zookeeper_lost_under_a_running_cluster(tmp_path: Path) -> None:
+    """A server that was emptied refuses clients who have seen more than it has: the masters are let in all the same."""
+    zookeeper = start_zookeeper(tmp_path / "zookeeper")
+    try:
+        zookeeper.wait_until_it_serves()
+        with Cluster(tmp_path, f"zookeeper://127.0.0.1:{zookeeper.port}/restored", masters=2) as cluster:
+            cluster.settle()
+            with cluster.connect() as cache:
+                values = put_all(cache, [f"k{i}" for i in range(300)])
+            zookeeper.end()
+            shutil.rmtree(tmp_path / "zookeeper" / "data")
+            zookeeper = start_zookeeper(tmp_path / "zookeeper", zookeeper.port)
+            zookeeper.wait_until_it_serves()
+            wait_until(lambda: all(one.status()["waits"] for one in cluster.masters), WAITS_S, "they wait to be told")
+            said = restore(cluster)
+            assert said["from"]["where"] == "memory"
+            assert (said["restored_objects"], said["verified_objects"]) == (300, 300)
+            cluster.verify(values, set())
+    finally:
+        zookeeper.end()
+
+
+def test_a_deleted_sqlite_file_and_a_snapshot_that_is_left(tmp_path: Path) -> None:
+    """Masters make no deleted file anew while they run: they are started again, and know what the snapshot knows."""
+    (tmp_path / "store").mkdir()
+    with Cluster(tmp_path, f"sqlite://{tmp_path}/store/cluster.db", masters=1) as cluster:
+        with cluster.connect() as cache:
+            values = put_all(cache, [f"k{i}" for i in range(300)])
+        holdfast_says("snapshot", "--address", cluster.address)
+        (master,) = cluster.masters
+        master.kill()
+        for suffix in FILES:
+            (tmp_path / "store" / f"cluster.db{suffix}").unlink(missing_ok=True)
+        cluster.revive()
+        wait_for_waiting(cluster)
+        said = restore(cluster)
+        assert said["from"]["where"] != "memory"
+        assert (said["restored_objects"], said["verified_objects"]) == (300, 300)
+        cluster.verify(values, set())
 
 
 def test_a_primary_that_alone_knew_the_last_puts_is_the_one_that_restores_them(etcd: WipedEtcd, tmp_path: Path) -> None:

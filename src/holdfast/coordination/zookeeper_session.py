@@ -35,6 +35,8 @@ class ZooKeeperSession:
     def __init__(self, hosts: tuple[str, ...], timeout_s: float, answer_s: float) -> None:
         self.hosts = ",".join(hosts)
         self._answer_s = answer_s
+        self._forgets_s = 2 * timeout_s
+        self._forgetting: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._lost: list[Callable[[], None]] = []
         self._moved: list[Callable[[], None]] = []
@@ -66,6 +68,20 @@ class ZooKeeperSession:
     def _state_changed(self, state: str) -> None:
         for call in [*self._moved, *(self._lost if state == KazooState.LOST else [])]:
             self.soon(call)
+        self.soon(lambda: self._count_absence(state))
+
+    def _count_absence(self, state: str) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+        if state == KazooState.SUSPENDED:
+            self._forgetting = self._loop.call_later(self._forgets_s, self._forget_what_was_seen)
+
+    def _forget_what_was_seen(self) -> None:
+        """A server refuses whoever has seen more than it has itself, for ever: so does one that was emptied. When the
+        session must be over anyway, be as one who has seen nothing."""
+        log.warning("no ZooKeeper server has let this master in for %g s: it begins anew with them", self._forgets_s)
+        self.client.last_zxid = 0
 
     async def open(self) -> None:
         connected = self.client.start_async()
@@ -119,6 +135,7 @@ class ZooKeeperSession:
     async def close(self) -> None:
         self._lost.clear()
         self._moved.clear()
+        self._count_absence(KazooState.LOST)
         await self._loop.run_in_executor(None, self._stop)
 
     def _stop(self) -> None:
