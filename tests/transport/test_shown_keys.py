@@ -6,7 +6,9 @@ import mmap
 import os
 import select
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +182,18 @@ def test_where_nothing_is_shown_the_master_is_asked(shown: Shown) -> None:
     assert shown_by(line("127.0.0.1:1", "somewhere")) is None
     assert shown_by(line("local:here", "")) is None
     assert shown_by(line("local:here", f"nobody-listens-{os.getpid()}")) is None
+
+
+def test_any_number_of_threads_look_at_once(shown: Shown) -> None:
+    """A put of each looks first: one that another thread disturbs would fail."""
+    together = threading.Barrier(4)
+
+    def look(_: int) -> bool:
+        together.wait(30)
+        return all(shown.reader.has("there") and shown.reader.has_each(["there", "no"]) for _ in range(5_000))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(look, range(4)))
 
 
 def test_waiting_for_a_hang_up_takes_no_bytes_from_the_line(shown: Shown) -> None:

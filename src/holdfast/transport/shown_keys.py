@@ -82,7 +82,7 @@ def fetch(name: str, secret: bytes) -> int:
 
 
 class ShownKeys:
-    """The keys of the master behind one connection, for as long as that is open."""
+    """The keys of the master behind one connection, for as long as that is open; for any thread."""
 
     __slots__ = (
         "_cells",
@@ -101,9 +101,10 @@ class ShownKeys:
         self._cells = memoryview(memory).cast("Q")
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
-        poll = select.poll()
-        poll.register(line.descriptor, 0)
-        self._hung_up = poll.poll
+        # Any number of threads may look at once, which an object of select.poll refuses.
+        hang_up = select.epoll()
+        hang_up.register(line.descriptor, 0)
+        self._hung_up = hang_up.poll
         self._line = line
         self._clock = clock
         self._lock = threading.Lock()
@@ -157,7 +158,7 @@ class ShownKeys:
             self._observe()
         return (
             now < self._good_until
-            and not self._hung_up(0)
+            and not self._hung_up(0, 1)
             and not self._line.closed
             and self._cells[SEQUENCE] == sequence
         )
