@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.failover.cluster import Cluster
+from tests.waiting import wait_until
 
 LEASE_TTL_MS = 10_000
+EMPTY_S = 60.0
+"""Leases end after a lease's time, or after the guard of a primary that was promoted meanwhile."""
 
 
 @contextmanager
@@ -29,3 +32,21 @@ def kill_primary(running: Cluster) -> None:
     running.primary(but=dead)
     dead.start()
     dead.wait_until_ready()
+
+
+def empty(running: Cluster) -> None:
+    """Remove everything; returns when the memory is free again. Force or not, that of objects that were read of late
+    is in quarantine until their leases end, and what is stored meanwhile is evicted for want of it."""
+    with running.connect() as cache:
+        cache.remove_all(force=True)
+
+    def is_free() -> bool:
+        status = running.primary().status()
+        return bool(status) and status["free_bytes"] == status["capacity_bytes"]
+
+    wait_until(is_free, EMPTY_S, "all memory is free")
+
+
+def evicted(running: Cluster) -> int:
+    """Objects that this primary has evicted."""
+    return int(running.primary().status().get("evicted", 0))
