@@ -277,3 +277,27 @@ def test_the_shortest_length_that_will_do_is_tried_too(least: int) -> None:
     lengths = room.lengths_to_try(world.primary, wanted)
     assert lengths[-1] == wanted.floor
     assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("objects_per_ms", [room.OBJECTS_PER_MS, 1])
+def test_a_put_that_waits_gets_a_window_of_a_node_that_is_back(
+    monkeypatch: pytest.MonkeyPatch, objects_per_ms: int
+) -> None:
+    """I10: no record says that a node answers again, so what was found without it counts no more (seed 900645)."""
+    monkeypatch.setattr(room, "OBJECTS_PER_MS", objects_per_ms)
+    world = World(high_watermark=1.0, eviction_margin=0)
+    world.node("a", size=64 * KIB, boot=5, connection=100)
+    for number in range(64):
+        world.put(f"leased{number}", size=KIB)
+    world.node("b", size=64 * KIB, boot=6, connection=101)
+    keys = [f"k{number}" for number in range(64)]
+    for key in keys:
+        world.put(key, size=KIB)
+    world.now += world.primary.rules.session_lease_ms
+    world.touch(*[f"leased{number}" for number in range(64)])
+    world.keep_alive(5, connection=100)
+    assert ask_for(world, 16 * KIB) is None, "the one node that answers has no window"
+    world.keep_alive(6, connection=101)
+    assert [type(reply) for reply in world.late] == [q.Granted]
+    assert len(missing(world, keys)) == 16
+    world.check()

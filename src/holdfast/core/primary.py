@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.allocator import Allocator
 from holdfast.core.apply import Freed, apply, bytes_of, unpack_ids
@@ -73,6 +74,20 @@ class Member:
     """It has said that no writer of an older history is left in its memory."""
 
 
+class NoWindow(NamedTuple):
+    """A choice that found no window (see `room`)."""
+
+    again_at: Instant
+    """Not to be made again before."""
+    looked_at: Instant
+    log_index: int
+    """Of the state then."""
+    length: int
+    replicas: int
+    segments: frozenset[SegmentHandle]
+    """Those that it looked at. A node that answers again brings others, and no record says so."""
+
+
 class Primary:
     def __init__(self, state: State, rules: Rules) -> None:
         self.state = state
@@ -99,8 +114,8 @@ class Primary:
         """Of claims that have ended: to be lent again once all records so far are durable."""
         self.coming_length = 0
         """A piece as long as this is known to be free as soon as the next records are durable."""
-        self.in_vain: tuple[Instant, Instant, int, int, int] = (0, 0, 0, NEVER, 0)
-        """The last choice without a window: (not to be made again before, when, at which index, length, replicas)"""
+        self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset())
+        """The last choice without a window."""
         self.remembered_order: dict[SegmentHandle, Slots] = {}
         """The objects of a segment in the order of their offsets, as it was: only to sort them faster."""
         self.evicted = 0

@@ -16,7 +16,7 @@ from holdfast.core.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, S
 from holdfast.core.claims import Claim
 from holdfast.core.eviction import let_go, let_soft_pins_end
 from holdfast.core.placement import Room, Wanted, in_order, rounded
-from holdfast.core.primary import Primary
+from holdfast.core.primary import NoWindow, Primary
 from holdfast.core.rules import EVICT_STEP
 from holdfast.core.state import Segment
 from holdfast.core.windows import Layout, Window, is_coming, layout_of
@@ -52,7 +52,8 @@ def make_room(
         return _empty(primary, grant, claim, _NONE, now)
     if primary.unlent and lengths[-1] <= primary.coming_length:
         return None, []  # A piece as long as that is about to be lent.
-    if _was_in_vain(primary, lengths[-1], wanted.replicas, now):
+    here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
+    if _was_in_vain(primary.in_vain, primary.state.index, lengths[-1], wanted.replicas, here, now):
         return None, []
     let_soft_pins_end(primary.state, now)
     if _is_coming(primary, wanted, lengths[-1], now):
@@ -62,7 +63,7 @@ def make_room(
     windows, further = _choose(primary, wanted, lengths, soft_too, now)
     if not windows and last_resort:
         again_at = now + primary.state.catalogue.count // OBJECTS_PER_MS
-        primary.in_vain = (again_at, now, primary.state.index, lengths[-1], wanted.replicas)
+        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here)
     if not windows:
         return None, []
     return _empty(primary, grant, _claim(primary, grant, windows), further, now)
@@ -82,12 +83,13 @@ def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
     return lengths
 
 
-def _was_in_vain(primary: Primary, length: int, replicas: int, now: Instant) -> bool:
-    """Is it known that there is no such window?"""
-    again_at, looked_at, index, in_vain, with_replicas = primary.in_vain
-    if length < in_vain or replicas < with_replicas:
+def _was_in_vain(
+    last: NoWindow, index: int, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant
+) -> bool:
+    """Is it known that there is no such window in the segments that are here?"""
+    if length < last.length or replicas < last.replicas or not here <= last.segments:
         return False
-    return now < again_at or (now == looked_at and primary.state.index == index)
+    return now < last.again_at or (now == last.looked_at and index == last.log_index)
 
 
 def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> bool:
