@@ -27,6 +27,7 @@ from holdfast.errors import (
     Busy,
     ClientClosed,
     DeadlineExceeded,
+    GrantTimedOut,
     LogFull,
     LogFullInDoubt,
     NodeAway,
@@ -164,6 +165,12 @@ class Core:
                 self.grants.retire_on(self.bytes.lose(piece), self.clock())
                 raise NodeAway("the node of the granted memory is dead; nothing was stored. Put again")
 
+    def check_history(self, history: int) -> None:
+        """Raise, unless the master that we are connected to has this history. What a request says of segments that are
+        mapped here would be taken for others there, which have the same numbers (I19)."""
+        if self.limits.log_id != history:
+            raise GrantTimedOut("a master with another history was met meanwhile; nothing was stored")
+
     def forget_all(self, history: int) -> None:
         """Nothing that is known from another history than this one may be used, nor stay mapped."""
         self.leases.clear()
@@ -281,19 +288,25 @@ def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operati
 
 
 def ask_timed(
-    core: Core, message: Message, kind: type[T], deadline: float, written: Sequence[Range] = (), unsure: bool = False
+    core: Core,
+    message: Message,
+    kind: type[T],
+    deadline: float,
+    written: Sequence[Range] = (),
+    unsure: bool = False,
+    history: int = 0,
 ) -> Operation[tuple[T, float]]:
     """Also when the request that was answered may have arrived first: durations in the answer count from there.
 
     `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent.
-    `unsure`: it was sent before, and may have been done."""
-    pause = FIRST_PAUSE
-    sent_at = core.clock()
+    `unsure`: it was sent before, and may have been done. `history`: the only one that it may be sent under."""
+    checked = _checked(core, message, written, history)
+    pause, sent_at = FIRST_PAUSE, core.clock()
     last: TryAgain | ReplyLost | None = None
     while True:
         core.check_open()
         try:
-            reply = yield Checked(message, partial(core.check_nodes, written)) if written else message
+            reply = yield checked
         except Unreachable as error:
             # Why it was not done before says more than that time is up now.
             if last is None or core.clock() < deadline:
@@ -323,6 +336,13 @@ def ask_timed(
         pause = min(2 * pause, LONGEST_SETTLING_PAUSE if isinstance(last, Settling) else LONGEST_PAUSE)
         if not unsure:
             sent_at = core.clock()
+
+
+def _checked(core: Core, message: Message, written: Sequence[Range], history: int) -> Message | Checked:
+    """The message, with what must hold whenever it is sent."""
+    if written:
+        return Checked(message, partial(core.check_nodes, written))
+    return Checked(message, partial(core.check_history, history)) if history else message
 
 
 def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> TryAgain:

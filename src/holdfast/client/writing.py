@@ -372,7 +372,7 @@ def take_grant(
         grant_id, sizes, keys, options.replicas, list(options.prefer), attached, options.upsert, finished, least
     )
     try:
-        granted, sent_at = yield from ask_timed(core, message, Granted, deadline)
+        granted, sent_at = yield from ask_timed(core, message, Granted, deadline, history=history)
     except BaseException:
         # It may have been granted: giving back what was not is harmless, keeping what was is not.
         now = core.clock()
