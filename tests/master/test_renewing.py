@@ -9,7 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.instant import now_ms
 from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
+from holdfast.replication.batches import Position
+from holdfast.replication.carried import batches_of
 from holdfast.replication.renewals import PREFIX, RenewalSender
+from holdfast.replication.snapshots import dump
 from holdfast.replication.standby import Standby
 from tests.stories.pair import Pair
 
@@ -96,6 +99,31 @@ async def test_a_standby_that_starts_over_hears_everything_again() -> None:
         again.replicate()
         standbys.append(again.standby)
         await soon(lambda: lease_of(again.standby, "k2") > 0, "the second one did too")
+
+
+async def test_a_standby_whose_log_restores_a_history_hears_everything_again() -> None:
+    """A value that came before the objects told it of nothing: it is read again for them (seed 902698)."""
+    pair, store = made(), MemoryStore()
+    coordination = MemoryCoordination(store)
+    content = b"".join(dump(pair.state, Position(), now_ms()))
+    pair.locate("k1", "k2")
+    pair.write_renewals()
+    for name, value in pair.published.items():
+        await coordination.publish(name, value, 60_000)
+    standby = Standby()
+    follower = RenewalFollower(coordination, lambda: standby)
+    async with running(follower.run()):
+        await soon(lambda: follower.receiver.applied > 0, "it heard of what it does not have yet")
+        assert follower.receiver.renewals == 0
+        for position, batch in batches_of(content, 99, b"secret", Position()):
+            standby.take(position.batch, batch, now_ms())
+        # News for the new state is not all there is for it.
+        pair.locate("k3")
+        pair.write_renewals()
+        name, value = pair.published.popitem()
+        await coordination.publish(name, value, 60_000)
+        await soon(lambda: lease_of(standby, "k3") > 0, "it goes on hearing news")
+        await soon(lambda: lease_of(standby, "k1") > 0 and lease_of(standby, "k2") > 0, "it heard again")
 
 
 async def test_a_standby_evicts_by_itself_down_to_the_watermark() -> None:

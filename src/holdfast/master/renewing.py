@@ -16,6 +16,7 @@ import structlog
 from holdfast.coordination.interface import Coordination
 from holdfast.core.rules import Rules
 from holdfast.core.standby_eviction import evict_alone
+from holdfast.core.state import State
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_ms
 from holdfast.replication.renewals import KEPT_MS, PREFIX, READ_ALL_MS, RenewalReceiver, RenewalSender
@@ -72,7 +73,8 @@ class RenewalFollower:
         self.receiver = RenewalReceiver()
         self._coordination = coordination
         self._standby = standby
-        self._told: Standby | None = None
+        self._told: State | None = None
+        """Not the standby: a history that is restored in its log gives it another state."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -88,23 +90,27 @@ class RenewalFollower:
     async def _read_all(self) -> None:
         """The safety net under the watch; and for a standby that started over, everything there is."""
         since_ms = 0
+        read: State | None = None
         while True:
             await asyncio.sleep(1.0)
             since_ms += 1_000
-            if since_ms < READ_ALL_MS and self._told is self._standby():
+            # The watch may have told it of something already, which is not everything.
+            state = self._standby().state
+            if since_ms < READ_ALL_MS and read is state:
                 continue
             since_ms = 0
             try:
                 self._take(await self._coordination.list(PREFIX))
+                read = state
             except HoldfastError as error:
                 log.debug("renewals could not be read; they are again soon", why=str(error))
 
     def _take(self, values: dict[str, bytes]) -> None:
-        standby = self._standby()
-        if standby is not self._told:
-            self._told = standby
+        state = self._standby().state
+        if state is not self._told:
+            self._told = state
             self.receiver.forget()
-        for fault in self.receiver.take(standby.state, values, now_ms()):
+        for fault in self.receiver.take(state, values, now_ms()):
             log.warning("renewals were passed over", why=str(fault))
 
 
