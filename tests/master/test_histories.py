@@ -39,10 +39,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(
-    store: MemoryStore, folder: Path | None, name: str = "here", new_history: bool = False
+    store: MemoryStore, folder: Path | None, name: str = "here", new_history: bool = False, ttl_ms: int = 1_000
 ) -> AsyncIterator[Master]:
-    coordination = MemoryCoordination(store, CLUSTER, 1_000)
-    plan = Plan(Rules(), CLUSTER, f"{name}:7070", 1_000, early_takeover=False, new_history=new_history)
+    coordination = MemoryCoordination(store, CLUSTER, ttl_ms)
+    plan = Plan(Rules(), CLUSTER, f"{name}:7070", ttl_ms, early_takeover=False, new_history=new_history)
     master = Master(RpcServer(name, ""), coordination, plan, SnapshotStore(folder))
     task = asyncio.create_task(master.run())
     try:

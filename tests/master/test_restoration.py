@@ -28,6 +28,8 @@ from tests.core.world import World
 from tests.master.test_histories import CLUSTER, history_of, leads, lived, running, waiting
 
 T = TypeVar("T", bound=Message)
+PATIENT_MS = 60_000
+"""A term that outlasts the moments in which a busy machine does not run this process."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +85,8 @@ async def test_a_waiting_master_restores_what_it_keeps(tmp_path: Path) -> None:
 async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_path: Path) -> None:
     """I13: whoever started from it would lack the pieces before, and never follow the log again."""
     store = MemoryStore()
-    await lived(store, tmp_path / "a")
+    # Without a snapshot nobody trims the log, and a master that keeps nothing can follow it from its beginning.
+    await lived(store, tmp_path / "a", snapshots=0)
     writing = MemoryCoordination(store, CLUSTER, 1_000)
     async with running(store, tmp_path / "a", "one") as one:
         await until_true(lambda: leads(one), "it leads")
@@ -116,6 +119,52 @@ async def test_an_order_that_was_overtaken_replaces_nothing(tmp_path: Path) -> N
         assert "since" in master.restore_failure
         await until_true(lambda: leads(master), "it leads again")
         assert history_of(master) == served
+
+
+async def test_a_primary_whose_order_comes_to_nothing_leads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I15: the term that the restoring one was to replace is given back; nobody would serve under it."""
+    store = MemoryStore()
+    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: leads(master), "it leads")
+        served = history_of(master)
+        monkeypatch.setattr(roles, "RESTORE_SECONDS", 0.05 - 2 * PATIENT_MS / 1000)
+        store.faults.delay_s = 1.0  # Longer than the order may wait for its term.
+        master.restore(Word(catalogue(), 1))
+        await until_true(lambda: bool(master.restore_failure), "it is given up")
+        store.faults.delay_s = 0.0
+        await until_true(lambda: leads(master), "it leads again")
+        assert history_of(master) == served
+
+
+async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I14: it does not wait for the store's next loss, to bring back then what was older than that store held."""
+    monkeypatch.setattr(roles, "RESTORE_SECONDS", 600.0)
+    store = MemoryStore()
+    old = await lived(store, tmp_path)
+    store.wipe(CLUSTER)
+    other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
+    term = await soon(other.campaign("other:7070"))
+    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: waiting(master), "it waits for the operator")
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        await ask(master, RestoreHistory(old, described.found[0].where), Done)
+        coordination = master.coordination
+        assert coordination is not None
+        await until_true(lambda: coordination.epoch_floor > EPOCHS_APART, "it waits for its term")
+        for position, batch in batches_of(catalogue(), 99, b"s", Position()):
+            await append_all(term, position.batch, [batch])
+        await until_true(lambda: bool(master.restore_failure), "the order is given up")
+        assert "since" in master.restore_failure
+        assert master.restoring == ""
+        await until_true(lambda: history_of(master) == 99, "it follows the other")
+        store.wipe(CLUSTER)
+        await until_true(lambda: waiting(master), "it waits for the operator again")
+        assert not leads(master)
+    await other.close()
 
 
 async def test_a_restore_that_is_repeated_keeps_the_memory_that_nodes_mounted_since(tmp_path: Path) -> None:

@@ -7,9 +7,16 @@ import struct
 import msgspec
 
 from holdfast.client.filling import Sending
+from holdfast.core.catalogue import DISK, MEMORY
 from holdfast.core.narrow import pack_column
+from holdfast.ids import SegmentName
+from holdfast.messages import records as r
+from holdfast.messages.shapes import Record
+from holdfast.replication.batches import Position, encode_batch, encode_record
 from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
 from holdfast.simulation.drawing import draw, draw_operations, draw_shape
+from holdfast.simulation.log_checks import LogChecks
+from holdfast.simulation.restore_checks import RestoreChecks
 from holdfast.simulation.scenes import FIRST_NUMBER
 from holdfast.simulation.script import FAULT_MS
 from holdfast.simulation.tearing import halves_of
@@ -64,3 +71,31 @@ def test_a_scene_is_beside_the_rest_of_the_script() -> None:
         assert len({operation.number for operation in script.operations}) == len(script.operations)
         assert all(500 <= operation.at_ms <= FAULT_MS for operation in scene)
     assert scenes > 10
+
+
+def mounted(handle: int, boot: int, kind: int) -> Record:
+    return r.SegmentMounted(handle, SegmentName("node-0", boot, 0), 1 << 20, "node-0:7071", "", "node-0", kind)
+
+
+def found_in(*records: Record) -> list[str]:
+    """The promises that a log of these records breaks."""
+    broken: list[str] = []
+
+    def report(promise: str, what: str, subject: str) -> None:
+        broken.append(promise)
+
+    batch, _ = encode_batch(Position(), [encode_record(record) for record in records])
+    LogChecks({}, RestoreChecks(report, {}, lambda: 0), report).appended(1, 1, 1, batch)
+    return broken
+
+
+def test_a_node_lends_one_memory_and_one_disk_at_a_time() -> None:
+    """I14: what the node had before is unmounted first; of disks it is enough that the other one is away."""
+    begun = r.LogStarted(7, "simulated", bytes(32))
+    for kind in (MEMORY, DISK):
+        first, second = mounted(1, 11, kind), mounted(2, 12, kind)
+        assert found_in(begun, first, second) == ["I14"]
+        assert found_in(begun, first, r.SegmentUnmounted(1), second) == []
+    assert found_in(begun, mounted(1, 11, DISK), r.DiskLeft(1), mounted(2, 12, DISK)) == []
+    assert found_in(begun, mounted(1, 11, DISK), r.DiskLeft(1), mounted(1, 11, DISK), mounted(2, 12, DISK)) == ["I14"]
+    assert found_in(begun, mounted(1, 11, MEMORY), mounted(2, 12, DISK)) == []

@@ -32,7 +32,7 @@ from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
-from holdfast.master.candidacy import HOW_IT_ENDED, PROVEN, give_back, win, withdraw
+from holdfast.master.candidacy import HOW_IT_ENDED, OVERTAKEN, PROVEN, give_back, win, win_for_order, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
 from holdfast.master.histories import Histories, WaitsForOperator, Word
@@ -96,8 +96,8 @@ class Master:
         """What is being done to restore a history; empty: nothing."""
         self.restore_failure = ""
         """Why the last attempt failed."""
-        self._replacing: int | None = None
-        """The epoch of this master's own term, which the one that restores a history takes the place of."""
+        self._replacing: Term | None = None
+        """This master's own term, which the one that restores a history takes the place of."""
         self.promotion_ms = -1
         """The last one, from winning the term to serving."""
         self.writer: LogWriter | None = None
@@ -276,7 +276,7 @@ class Master:
         replacing, self._replacing = self._replacing, None
         seconds = RESTORE_SECONDS + 2 * self.plan.leader_ttl_ms / 1000
         try:
-            term = await asyncio.wait_for(coordination.campaign(self.plan.address, replacing), seconds)
+            term = await win_for_order(coordination, self.plan.address, replacing, word.last, seconds)
         except (TimeoutError, HoldfastError) as error:
             why = str(error) or f"no term was won within {seconds:.0f} s; another master may lead"
             self._restore_failed(why)
@@ -295,7 +295,7 @@ class Master:
         assert term.epoch > word.epoch, "ids only grow (I6)"
         if word.last is not None and await coordination.last_index() != word.last:
             # What the operator was told when the order was given is not true any more.
-            raise TryAgain("another master has written to the log since; nothing was restored. Look and order again")
+            raise TryAgain(OVERTAKEN)
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
         log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
         served = await self._served_here(coordination)
@@ -499,7 +499,7 @@ class Master:
                 await until_ended(writing, keeping, watching, renewing, ended, giving_up)
             finally:
                 if self.histories.restores is not None:
-                    self._replacing = term.epoch  # Nobody else shall lead in between.
+                    self._replacing = term  # Nobody else shall lead in between.
                 else:
                     await give_back(term)
 

@@ -177,8 +177,12 @@ class LogChecks:
     def _one_boot(self, record: r.SegmentMounted) -> None:
         name = record.name
         for segment in self.state.segments.values():
-            # A disk has an identity of its own, which outlives the node's boots.
-            if segment.kind == record.kind and segment.name.node == name.node and segment.name.boot != name.boot:
+            # A disk has an identity of its own, which outlives the node's boots. One that is away stays known for an
+            # hour while its node lends another: nobody reads it, and it comes back only under its own identity. So it
+            # is after a restore over a history that began empty, for which the node emptied and renamed its disk.
+            if segment.kind != record.kind or segment.away:
+                continue
+            if segment.name.node == name.node and segment.name.boot != name.boot:
                 self.report("I14", f"{name} is mounted while {segment.name} is", name.node)
 
     def _granted(self, record: r.RangesGranted) -> None:
