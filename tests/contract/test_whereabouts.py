@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+import holdfast
+from holdfast.coordination import finding
+from holdfast.coordination.finding import find_leader
+from holdfast.coordination.interface import Leader
 from holdfast.coordination.memory import MemoryCoordination, named_store
 from holdfast.coordination.whereabouts import LOST_MASTER_SECONDS, ONE_MASTER_SECONDS, Masters, Round
 from holdfast.errors import BadValue, Unreachable
@@ -60,6 +66,28 @@ async def test_coordination_is_asked_each_time_the_primary_is_lost() -> None:
     await coordination.campaign("second:2")
     assert masters.candidates() == ["second:2"]
     await coordination.close()
+
+
+async def test_silent_coordination_is_waited_for_no_longer_than_the_call_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+
+    def find(url: str, timeout: float) -> Leader | None:
+        given.append(timeout)
+        return find_leader(url, timeout)
+
+    monkeypatch.setattr(finding, "find_leader", find)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"etcd://127.0.0.1:{silent.getsockname()[1]}/prod"
+        with pytest.raises(Unreachable):
+            holdfast.connect(url, timeout=0.3)
+        with pytest.raises(Unreachable):
+            await holdfast.connect_async(url, timeout=0.3)
+        assert len(given) >= 2
+        assert max(given) <= 0.3
+        with pytest.raises(Unreachable, match="deadline passed"):
+            Masters(url).candidates(0.0)
 
 
 async def test_a_service_name_is_looked_up_once() -> None:

@@ -147,7 +147,11 @@ class AsyncRunner:
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
             masters = self._masters
             masters.lost(self._address)
-            known = await asyncio.to_thread(masters.candidates) if masters.looks_up else masters.candidates()
+            known = (
+                await asyncio.to_thread(masters.candidates, deadline - self._core.clock())
+                if masters.looks_up
+                else masters.candidates()
+            )
             for address in known:
                 try:
                     until = min(deadline, self._core.clock() + masters.patience(address))

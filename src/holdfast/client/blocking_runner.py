@@ -121,7 +121,7 @@ class Runner:
                 self._channel.close()
                 self._masters.lost(self._address)
             last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
-            for address in self._masters.candidates():
+            for address in self._masters.candidates(deadline - self._core.clock()):
                 try:
                     until = min(deadline, self._core.clock() + self._masters.patience(address))
                     channel = self._nearer(Channel.open(address, self._core.hello(), until, tls=self._tls), until)

@@ -13,6 +13,7 @@ from holdfast.coordination.interface import CoordinationLost, Leader
 from holdfast.coordination.locations import Location, parse_location
 from holdfast.coordination.opening import missing_extra
 from holdfast.errors import HoldfastError, NotAuthorized
+from holdfast.instant import now_seconds
 
 
 def find_leader(url: str, timeout: float, cluster: str = "holdfast") -> Leader | None:
@@ -92,15 +93,16 @@ def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
             else grpc.secure_channel(host, credentials, options=OPTIONS)
         )
         with opened as channel:
-            stubs, try_s = stubs_on(channel), timeout / len(place.hosts)
+            stubs, until = stubs_on(channel), now_seconds() + timeout / len(place.hosts)
             metadata = [("hasleader", "true")]
             try:
                 if place.options.get("user"):
                     who = rpc.AuthenticateRequest(
                         name=place.options["user"], password=place.options.get("password", "")
                     )
-                    metadata.append(("token", stubs.auth.Authenticate(who, timeout=try_s).token))
-                kvs = stubs.kv.Range(rpc.RangeRequest(key=key), timeout=try_s, metadata=metadata).kvs
+                    metadata.append(("token", stubs.auth.Authenticate(who, timeout=until - now_seconds()).token))
+                left_s = max(0.0, until - now_seconds())
+                kvs = stubs.kv.Range(rpc.RangeRequest(key=key), timeout=left_s, metadata=metadata).kvs
             except grpc.RpcError as error:
                 failure = told(error, place, writes=False)
                 if isinstance(failure, NotAuthorized):
@@ -128,11 +130,13 @@ def _find_in_zookeeper(place: Location, timeout: float) -> Leader | None:
     quiet.setLevel(logging.ERROR)
     client = KazooClient(",".join(place.hosts), timeout=timeout, logger=quiet)
     try:
+        until = now_seconds() + timeout
         client.start(timeout)
+        left_s = max(0.0, until - now_seconds())
         if place.service:
-            content, _ = client.get_async(paths.of_published(f"service/{place.service}")).get(timeout=timeout)
+            content, _ = client.get_async(paths.of_published(f"service/{place.service}")).get(timeout=left_s)
             return _service(paths.published_value(content))
-        value, _ = client.get_async(paths.leader).get(timeout=timeout)
+        value, _ = client.get_async(paths.leader).get(timeout=left_s)
         return decode_leader(value)
     except NoNodeError:  # Nobody leads.
         return None

@@ -6,12 +6,15 @@ the primary is lost; a service name is looked up once. A standby's hint goes bef
 
 from __future__ import annotations
 
+import math
+
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.locations import parse_location
 from holdfast.errors import Unreachable
 from holdfast.transport.addresses import master_addresses
 
 LOOK_SECONDS = 2.0
+"""For coordination to say who leads, where the caller has as long."""
 ONE_MASTER_SECONDS = 1.0
 """For one of them to take a client in, before the next is tried."""
 LOST_MASTER_SECONDS = 0.15
@@ -44,18 +47,21 @@ class Masters:
     def looks_up(self) -> bool:
         return bool(self._url)
 
-    def candidates(self) -> list[str]:
-        """Whom to try now, in this order. Unreachable if coordination knows nobody."""
+    def candidates(self, within_s: float = math.inf) -> list[str]:
+        """Whom to try now, in this order. Unreachable if coordination knows nobody, or has not answered within this
+        time: a caller's timeout is for everything."""
         hint, self._hint = self._hint, ""
-        known = self._given or [self._look_up()]
+        known = self._given or [self._look_up(min(LOOK_SECONDS, within_s))]
         turned = known[self._turn % len(known) :] + known[: self._turn % len(known)]
         return [hint, *(address for address in turned if address != hint)] if hint else turned
 
-    def _look_up(self) -> str:
+    def _look_up(self, within_s: float) -> str:
         from holdfast.coordination.finding import find_leader
 
+        if within_s <= 0:
+            raise Unreachable("the deadline passed before coordination was asked who leads; nothing was sent")
         try:
-            leader = find_leader(self._url, LOOK_SECONDS)
+            leader = find_leader(self._url, within_s)
         except CoordinationLost as error:
             raise Unreachable(f"no primary is known: {error}") from None
         if leader is None:
