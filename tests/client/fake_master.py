@@ -223,7 +223,9 @@ class FakeMaster:
         _, length = lay_out(sizes)
         if not length:
             return m.Granted(0, [], self.topology, self.grant_timeout_ms, taken)
-        ranges = [self._range(handle, length, request) for handle in range(1, request.replicas + 1)]
+        rank = {name: number for number, name in enumerate(request.prefer)}
+        handles = sorted((1, 2), key=lambda handle: rank.get(str(self.segment_name(handle)), len(rank)))
+        ranges = [self._range(handle, length, request) for handle in handles[: request.replicas]]
         granted = m.Granted(length, ranges, self.topology, self.grant_timeout_ms, taken)
         self.grants[request.grant] = (ranges[0].segment, ranges[0].offset, granted)
         return granted

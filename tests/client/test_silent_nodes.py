@@ -161,6 +161,26 @@ def test_a_segment_that_has_moved_is_read_at_its_new_address_at_once(
     assert (cache.get_many(["key"]) == {"key": b"data"}) if batch else (cache.get("key") == b"data")
 
 
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_puts_go_elsewhere_while_a_node_does_not_take_them(
+    remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """I10: the first one finds out, and is stored on another node; nobody else meets the silent one."""
+    monkeypatch.setattr(failing_nodes, "FIRST_PROBE_SECONDS", 1_000.0)
+    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 0.3)
+    monkeypatch.setattr(node_bytes, "SLOWEST_BYTES_PER_SECOND", 1e12)
+    with silent() as nowhere:
+        remote_master.elsewhere[1] = nowhere
+        cache = connect(remote_master.address, timeout=20)
+        assert cache.put("first", bytes(size))
+        asked = len(remote_master.asked(m.GrantRanges))
+        monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 1_000.0)
+        assert cache.put("second", bytes(size))
+        assert cache.put_many({f"more {number}": bytes(size) for number in range(4)}) == 4
+        assert {segment for _, segment, *_ in remote_master.objects.values()} == {2}
+        assert asked >= 2, "the first grant lay on the silent node"
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_replica_that_was_read_is_the_one_that_is_asked_about(
     remote_master: FakeMaster, connect: Connect, batch: bool

@@ -248,6 +248,18 @@ class Core:
         places = list(self.segments.places.values())
         return [place.handle for place in places if place.data_address in failing and place.handle not in maps]
 
+    def preferred(self, names: Sequence[str]) -> list[str]:
+        """Where memory is asked for first: at these, and, while nodes are failing, anywhere else than on those."""
+        if not self.bytes.failing:
+            return list(names)
+        away = {*self.unreachable_segments()}
+        lending = [place for place in self.segments.places.values() if not place.kind]
+        bad = {name for place in lending if place.handle in away for name in (place.name.node, str(place.name))}
+        good = [str(place.name) for place in lending if place.handle not in away]
+        # Not always the same one first, which the master would fill alone.
+        turn = len(self.grants.held) % len(good) if good else 0
+        return [*(name for name in names if name not in bad), *good[turn:], *good[:turn]]
+
     def mind_failing(self) -> None:
         """Have failing nodes probed. Not from a thread that works for an operation."""
         if (first := self.bytes.failing.next_probe()) is not None:

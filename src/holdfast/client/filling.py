@@ -105,6 +105,9 @@ def _send(
     try:
         return (yield Work(Sending(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
     except (Unreachable, ReplyLost, DeadlineExceeded, GrantRefused, GrantTimedOut, UnknownSegment) as error:
+        if core.bytes.failing:
+            core.mind_failing()
+            core.grants.retire_on(set(core.unreachable_segments()), core.clock())
         raise WriteFailed(_as_nothing_stored(error)) from None
 
 

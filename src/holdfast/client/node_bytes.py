@@ -396,10 +396,19 @@ class NodeBytes:
             for (offset, parts), digest in zip(values, digests, strict=True)
             for start, source in zip(accumulate(map(len, parts), initial=0), parts, strict=False)
         ]
-        connection = self._borrow(place.data_address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        began = now_seconds()
+        try:
+            connection = self._borrow(place.data_address, min(deadline, began + CONNECT_SECONDS))
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried=False, began=began)
+            raise
         connection.silence_seconds = math.inf
         try:
             connection.write_many(place.name, grant, piece.offset, length, piece.mac, sources, deadline)
+        except DeadlineExceeded as error:
+            # A connection that had ended proves nothing, as it may have lain idle for long; silence does.
+            self._failed(place, error, hurried=False, began=began)
+            raise
         finally:
             self._give_back(place.data_address, connection)
         return [(digest.intdigest() or 1) if digest is not None else 0 for digest in digests]

@@ -368,9 +368,8 @@ def take_grant(
     core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
     finished = core.grants.take_finished()
     attached = core.bytes.attachments()
-    message = GrantRanges(
-        grant_id, sizes, keys, options.replicas, list(options.prefer), attached, options.upsert, finished, least
-    )
+    prefer = core.preferred(options.prefer)
+    message = GrantRanges(grant_id, sizes, keys, options.replicas, prefer, attached, options.upsert, finished, least)
     try:
         granted, sent_at = yield from ask_timed(core, message, Granted, deadline, history=history)
     except BaseException:
@@ -435,7 +434,8 @@ def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> G
     if not length:
         return None
     attached = core.bytes.attachments()
-    return GrantRanges(core.grants.next_id(), _SIZE.pack(length), [], options.replicas, list(options.prefer), attached)
+    prefer = core.preferred(options.prefer)
+    return GrantRanges(core.grants.next_id(), _SIZE.pack(length), [], options.replicas, prefer, attached)
 
 
 def _commit(
