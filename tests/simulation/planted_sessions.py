@@ -67,7 +67,7 @@ def handle_commands_again_after_a_lost_answer() -> Patch:
 
 
 PLANTED_IN_SESSIONS = (
-    Planted("count the session lease from receipt", count_the_lease_from_receipt, ("I4",), 300),
+    Planted("count the session lease from receipt", count_the_lease_from_receipt, ("I4",), 500),
     Planted("forget the time of jeopardy", forget_the_time_of_jeopardy, ("I4",), 100),
     Planted("restore sessions as last heard long ago", restore_sessions_as_last_heard_long_ago, ("I4", "I2"), 100),
     Planted("begin numbers again under every master", begin_numbers_again_under_every_master, ("I6", "I11"), 600),

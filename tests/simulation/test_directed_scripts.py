@@ -98,8 +98,10 @@ def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> N
     async def ask_nobody(snapshots: Snapshots, address: str) -> None:
         pass
 
-    # It takes a moment that one seed of some dozens meets.
-    scripts = (msgspec.structs.replace(EVERY_SNAPSHOT_IS_DAMAGED, seed=529673190 + number) for number in range(100))
+    # It takes a moment that one seed of some dozens meets: 16, when this was last looked at.
+    scripts = (
+        msgspec.structs.replace(EVERY_SNAPSHOT_IS_DAMAGED, seed=529673190 + number) for number in (16, *range(100))
+    )
     with patch.object(Snapshots, "ask_for_one", ask_nobody):
         broken = next(broken for broken in map(run, scripts) if broken.violation is not None)
     assert broken.violation is not None
