@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 import struct
 
+import numpy as np
 import pytest
 
 from holdfast.core import room
 from holdfast.core.placement import Wanted
-from holdfast.ids import GrantId, extent_of
+from holdfast.ids import SMALL_ALIGN, GrantId, extent_of
 from holdfast.messages import requests as q
 from tests.core.world import CLIENT, World
 
@@ -301,3 +302,23 @@ def test_a_put_that_waits_gets_a_window_of_a_node_that_is_back(
     assert [type(reply) for reply in world.late] == [q.Granted]
     assert len(missing(world, keys)) == 16
     world.check()
+
+
+def test_a_put_that_waits_gets_a_window_when_records_become_durable_in_the_same_moment() -> None:
+    """I10: what a record freed is lent when that is durable, and no record says so (seed 1002982)."""
+    world = World(high_watermark=1.0, eviction_margin=0)
+    world.node("a", size=64 * KIB)
+    for number in range(64):
+        world.put(f"k{number}", size=KIB)
+    world.touch(*[f"k{number}" for number in range(48)])
+    primary = world.primary
+    handle, allocator = next(iter(primary.allocators.items()))
+    world.remove(*[f"k{number}" for number in range(48, 56)])
+    start = allocator.alloc(8 * KIB, SMALL_ALIGN)
+    assert start is not None
+    number = primary.withhold([(handle, np.array([start]), np.array([8 * KIB]))])
+    wanted = Wanted(16 * KIB, 16 * KIB, 1, [], will_fill=True)
+    assert room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now) == (None, [])
+    primary.reclaim(primary.release(number))
+    found, _ = room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now)
+    assert found is not None, "it lies beside what may be evicted"

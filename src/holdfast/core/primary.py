@@ -86,6 +86,8 @@ class NoWindow(NamedTuple):
     replicas: int
     segments: frozenset[SegmentHandle]
     """Those that it looked at. A node that answers again brings others, and no record says so."""
+    unlent_bytes: int
+    """Not to be had then. They are when their records are durable, which no record says either."""
 
 
 class Primary:
@@ -114,7 +116,7 @@ class Primary:
         """Of claims that have ended: to be lent again once all records so far are durable."""
         self.coming_length = 0
         """A piece as long as this is known to be free as soon as the next records are durable."""
-        self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset())
+        self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset(), 0)
         """The last choice without a window."""
         self.remembered_order: dict[SegmentHandle, Slots] = {}
         """The objects of a segment in the order of their offsets, as it was: only to sort them faster."""

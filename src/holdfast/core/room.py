@@ -53,7 +53,7 @@ def make_room(
     if primary.unlent and lengths[-1] <= primary.coming_length:
         return None, []  # A piece as long as that is about to be lent.
     here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
-    if _was_in_vain(primary.in_vain, primary.state.index, lengths[-1], wanted.replicas, here, now):
+    if _was_in_vain(primary, lengths[-1], wanted.replicas, here, now):
         return None, []
     let_soft_pins_end(primary.state, now)
     if _is_coming(primary, wanted, lengths[-1], now):
@@ -63,7 +63,8 @@ def make_room(
     windows, further = _choose(primary, wanted, lengths, soft_too, now)
     if not windows and last_resort:
         again_at = now + primary.state.catalogue.count // OBJECTS_PER_MS
-        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here)
+        unlent = primary.unlent_bytes
+        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here, unlent)
     if not windows:
         return None, []
     return _empty(primary, grant, _claim(primary, grant, windows), further, now)
@@ -83,13 +84,15 @@ def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
     return lengths
 
 
-def _was_in_vain(
-    last: NoWindow, index: int, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant
-) -> bool:
+def _was_in_vain(primary: Primary, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant) -> bool:
     """Is it known that there is no such window in the segments that are here?"""
+    last = primary.in_vain
     if length < last.length or replicas < last.replicas or not here <= last.segments:
         return False
-    return now < last.again_at or (now == last.looked_at and index == last.log_index)
+    if now < last.again_at:
+        return True
+    then, unlent = (last.looked_at, last.log_index), last.unlent_bytes
+    return then == (now, primary.state.index) and unlent == primary.unlent_bytes
 
 
 def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> bool:
