@@ -16,6 +16,7 @@ from chaos.history import HistoryFile, seen
 from chaos.workload import Step, Workload
 from holdfast.client.asynchronous import AsyncCache
 from holdfast.client.blocking import Cache
+from holdfast.client.core import Core
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
 from holdfast.simulation.history import value_of
 
@@ -31,6 +32,19 @@ class Witness:
         self._history = history
         self._lease_ns = lease_ns
         self._read_at: dict[str, int] = {}
+        self._without = 0
+        self._without_before: dict[int, int] = {}
+
+    def watch_requests(self) -> None:
+        """Count questions that leave out what lies on nodes that do not answer: a miss proves nothing then (ADR 41)."""
+        unreachable = Core.unreachable_segments
+
+        def noted(core: Core) -> list[int]:
+            found = unreachable(core)
+            self._without += bool(found)
+            return found
+
+        Core.unreachable_segments = noted  # type: ignore[method-assign]
 
     def began(self, step: Step) -> None:
         now = time.monotonic_ns()
@@ -38,14 +52,17 @@ class Witness:
         if step.verb in READS:
             # A location may be reused while its lease lives, so what is read may be as old as that.
             since = {key: now - self._lease_ns for key in step.keys if now - self._read_at.get(key, 0) < self._lease_ns}
+        self._without_before[step.number] = self._without
         self._history.began(step.number, step.verb, step.keys, step.size, since, step.pin)
 
     def done(self, step: Step, result: object) -> None:
         if step.verb in READS:
             self._read_at.update(dict.fromkeys(step.keys, time.monotonic_ns()))
-        self._history.ended(step.number, "done", result)
+        without = self._without_before.pop(step.number) != self._without
+        self._history.ended(step.number, "done", result, without=without)
 
     def failed(self, step: Step, error: Exception) -> None:
+        del self._without_before[step.number]
         if isinstance(error, Refused | TryAgain | LeaseLost):
             self._history.ended(step.number, "refused", None, f"{error.code}: {error}")
         elif isinstance(error, HoldfastError):
@@ -181,6 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     history = HistoryFile(options.history)
     witness = Witness(history, options.lease_ms * 1_000_000)
+    witness.watch_requests()
     workload = Workload(options.client, options.life, options.seed, tuple(options.copies))
     if options.asyncio:
         asyncio.run(work_async(options, witness, workload))

@@ -32,8 +32,11 @@ class HistoryFile:
     def began(self, number: int, verb: Verb, keys: Iterable[str], size: int, since: dict[str, int], pin: str) -> None:
         self._say(begin=number, at=time.monotonic_ns(), verb=verb, keys=list(keys), size=size, since=since, pin=pin)
 
-    def ended(self, number: int, outcome: Outcome, result: object = None, error: str = "") -> None:
-        self._say(end=number, at=time.monotonic_ns(), outcome=outcome, result=result, error=error)
+    def ended(
+        self, number: int, outcome: Outcome, result: object = None, error: str = "", without: bool = False
+    ) -> None:
+        """`without`: what lies on nodes that do not answer was left out."""
+        self._say(end=number, at=time.monotonic_ns(), outcome=outcome, result=result, error=error, without=without)
 
     def defect(self, text: str) -> None:
         self._say(defect=text, at=time.monotonic_ns())
@@ -97,6 +100,7 @@ def _begun(line: dict[str, Any]) -> Call:
 
 def _end(told: Told, call: Call, line: dict[str, Any]) -> None:
     call.answered_ns, call.outcome, call.error = line["at"], line["outcome"], line["error"]
+    call.asked_without = line["without"]
     result = line["result"]
     if call.outcome == "done" and call.operation.verb in ("get", "view", "get_many"):
         found = result if call.operation.verb == "get_many" else {call.operation.keys[0]: result}

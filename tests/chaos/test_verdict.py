@@ -159,3 +159,22 @@ def test_what_is_on_a_disk_that_is_away_may_be_missed_and_found_again() -> None:
     assert not judge(replace(told, away=[Away("k", 3 * S, 5 * S)])).impossible
     assert judge(replace(told, away=[Away("k", 6 * S, 8 * S)])).impossible
     assert judge(replace(told, away=[Away("other", 3 * S, 5 * S)])).impossible
+
+
+def test_an_object_that_a_client_left_out_of_its_question_may_be_missed_and_found_again(tmp_path: Path) -> None:
+    """While no node that holds it answers this client, `exists` says no (ADR 41). Else that is impossible."""
+
+    def told(without: bool) -> Told:
+        path = tmp_path / f"client-1.{without:d}.history"
+        history = HistoryFile(path)
+        history.began(1, "put", ["k"], 64, {}, "")
+        history.ended(1, "done", True)
+        history.began(2, "exists", ["k"], 0, {}, "")
+        history.ended(2, "done", False, without=without)
+        history.began(3, "get", ["k"], 0, {}, "")
+        history.ended(3, "done", seen(value_of(1, 64)))
+        history.close()
+        return read_history(path)
+
+    assert judge(replace(run(), told=[told(without=False)])).impossible
+    assert not judge(replace(run(), told=[told(without=True)])).impossible
