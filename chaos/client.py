@@ -52,16 +52,22 @@ class Witness:
         if step.verb in READS:
             # A location may be reused while its lease lives, so what is read may be as old as that.
             since = {key: now - self._lease_ns for key in step.keys if now - self._read_at.get(key, 0) < self._lease_ns}
+            self._located(step)
         self._without_before[step.number] = self._without
         self._history.began(step.number, step.verb, step.keys, step.size, since, step.pin)
 
     def done(self, step: Step, result: object) -> None:
-        if step.verb in READS:
-            self._read_at.update(dict.fromkeys(step.keys, time.monotonic_ns()))
+        self._located(step)
         without = self._without_before.pop(step.number) != self._without
         self._history.ended(step.number, "done", result, without=without)
 
+    def _located(self, step: Step) -> None:
+        """From its begin to its end, whatever that is, a read may leave leases to those that begin later."""
+        if step.verb in READS:
+            self._read_at.update(dict.fromkeys(step.keys, time.monotonic_ns()))
+
     def failed(self, step: Step, error: Exception) -> None:
+        self._located(step)
         del self._without_before[step.number]
         if isinstance(error, Refused | TryAgain | LeaseLost):
             self._history.ended(step.number, "refused", None, f"{error.code}: {error}")
