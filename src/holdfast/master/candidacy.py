@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 import structlog
 
@@ -18,6 +19,7 @@ from holdfast.master.suspicion import refused_leader
 from holdfast.master.tasks import first, until_ended
 
 log = structlog.get_logger("holdfast.master")
+T = TypeVar("T")
 LOOK_SECONDS = 0.5
 OVERTAKEN = "another master has written to the log since; nothing was restored. Look and order again"
 PROVEN = ("first", "resigned", "flock", "gone", "expired")
@@ -38,21 +40,29 @@ async def win(coordination: Coordination, address: str, leader: Callable[[], Lea
         return await coordination.campaign(address)
     replacing: int | None = None
     while True:
-        waiting = asyncio.create_task(coordination.campaign(address, replacing))
-        suspecting = asyncio.create_task(refused_leader(leader, address, replacing))
-        is_won = False
-        try:
-            await first(waiting, suspecting)
-            await until_ended(suspecting)
-            is_won = waiting.done()
-            if is_won:
-                return waiting.result()
-            # Another may win with the same suspicion: it is then suspected like anybody who leads.
-            replacing = suspecting.result()
-            log.warning("the primary's port is refused; taking over", epoch=replacing)
-        finally:
-            if not is_won:
-                await withdraw(waiting, suspecting)
+        found = await _win_unless(coordination, address, replacing, refused_leader(leader, address, replacing))
+        if not isinstance(found, int):
+            return found
+        # Another may win with the same suspicion: it is then suspected like anybody who leads.
+        replacing = found
+        log.warning("the primary's port is refused; taking over", epoch=replacing)
+
+
+async def _win_unless(
+    coordination: Coordination, address: str, replacing: int | None, beside: Coroutine[object, object, T]
+) -> Term | T:
+    """Campaign; the term, or what `beside` gives if that ends first: then the campaign is withdrawn."""
+    campaigning = asyncio.create_task(coordination.campaign(address, replacing))
+    other = asyncio.create_task(beside)
+    is_won = False
+    try:
+        await first(campaigning, other)
+        await until_ended(other)
+        is_won = campaigning.done()
+        return campaigning.result() if is_won else other.result()
+    finally:
+        if not is_won:
+            await withdraw(campaigning, other)
 
 
 async def win_for_order(
@@ -76,19 +86,10 @@ async def _win_unless_overtaken(
     """An order that waited on would be carried out when the store is lost the next time. It would bring back what is
     older than the history served in between, and without that history's name, so that nodes void their memory (I14)."""
     epoch = replacing.epoch if replacing is not None else None
-    campaigning = asyncio.create_task(coordination.campaign(address, epoch))
-    looking = asyncio.create_task(_see_other_end(coordination, last))
-    is_won = False
-    try:
-        await first(campaigning, looking)
-        await until_ended(looking)
-        is_won = campaigning.done()
-        if is_won:
-            return campaigning.result()
+    term = await _win_unless(coordination, address, epoch, _see_other_end(coordination, last))
+    if term is None:
         raise TryAgain(OVERTAKEN)
-    finally:
-        if not is_won:
-            await withdraw(campaigning, looking)
+    return term
 
 
 async def _see_other_end(coordination: Coordination, last: int | None) -> None:
