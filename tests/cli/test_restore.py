@@ -26,7 +26,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, answers: list[HistoriesDescribed]) 
 
     monkeypatch.setattr(restore, "ask_one", ask_one)
     chosen = restore.Source(FOUND, "127.0.0.1:7070", "master-1")
-    return restore.await_restored(Output(), chosen, 0, "", now_seconds() + 0.3)
+    return restore.await_restored(Output(), chosen, 0, "", now_seconds() + 0.3, for_nodes=True)
 
 
 def test_a_master_too_busy_to_answer_at_the_end_is_reported_as_it_was_last_seen(

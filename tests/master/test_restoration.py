@@ -20,6 +20,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position, position_after
 from holdfast.replication.carried import batches_of
+from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
@@ -107,6 +108,55 @@ async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_pa
         assert await two.snapshot() == restored[0].batch
         await soon(term.resign())
     await writing.close()
+
+
+def gate_flush(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Promotions stop where their epoch is about to become durable: that one has come there, and that it may go on."""
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    flush = LogWriter.flush
+
+    async def gated(writer: LogWriter) -> None:
+        reached.set()
+        await may_go_on.wait()
+        await flush(writer)
+
+    monkeypatch.setattr(LogWriter, "flush", gated)
+    return reached, may_go_on
+
+
+async def test_an_order_to_a_master_that_is_being_promoted_is_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new cluster, and the order right after its start: it was taken for done when the empty history began."""
+    reached, may_go_on = gate_flush(monkeypatch)
+    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
+        await soon(reached.wait())
+        await offer(master, catalogue())
+        order = asyncio.create_task(ask(master, RestoreHistory(11), Done))
+        await asyncio.sleep(0.1)  # However far the order gets meanwhile.
+        may_go_on.set()
+        await order
+        await until_true(lambda: leads(master) and history_of(master) != 0 and not master.restoring, "it leads")
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        assert (described.older, described.restored, described.failure) == (11, 5, "")
+
+
+async def test_an_order_that_a_promotion_overtakes_is_said_to_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not forgotten without a word, and what it would replace is served."""
+    reached, may_go_on = gate_flush(monkeypatch)
+    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
+        await soon(reached.wait())
+        master.restore(Word(catalogue(), 1, last=0))
+        may_go_on.set()
+        await until_true(lambda: leads(master), "it leads")
+        assert "Order again" in master.restore_failure
+        assert master.restoring == ""
+        await ask(master, DescribeHistories(), HistoriesDescribed)
+        await offer(master, catalogue())
+        await ask(master, RestoreHistory(11), Done)
+        await until_true(lambda: leads(master) and master.server.engine.state.objects == 5, "restored")  # type: ignore[union-attr]
 
 
 async def test_an_order_that_was_overtaken_replaces_nothing(tmp_path: Path) -> None:

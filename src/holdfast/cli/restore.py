@@ -75,6 +75,7 @@ def restore(
     ] = "",
     history: Annotated[str, typer.Option("--history", help="Which history, where several are known.")] = "",
     cluster: Annotated[str, typer.Option("--cluster", help="Whose snapshots, in a shared place.")] = "holdfast",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Watch until nodes have verified memory.")] = True,
     yes: Annotated[bool, typer.Option("--yes", help="Restore even if something newer is lost by it.")] = False,
 ) -> None:
     """Begin a new history with the catalogue of one that the coordination store has lost. Nodes keep their memory."""
@@ -93,7 +94,7 @@ def restore(
     order = RestoreHistory(chosen.found.log_id, "" if chosen.content else chosen.found.where, replace)
     before = masters[chosen.address].log_id
     ask_one(chosen.address, settings.token, order, Done, deadline)
-    show(out, chosen, await_restored(out, chosen, before, settings.token, deadline))
+    show(out, chosen, await_restored(out, chosen, before, settings.token, deadline, wait))
 
 
 def addresses_of(settings: ClientSettings, source: str) -> list[str]:
@@ -206,8 +207,10 @@ def offer(chosen: Source, token: str, deadline: float) -> None:
             expect(channel.call(piece, deadline), Done)
 
 
-def await_restored(out: Output, chosen: Source, before: int, token: str, deadline: float) -> HistoriesDescribed:
-    """Until it is served and every node that came back has verified its memory, or the time is up."""
+def await_restored(
+    out: Output, chosen: Source, before: int, token: str, deadline: float, for_nodes: bool
+) -> HistoriesDescribed:
+    """Until it is served and, if they are waited for, every node has verified its memory; or the time is up."""
     said = ""
     described: HistoriesDescribed | None = None
     while now_seconds() < deadline:
@@ -220,7 +223,7 @@ def await_restored(out: Output, chosen: Source, before: int, token: str, deadlin
         if described.failure:
             raise TryAgain(f"the restore failed: {described.failure}. The history before it goes on, if there was one")
         serves = described.role == "primary" and described.older == chosen.found.log_id and described.log_id != before
-        if serves and not described.unverified_nodes:
+        if serves and not (for_nodes and described.unverified_nodes):
             return described
         doing = described.restoring or "waiting for the term"
         if serves:

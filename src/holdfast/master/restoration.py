@@ -18,7 +18,7 @@ from holdfast.core.catalogue import MEMORY
 from holdfast.core.restored_memory import unverified_objects
 from holdfast.core.state import State
 from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
-from holdfast.instant import now_ms
+from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine import Answer
 from holdfast.master.histories import Word
 from holdfast.master.roles import Master
@@ -37,6 +37,8 @@ from holdfast.wire.codec import failed
 
 log = structlog.get_logger("holdfast.master")
 MEMORY_OF_PROCESS = "memory"
+SETTLE_SECONDS = 10.0
+LOOK_SECONDS = 0.05
 MOST_CATALOGUE_BYTES = 4 << 30
 """Forty million objects."""
 
@@ -78,6 +80,8 @@ class Restoration:
     # 1. What there is.
 
     async def _describe(self) -> HistoriesDescribed:
+        found = await asyncio.to_thread(self._found)
+        # Everything else is of one moment: a restore may end while the snapshots are looked through.
         master = self._master
         histories = master.histories
         state = self._state
@@ -88,7 +92,7 @@ class Restoration:
             role=master.role,
             log_id=state.log_id,
             objects=state.objects,
-            found=await asyncio.to_thread(self._found),
+            found=found,
             leader=master.leader_address,
             waits=(histories.waits or histories.stuck) if histories is not None else "",
             restoring=master.restoring,
@@ -149,6 +153,7 @@ class Restoration:
         master = self._master
         if master.coordination is None or master.histories is None:
             raise Refused("this master keeps its log in memory, so there is no store to restore a history to")
+        await self._settled()
         # While this master finds no history in the store, whoever is named there serves none: it may have died over an
         # order like this. If it lives after all, the campaign waits for its end in vain and says so.
         serves_none = bool(master.histories.waits or master.histories.stuck)
@@ -168,6 +173,22 @@ class Restoration:
         master.restore(Word(content, found.epoch, last))
         self._offered = bytearray()
         return Done(len(content))
+
+    async def _settled(self) -> None:
+        """A master that has just started, or is being promoted, knows in a moment whether it leads, and over what. What
+        the order may replace is only known then. Whoever cannot get there may need the order for it: no longer."""
+        until = now_seconds() + SETTLE_SECONDS
+        while now_seconds() < until:
+            if self._is_settled:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    @property
+    def _is_settled(self) -> bool:
+        master = self._master
+        assert master.histories is not None, "there is coordination"
+        another = master.leader is not None and master.leader.address != master.plan.address
+        return master.role == "primary" or another or bool(master.histories.waits or master.histories.stuck)
 
     def _content(self, where: str) -> bytes:
         """Blocks."""

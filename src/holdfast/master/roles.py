@@ -176,7 +176,7 @@ class Master:
         try:
             while True:
                 try:
-                    await self._as_primary(coordination, await self._term(coordination))
+                    await self._as_primary(coordination, *await self._term(coordination))
                 except UnknownRecord:
                     await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
                 except (BrokenChain, LogBehind) as error:
@@ -236,9 +236,8 @@ class Master:
                 self._store_outage.over()
             await asyncio.sleep(ANNOUNCED_MS / 5000)
 
-    async def _term(self, coordination: Coordination) -> Term:
-        """Win one: as a standby that follows the log, or at once, if a history is to be restored over whatever log
-        there is."""
+    async def _term(self, coordination: Coordination) -> tuple[Term, Word | None]:
+        """Win one: as a standby that follows the log, or at once, for an order to restore, returned with it."""
         histories = self.histories
         assert histories is not None, "there is coordination"
         if histories.restores is None:
@@ -251,13 +250,14 @@ class Master:
                 raise
             if standing_by.done() and histories.restores is None:
                 await until_ended(asked)
-                return standing_by.result()
+                return standing_by.result(), None
             # A term that was won in this moment was won without regard to the epochs of the older history.
             await withdraw(standing_by, asked)
             if histories.restores is None:
                 self._restore_failed("another master has begun a history meanwhile")
                 raise TryAgain("an order to restore was overtaken; nothing was restored")
-        return await self._campaign_to_restore(coordination)
+        word = histories.restores
+        return await self._campaign_to_restore(coordination, word), word
 
     def restore(self, word: Word) -> None:
         """Begin a history with this catalogue, as soon as the term for it is won. One that is served gives way."""
@@ -267,11 +267,8 @@ class Master:
         if self.role == "primary":
             self.hand_over.set()
 
-    async def _campaign_to_restore(self, coordination: Coordination) -> Term:
+    async def _campaign_to_restore(self, coordination: Coordination, word: Word) -> Term:
         """A term whose epoch is larger than any that the older history can have had since its snapshot."""
-        assert self.histories is not None, "there is coordination"
-        word = self.histories.restores
-        assert word is not None, "it was asked for"
         coordination.epoch_floor = max(coordination.epoch_floor, word.epoch + EPOCHS_APART)
         replacing, self._replacing = self._replacing, None
         seconds = RESTORE_SECONDS + 2 * self.plan.leader_ttl_ms / 1000
@@ -439,11 +436,11 @@ class Master:
                 if self.standby.position.batch >= last:
                     return
 
-    async def _ready_to_serve(self, coordination: Coordination, term: Term) -> tuple[Engine, PendingLog]:
+    async def _ready_to_serve(
+        self, coordination: Coordination, term: Term, word: Word | None
+    ) -> tuple[Engine, PendingLog]:
         """The log applied to its end, or begun anew with an older history's catalogue, and promoted. If it fails, the
         term is given back."""
-        assert self.histories is not None, "there is coordination"
-        word = self.histories.restores
         try:
             if word is not None:
                 await self._carry_over(coordination, term, word)
@@ -458,9 +455,10 @@ class Master:
             await give_back(term)
             raise
 
-    async def _as_primary(self, coordination: Coordination, term: Term) -> None:
+    async def _as_primary(self, coordination: Coordination, term: Term, word: Word | None) -> None:
+        """Serve under this term, which was won to follow the log or to restore a history (`word`)."""
         assert self.histories is not None, "there is coordination"
-        engine, pending = await self._ready_to_serve(coordination, term)
+        engine, pending = await self._ready_to_serve(coordination, term, word)
         writer = self.writer = LogWriter(
             term,
             pending,
@@ -471,7 +469,7 @@ class Master:
         engine.on_record = writer.rouse
         renewing = self._background("renewals", lambda: self._write_renewals(coordination, engine, term))
         ended = asyncio.create_task(term.ended())
-        writing = asyncio.create_task(self._write(writer, engine, term))
+        writing = asyncio.create_task(self._write(writer, engine, term, restored=word is not None))
         giving_up = asyncio.create_task(self.hand_over.wait())
         snapshots = self.snapshots
         assert snapshots is not None, "there is coordination"
@@ -536,11 +534,13 @@ class Master:
         self.events.add("settled", witness, "it sees that the earlier primary's process has ended", now_ms())
         log.info("the earlier primary's process has ended: removals are answered", epoch=term.epoch, witness=witness)
 
-    async def _write(self, writer: LogWriter, engine: Engine, term: Term) -> None:
+    async def _write(self, writer: LogWriter, engine: Engine, term: Term, restored: bool) -> None:
         await writer.flush()
         # The epoch is durable: from here on this master is the primary.
         assert self.histories is not None, "there is coordination"
-        if self.histories.restores is not None:
+        if not restored and self.histories.restores is not None:
+            self._restore_failed("this master began to serve while it was ordered; nothing was changed. Order again")
+        elif restored:
             self.histories.end_restore()
             self.restoring = ""
             origin = engine.state.origin
