@@ -54,6 +54,8 @@ class Checked(NamedTuple):
 
     message: Message
     check: Callable[[], None]
+    deadline: float
+    """When the answer is due, if that is before the end of the operation. The master is told as much."""
 
 
 @dataclass(frozen=True, slots=True)

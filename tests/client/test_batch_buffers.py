@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -276,6 +277,70 @@ def test_an_object_too_large_for_any_segment_fails_alone(served: FakeMaster, con
     first, huge, last = cache.put_many(items, outcomes=True)
     assert (first, last) == (True, True)
     assert isinstance(huge, errors.TooLarge)
+
+
+def test_no_room_costs_the_keys_that_do_not_fit(served: FakeMaster, connect: Connect) -> None:
+    """To find out which they are takes a few questions, not one for each key."""
+    cache = connect(served.address)
+
+    def judge(request: Message) -> Act | Message:
+        if isinstance(request, GrantRanges) and max(sizes_of(request), default=0) > 100_000:
+            return failed(errors.NoRoom("nearly full"))
+        return Act.USUAL
+
+    served.judge = judge
+    items = {f"key {number}": value(number, 1_000_000 if number % 20 == 3 else 40_000) for number in range(60)}
+    answers = hurry(cache, 3).put_many(items, outcomes=True)
+    refused = [number for number, answer in enumerate(answers) if isinstance(answer, errors.NoRoom)]
+    assert refused == [3, 23, 43]
+    assert answers.count(True) == 57
+    assert set(cache.get_many(items)) == {key for number, key in enumerate(items) if number not in refused}
+    # Four pieces, and of those that were refused half, a quarter and so on.
+    assert len({request.grant for request in served.asked(GrantRanges)}) <= 4 + 4 * len(items).bit_length()
+
+
+def test_small_objects_find_room_apart_that_they_do_not_find_together(served: FakeMaster, connect: Connect) -> None:
+    cache = connect(served.address)
+
+    def judge(request: Message) -> Act | Message:
+        full = isinstance(request, GrantRanges) and not request.keys and request.least_bytes > 10_000
+        return failed(errors.NoRoom("nearly full")) if full else Act.USUAL
+
+    served.judge = judge
+    items = {f"key {number}": value(number, 2_000) for number in range(20)}
+    assert hurry(cache, 3).put_many(items, outcomes=True) == [True] * 20
+    assert cache.get_many(items) == items
+
+
+def test_a_piece_that_waits_for_room_leaves_time_for_the_others(served: FakeMaster, connect: Connect) -> None:
+    """And has not failed by that: it finds room that comes while it waits."""
+    cache = connect(served.address)
+    served.grants_ahead = False
+    full = {"first": True, "second": True}
+
+    def judge(request: Message) -> Act | Message:
+        if not isinstance(request, GrantRanges):
+            return Act.USUAL
+        if "key 11" in request.keys:
+            full["second"] = False
+        return failed(errors.NoRoom("full")) if any(full.get(key) for key in request.keys) else Act.USUAL
+
+    served.judge = judge
+    items = {"first": value(1, 2_000_000), "second": value(2, 1_900_000)}
+    items |= {f"key {number}": value(number, 40_000) for number in range(12)}
+    first, *others = hurry(cache, 4).put_many(items, outcomes=True)
+    assert isinstance(first, errors.NoRoom)
+    assert others == [True] * 13
+
+
+def sizes_of(request: GrantRanges) -> list[int]:
+    """Of the objects that memory is asked for by key."""
+    return [size for (size,) in struct.iter_unpack("<Q", request.sizes)] if request.keys else []
+
+
+def hurry(cache: Any, seconds: float) -> Any:
+    getattr(cache, "cache", cache).timeout = seconds
+    return cache
 
 
 def test_registering_checks_the_buffer(master: FakeMaster, connect: Connect) -> None:

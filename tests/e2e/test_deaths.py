@@ -127,7 +127,14 @@ def test_a_put_without_room_waits_and_says_so_at_its_deadline() -> None:
         cache.timeout = 2.0
         with pytest.raises(errors.NoRoom, match="pins"):
             cache.put("one more", bytes(8 * MIB))
+        # Of a batch, the values that fit are stored all the same.
+        batch = {"a": bytes(8 * MIB), **{f"small/{i}": os.urandom(40_000) for i in range(16)}, "z": bytes(8 * MIB)}
+        first, *small, last = cache.put_many(batch, outcomes=True, hard_pin=True)
+        assert small == [True] * 16
+        assert isinstance(first, errors.NoRoom)
+        assert isinstance(last, errors.NoRoom)
         cache.timeout = 30.0
+        assert cache.remove_matching("^small/", force=True) == 16
         assert cache.remove("pinned/0", force=True) == 1
         assert len(list(cache.keys())) == 27
 

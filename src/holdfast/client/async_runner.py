@@ -64,10 +64,12 @@ class AsyncRunner:
                     result: object = None
                     if isinstance(effect, _SENT):
                         channel = await self._connected(deadline)
+                        due = deadline
                         if isinstance(effect, Checked):
                             effect.check()
+                            due = min(deadline, effect.deadline)
                             effect = effect.message
-                        result = await self._send(channel, effect, deadline).reply()
+                        result = await self._send(channel, effect, due).reply()
                     elif isinstance(effect, Ahead):
                         channel = await self._connected(deadline)
                         result = self._send(channel, effect.message, deadline)

@@ -13,6 +13,7 @@ from holdfast.client import (
     batch_buffers,
     batch_reading,
     lookups,
+    put_batches,
     reading,
     reservations,
     reserved_batches,
@@ -307,8 +308,8 @@ class AsyncCache:
         given = checked_items(items)
         deadline = now_seconds() + self.timeout
         if outcomes:
-            return await self._run(writing.put_each(self._core, given, options, deadline), deadline)
-        return await self._run(writing.put_many(self._core, given, options, deadline), deadline)
+            return await self._run(put_batches.put_each(self._core, given, options, deadline), deadline)
+        return await self._run(put_batches.put_many(self._core, given, options, deadline), deadline)
 
     @overload
     async def get(self, key: str) -> bytes: ...

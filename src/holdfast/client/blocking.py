@@ -12,6 +12,7 @@ from holdfast.client import (
     batch_buffers,
     batch_reading,
     lookups,
+    put_batches,
     reading,
     reservations,
     reserved_batches,
@@ -288,8 +289,8 @@ class Cache:
         given = checked_items(items)
         deadline = now_seconds() + self.timeout
         if outcomes:
-            return self._run(writing.put_each(self._core, given, options, deadline), deadline)
-        return self._run(writing.put_many(self._core, given, options, deadline), deadline)
+            return self._run(put_batches.put_each(self._core, given, options, deadline), deadline)
+        return self._run(put_batches.put_many(self._core, given, options, deadline), deadline)
 
     @overload
     def get(self, key: str) -> bytes: ...

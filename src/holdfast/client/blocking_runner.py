@@ -56,10 +56,12 @@ class Runner:
                         channel = self._channel
                         if channel is None or channel.closed:
                             channel = self._dial(deadline)
+                        due = deadline
                         if isinstance(effect, Checked):
                             effect.check()
+                            due = min(deadline, effect.deadline)
                             effect = effect.message
-                        result = channel.call(effect, deadline)
+                        result = channel.call(effect, due)
                     elif isinstance(effect, Ahead):
                         channel = self._channel
                         if channel is None or channel.closed:

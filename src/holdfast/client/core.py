@@ -312,7 +312,7 @@ def ask_timed(
 
     `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent.
     `unsure`: it was sent before, and may have been done. `history`: the only one that it may be sent under."""
-    checked = _checked(core, message, written, history)
+    checked = _checked(core, message, written, history, deadline)
     pause, sent_at = FIRST_PAUSE, core.clock()
     last: TryAgain | ReplyLost | None = None
     while True:
@@ -350,11 +350,13 @@ def ask_timed(
             sent_at = core.clock()
 
 
-def _checked(core: Core, message: Message, written: Sequence[Range], history: int) -> Message | Checked:
+def _checked(
+    core: Core, message: Message, written: Sequence[Range], history: int, deadline: float
+) -> Message | Checked:
     """The message, with what must hold whenever it is sent."""
     if written:
-        return Checked(message, partial(core.check_nodes, written))
-    return Checked(message, partial(core.check_history, history)) if history else message
+        return Checked(message, partial(core.check_nodes, written), deadline)
+    return Checked(message, partial(core.check_history, history), deadline) if history else message
 
 
 def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> TryAgain:

@@ -1,4 +1,4 @@
-"""put and put_many: write every replica, then commit.
+"""put, of one object or of a piece of a batch (put_batches): write every replica, then commit.
 
 A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
 key first, and learns there that the key is taken before any byte moves; in a row of them it is as with small ones, and
@@ -9,43 +9,34 @@ another is taken, within the deadline: a range is written in one attempt (I2, I1
 from __future__ import annotations
 
 import struct
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.client.arguments import PLAIN_PUT, PutItems, PutOptions, Value
-from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, LONGEST_PAUSE, Core, ask, ask_timed
+from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
+from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.filling import WriteFailed, copy_into, fill
 from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
 from holdfast.client.places import ready_to_write
 from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
     BadRequest,
-    ClientClosed,
     GrantRefused,
     GrantTimedOut,
     HoldfastError,
     NodeAway,
-    NotAuthorized,
-    PartlyStored,
-    Refused,
     TooLarge,
     TryAgain,
     Uncertain,
-    Unreachable,
-    WrongVersion,
 )
-from holdfast.ids import LARGE_ALIGN, GrantId, extent_of
+from holdfast.ids import GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
 
-PIECE_BYTES = 32 << 20
 _ROW = struct.Struct("<3Q")
 _SIZE = struct.Struct("<Q")
 
 _ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
-_OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
-"""What is the same for every key, as long as none has fared otherwise."""
 
 
 @dataclass(slots=True)
@@ -76,42 +67,20 @@ class Written(NamedTuple):
     """What the grant had no room for: it is put next."""
 
 
-class Ledger:
-    """What has become of the objects of a batch."""
+class NotGranted(Exception):
+    """No memory was granted for a piece within its share of the time. No byte was written, and there may be time left
+    to ask for less."""
 
-    __slots__ = ("outcomes", "settled", "stored")
-
-    def __init__(self, count: int, outcomes: bool) -> None:
-        self.stored = 0
-        self.settled = False
-        """Something is known of at least one of them."""
-        self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
-
-    def note(self, done: Written) -> None:
-        self.settled = True
-        self.stored += done.stored.count(1)
-        if self.outcomes is not None:
-            for place, stored in zip(done.piece.places, done.stored, strict=True):
-                self.outcomes[place] = bool(stored)
-
-    def fail(self, piece: Piece, error: HoldfastError, count: int) -> None:
-        """These were not stored, or nobody knows; raises if that is the answer to the whole call."""
-        if self.outcomes is None:
-            if isinstance(error, Uncertain):
-                raise error
-            raise _as_a_whole(error, self.stored, count) from error
-        if isinstance(error, _OF_THE_CALL) and not self.settled:
-            raise error
-        self.settled = True
-        for place in piece.places:
-            self.outcomes[place] = error
+    def __init__(self, cause: TryAgain | Uncertain) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool]:
     try:
         stored = yield from _put_at_once(core, key, value, options, deadline)
         if stored is None:
-            done = yield from put_piece(core, Piece([key], [value], (0,)), options, deadline)
+            done = yield from put_piece(core, Piece([key], [value], (0,)), options, deadline, deadline)
             return 1 in done.stored
         return stored
     finally:
@@ -155,79 +124,14 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
     return False
 
 
-def put_many(core: Core, items: PutItems, options: PutOptions, deadline: float) -> Operation[int]:
-    """The number of objects that were stored; keys that existed already keep theirs."""
-    ledger = Ledger(items.count, outcomes=False)
-    yield from _put_all(core, items, ledger, options, deadline)
-    return ledger.stored
-
-
-def put_each(
-    core: Core, items: PutItems, options: PutOptions, deadline: float
-) -> Operation[list[bool | HoldfastError]]:
-    """For each whether it was stored (not: its key was taken), or what failed."""
-    ledger = Ledger(items.count, outcomes=True)
-    yield from _put_all(core, items, ledger, options, deadline)
-    assert ledger.outcomes is not None
-    return ledger.outcomes
-
-
-def _put_all(core: Core, items: PutItems, ledger: Ledger, options: PutOptions, deadline: float) -> Operation[None]:
-    waiting = deque(_pieces(items, min(PIECE_BYTES, core.limits.write_window_bytes // 2)))
-    try:
-        while waiting:
-            piece = waiting.popleft()
-            try:
-                done = yield from put_piece(core, piece, options, deadline)
-                ledger.note(done)
-                if done.rest is not None:
-                    waiting.appendleft(done.rest)
-            except TooLarge as error:
-                # Together they fit into no segment; each of them may.
-                if len(piece.keys) == 1:
-                    ledger.fail(piece, error, items.count)
-                else:
-                    half = len(piece.keys) // 2
-                    waiting.extendleft((piece.cut(half), piece.cut(0, half)))
-            except (Refused, TryAgain, Uncertain) as error:
-                ledger.fail(piece, error, items.count)
-    finally:
-        if options.upsert:
-            core.leases.drop_many(items.keys)
-
-
-def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
-    """What a piece's error is to the batch: "nothing was changed" is not true of it once another piece was stored."""
-    if not stored:
-        return error
-    return PartlyStored(f"{stored:,} of {count:,} objects were stored, then: {error} Put the batch again for the rest")
-
-
-def _pieces(items: PutItems, limit: int) -> Iterator[Piece]:
-    whole = Piece(items.keys, items.values, items.places)
-    count = len(whole.keys)
-    if not count:
-        return
-    if count <= KEYS_A_REQUEST and sum(whole.sizes) + LARGE_ALIGN * count <= limit:
-        yield whole
-        return
-    start = total = 0
-    for index, size in enumerate(whole.sizes):
-        extent = extent_of(size)
-        if index > start and (total + extent > limit or index - start == KEYS_A_REQUEST):
-            yield whole.cut(start, index)
-            start, total = index, 0
-        total += extent
-    yield whole.cut(start)
-
-
-def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[Written]:
+def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[Written]:
+    """Memory is waited for until `room_by`. If that is before the deadline, NotGranted tells that it did not come."""
     pause = FIRST_PAUSE
     while True:
         core.check_open()
         failure: HoldfastError
         try:
-            return (yield from _attempt(core, piece, options, deadline))
+            return (yield from _attempt(core, piece, options, deadline, room_by))
         except _ANOTHER_GRANT as error:
             failure = error
         except WriteFailed as failed:
@@ -241,16 +145,16 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float) ->
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float) -> Operation[Written]:
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[Written]:
     large = _is_large(core, piece.sizes)
     kind: Kind = (options.replicas, options.prefer, large)
     in_a_row = large and core.grants.in_a_row(kind, core.clock())
     if large:
         reserved = _room_in_row(core, piece, kind, options) if in_a_row else None
     else:
-        reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline)
+        reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline, room_by)
     if reserved is None:
-        done = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline)
+        done = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline, room_by)
     else:
         grant, offsets = reserved
         try:
@@ -291,7 +195,7 @@ def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> t
 
 
 def _shared_room(
-    core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float
+    core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float, room_by: float
 ) -> Operation[tuple[Grant, list[int]] | None]:
     """Room for small objects in a grant that is shared; None if they must have their own."""
     reserved = core.grants.reserve(kind, sizes, core.clock())
@@ -300,25 +204,30 @@ def _shared_room(
     try:
         wanted = _SIZE.pack(core.limits.shared_grant_bytes)
         least = lay_out(sizes)[1]
-        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, deadline, least)
+        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, room_by, least)
         # Reserved before anyone else can fill it up.
         return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
     except TooLarge:
         # Segments smaller than a shared grant, at a master that gives no shorter ones: each put has its own.
         return None
+    except (TryAgain, Uncertain) as error:
+        raise _not_granted(error, deadline, room_by) from error
     finally:
         core.grants.asked(kind)
 
 
 def _put_in_own_grant(
-    core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float
+    core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float, room_by: float
 ) -> Operation[Written]:
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
     # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
     try:
-        taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, deadline, least)
+        try:
+            taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, room_by, least)
+        except (TryAgain, Uncertain) as error:
+            raise _not_granted(error, deadline, room_by) from error
         if grant is None:
             return Written(piece.cut(0, 0), b"", None)
         if any(taken):
@@ -329,6 +238,13 @@ def _put_in_own_grant(
         return Written(piece, stored, rest)
     finally:
         core.grants.done_with(grant_id, core.clock())
+
+
+def _not_granted(error: TryAgain | Uncertain, deadline: float, room_by: float) -> Exception:
+    """What the failure to get memory is to the put: final, unless it was asked for with less time than there is."""
+    if room_by >= deadline or isinstance(error, _ANOTHER_GRANT):
+        return error
+    return NotGranted(error)
 
 
 def _without(piece: Piece, taken: bytes) -> Piece:
