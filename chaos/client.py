@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import holdfast
-from chaos.history import HistoryFile, seen
+from chaos.history import LEFT_OUT, HistoryFile, seen
 from chaos.workload import Step, Workload
 from holdfast.client.asynchronous import AsyncCache
 from holdfast.client.blocking import Cache
@@ -91,7 +91,9 @@ def do(cache: Cache, step: Step) -> object:
         case "get":
             return seen(cache.get(key, None))
         case "get_many":
-            return {key: seen(value) for key, value in cache.get_many(step.keys).items()}
+            errors: dict[str, HoldfastError] = {}
+            found = cache.get_many(step.keys, errors=errors)
+            return {**{key: seen(value) for key, value in found.items()}, **dict.fromkeys(errors, LEFT_OUT)}
         case "view":
             try:
                 with cache.view(key) as view:
@@ -120,7 +122,9 @@ async def do_async(cache: AsyncCache, step: Step) -> object:
         case "get":
             return seen(await cache.get(key, None))
         case "get_many":
-            return {key: seen(value) for key, value in (await cache.get_many(step.keys)).items()}
+            errors: dict[str, HoldfastError] = {}
+            found = await cache.get_many(step.keys, errors=errors)
+            return {**{key: seen(value) for key, value in found.items()}, **dict.fromkeys(errors, LEFT_OUT)}
         case "view":
             try:
                 async with cache.view(key) as view:

@@ -19,6 +19,8 @@ from holdfast.simulation.script import Operation, Verb
 
 WRONG = -1
 """As the number of a value: it is of no put, or of several."""
+LEFT_OUT = "not read"
+"""In place of a value: the key was left out of a batch because no node gave it."""
 OF_NO_PUT = bytes(range(9))
 assert number_of(OF_NO_PUT) is None, "it stands for bytes that nobody put"
 
@@ -104,6 +106,8 @@ def _end(told: Told, call: Call, line: dict[str, Any]) -> None:
     result = line["result"]
     if call.outcome == "done" and call.operation.verb in ("get", "view", "get_many"):
         found = result if call.operation.verb == "get_many" else {call.operation.keys[0]: result}
+        call.left_out = frozenset(key for key, value in found.items() if value == LEFT_OUT)
+        found = {key: value for key, value in found.items() if key not in call.left_out}
         call.result = {key: _value(told, call, key, value) for key, value in found.items()}
     else:
         call.result = result

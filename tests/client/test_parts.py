@@ -9,7 +9,7 @@ import pytest
 
 from client.fake_master import Act, FakeMaster
 from holdfast.client.batch_reading import LEAST_PORTION, MOST_PORTION
-from holdfast.errors import ChecksumMismatch, DeadlineExceeded, NotLeader
+from holdfast.errors import ChecksumMismatch, DeadlineExceeded, HoldfastError, NotLeader
 from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
@@ -74,14 +74,16 @@ def test_a_part_whose_answer_is_lost_is_asked_for_again(
     assert reader.get_many(list(values)) == values
 
 
-def test_a_batch_that_fails_leaves_no_question_behind(
+def test_a_key_that_fails_costs_its_key_and_leaves_no_question_behind(
     master: FakeMaster, connect: Connect, values: dict[str, bytes]
 ) -> None:
     reader = connect(master.address)
     id_, segment, offset, size, checksum = master.objects["key 00003"]
     master.objects["key 00003"] = (id_, segment, offset, size, checksum ^ 1)
-    with pytest.raises(ChecksumMismatch):
-        reader.get_many(list(values))
+    errors: dict[str, HoldfastError] = {}
+    others = {key: value for key, value in values.items() if key != "key 00003"}
+    assert reader.get_many(list(values), errors=errors) == others
+    assert [(key, type(error)) for key, error in errors.items()] == [("key 00003", ChecksumMismatch)]
     assert not waiting(reader)
     master.objects["key 00003"] = (id_, segment, offset, size, checksum)
     assert reader.get_many(list(values)) == values

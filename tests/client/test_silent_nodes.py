@@ -144,6 +144,39 @@ def test_a_single_replica_is_waited_for(
             connect(remote_master.address, timeout=3).get("key")
 
 
+@pytest.mark.parametrize("gone", ["silent", "dead"])
+@pytest.mark.parametrize("count", [4, 600])
+def test_a_lost_node_costs_a_batch_its_keys_only(
+    remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, gone: str, count: int
+) -> None:
+    """I2, I10: they are left out like keys that are not stored, and whoever wants to know is told why."""
+    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(failing_nodes, "FIRST_PROBE_SECONDS", 1_000.0)
+    writer = connect(remote_master.address)
+    kept = {f"kept {number}": os.urandom(500) for number in range(count)}
+    lost = [f"lost {number}" for number in range(3)]
+    names = [str(remote_master.segment_name(handle)) for handle in (1, 2)]
+    writer.put_many(dict.fromkeys(lost, b"x"), prefer=names[0])
+    writer.put_many(kept, prefer=names[1])
+    assert {row[1] for row in remote_master.objects.values()} == {1, 2}
+    with silent() as nowhere:
+        remote_master.elsewhere[1] = nowhere if gone == "silent" else closed_port()
+        reader = connect(remote_master.address, timeout=20)
+        why: dict[str, errors.HoldfastError] = {}
+        assert reader.get_many([lost[0], *kept, *lost[1:], "absent"], errors=why) == kept
+        assert set(why) == {*lost}
+        assert {*map(type, why.values())} == {errors.NodeLost}
+        assert reader.get_many(lost) == {}
+
+
+def test_no_master_is_no_miss(remote_master: FakeMaster, connect: Connect) -> None:
+    connect(remote_master.address).put("key", b"x")
+    reader = connect(remote_master.address, timeout=0.5)
+    remote_master.judge = lambda request: Act.SILENCE
+    with pytest.raises(errors.HoldfastError):
+        reader.get_many(["key"])
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_segment_that_has_moved_is_read_at_its_new_address_at_once(
     remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, batch: bool

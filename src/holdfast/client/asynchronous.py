@@ -361,11 +361,14 @@ class AsyncCache:
         """The memory is not used any more. It is checked as by `register`."""
         flat(buffer, "the buffer")
 
-    async def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """The objects by key; keys that are not stored are left out."""
+    async def get_many(
+        self, keys: Iterable[str], *, errors: dict[str, HoldfastError] | None = None
+    ) -> dict[str, bytes]:
+        """The objects by key; keys that are not stored are left out. So are those that cannot be read at the moment,
+        because no node that holds them answers or gives the right bytes; `errors` takes the error of each."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
-        return await self._run(batch_reading.get_many(self._core, listed, deadline), deadline)
+        return await self._run(batch_reading.get_many(self._core, listed, errors, deadline), deadline)
 
     def view(self, key: str) -> AsyncView:
         """The object in place, without a copy: `async with cache.view(key) as view`. LeaseLost is raised at the end of

@@ -18,7 +18,7 @@ from holdfast.client.own_removals import guarded_read
 from holdfast.client.reading import fetch
 from holdfast.client.targets import CallersRoom, CallersTarget, Room, bytes_in, room_in, takes_whole
 from holdfast.effects import Operation
-from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
+from holdfast.errors import HoldfastError, Unreachable
 from holdfast.transport.shared_memory import copy_out_parts, digest_of_parts
 
 BLOCK_BYTES = 1 << 20
@@ -157,22 +157,9 @@ class Buffers:
         doubted = core.segments.doubts(each.place.handle, each.lease.until)
         return doubted or (self._verify and bool(each.place.kind))
 
-    def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
-        """Each once, then those that failed until the deadline: so that none waits behind a node that is gone."""
-        for patient in (False, True):
-            failed: list[str] = []
-            for key in keys:
-                self.done.pop(key, None)
-                room = CallersRoom(key, self._targets[key])
-                try:
-                    lease = yield from fetch(core, key, room, deadline, True, self._verify, patient)
-                    if lease is not None:
-                        self.done[key] = room.taken(lease.size_bytes)
-                except ClientClosed:
-                    raise
-                except HoldfastError as error:
-                    if isinstance(error, TryAgain) and not patient:
-                        failed.append(key)
-                    else:
-                        self.failed[key] = error
-            keys = failed
+    def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
+        self.done.pop(key, None)
+        room = CallersRoom(key, self._targets[key])
+        lease = yield from fetch(core, key, room, deadline, True, self._verify, patient)
+        if lease is not None:
+            self.done[key] = room.taken(lease.size_bytes)

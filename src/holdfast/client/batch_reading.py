@@ -2,7 +2,8 @@
 
 The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes them new for
 get_many, `Buffers` (batch_buffers) fills the caller's for get_many_into. Whatever a batch cannot do (a checksum that
-differs, a node that is gone, a lease that ran out) is looked at key by key, as `get` would.
+differs, a node that is gone, a lease that ran out) is looked at key by key, as `get` would: once, and those that fail
+then again, when all others have been read, until the deadline. A key that fails costs its key.
 """
 
 from __future__ import annotations
@@ -19,9 +20,19 @@ import xxhash
 from holdfast.client.core import Core
 from holdfast.client.leases import Lease, LeaseRow
 from holdfast.client.own_removals import guarded_read
-from holdfast.client.reading import FreshBytes, get, locate, still_there, take_over
+from holdfast.client.reading import FreshBytes, fetch, locate, still_there, take_over
 from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
-from holdfast.errors import ReplyLost, TryAgain, Uncertain, UnknownSegment, Unreachable
+from holdfast.errors import (
+    ChecksumMismatch,
+    ClientClosed,
+    HoldfastError,
+    NodeLost,
+    ReplyLost,
+    TryAgain,
+    Uncertain,
+    UnknownSegment,
+    Unreachable,
+)
 from holdfast.messages.requests import Locate, Located
 from holdfast.messages.shapes import SegmentPlace
 
@@ -32,6 +43,7 @@ LEAST_PORTION = 128
 MOST_PORTION = 512
 """Replies to two of these fit into the buffers of a connection that nobody reads at the moment."""
 
+_OF_NODES = (NodeLost, ChecksumMismatch)
 _digest = xxhash.xxh3_64_intdigest
 _until = itemgetter(0)
 _segment = itemgetter(1)
@@ -58,6 +70,9 @@ class Sink(Protocol):
 
     into_caller: bool
 
+    failed: dict[str, HoldfastError]
+    """Keys whose bytes could not be read, and why."""
+
     @property
     def done(self) -> Collection[str]:
         """Keys whose bytes are there."""
@@ -68,18 +83,29 @@ class Sink(Protocol):
     def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
         """Take objects of one node over TCP; the keys that need a closer look."""
 
-    def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
-        """Read these one by one. What was taken of them before is void."""
+    def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
+        """Read this one, as `fetch` does. What was taken of it before is void."""
 
 
-def get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
-    """The objects by key; keys that are not stored are left out."""
-    return guarded_read(core.own_removals, keys, _get_many(core, keys, deadline), core.clock, deadline)
+def get_many(
+    core: Core, keys: list[str], errors: dict[str, HoldfastError] | None, deadline: float
+) -> Operation[dict[str, bytes]]:
+    """The objects by key; keys that are not stored are left out. So are those that no node gives, which are noted in
+    `errors`."""
+    return guarded_read(core.own_removals, keys, _get_many(core, keys, errors, deadline), core.clock, deadline)
 
 
-def _get_many(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes]]:
+def _get_many(
+    core: Core, keys: list[str], errors: dict[str, HoldfastError] | None, deadline: float
+) -> Operation[dict[str, bytes]]:
     copies = Copies()
     in_order = yield from read_all(core, keys, copies, deadline)
+    if copies.failed:
+        if not any(isinstance(error, _OF_NODES) for error in copies.failed.values()):
+            # Nobody could be asked. Otherwise it is the time that a node took that the others did not have.
+            raise next(iter(copies.failed.values()))
+        if errors is not None:
+            errors.update(copies.failed)
     result = copies.done
     return result if in_order else {key: result[key] for key in keys if key in result}
 
@@ -88,7 +114,16 @@ def read_all(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operat
     """Read these, of which none is named twice unless the sink is a dict of them. In portions: while one is copied,
     the master looks up the next. True: the sink took them in the order of the keys."""
     if len(keys) < 2 * LEAST_PORTION:
-        return (yield from _read_portion(core, (yield from _ask_for(core, keys)), sink, deadline)) if keys else True
+        in_order = not keys or (yield from _read_portion(core, (yield from _ask_for(core, keys)), sink, deadline))
+    else:
+        in_order = yield from _read_portions(core, keys, sink, deadline)
+    if sink.failed:
+        again = [key for key, error in sink.failed.items() if isinstance(error, TryAgain)]
+        yield from _look_closer(core, again, sink, deadline, patient=True)
+    return in_order
+
+
+def _read_portions(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operation[bool]:
     in_order = True
     size = min(MOST_PORTION, -(-len(keys) // 2))
     coming: Portion | None = None
@@ -128,8 +163,22 @@ def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> 
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
     if again:
         core.leases.drop_many(again)
-        yield from sink.look_closer(core, again, deadline)
+        yield from _look_closer(core, again, sink, deadline, patient=False)
     return not (again or remote or asked)
+
+
+def _look_closer(core: Core, keys: list[str], sink: Sink, deadline: float, patient: bool) -> Operation[None]:
+    """Read these one by one. None waits behind a node that is gone, unless `patient`."""
+    for key in keys:
+        try:
+            yield from sink.read_one(core, key, deadline, patient)
+        except ClientClosed:
+            raise
+        except HoldfastError as error:
+            # The first one says more than that time is up now.
+            sink.failed.setdefault(key, error)
+        else:
+            sink.failed.pop(key, None)
 
 
 def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Portion]:
@@ -172,11 +221,12 @@ def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple
 class Copies:
     """New bytes for each key. The copies, the checksums and the answer are each made in one pass in C."""
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "failed")
     into_caller = False
 
     def __init__(self) -> None:
         self.done: dict[str, bytes] = {}
+        self.failed: dict[str, HoldfastError] = {}
 
     def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
         rows = leases.values()
@@ -217,13 +267,11 @@ class Copies:
                 self.done[each.key] = data
         return again
 
-    def look_closer(self, core: Core, keys: list[str], deadline: float) -> Operation[None]:
-        for key in keys:
-            self.done.pop(key, None)
-            core.leases.drop(key)
-            data = yield from get(core, key, deadline)
-            if data is not None:
-                self.done[key] = data
+    def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
+        self.done.pop(key, None)
+        fresh = FreshBytes()
+        if (yield from fetch(core, key, fresh, deadline, patient=patient)) is not None:
+            self.done[key] = fresh.value
 
 
 class Fetched(NamedTuple):

@@ -15,7 +15,7 @@ from holdfast.client.core import Core
 from holdfast.client.leases import Lease, LeaseRow
 from holdfast.client.lookups import locate_all
 from holdfast.client.own_removals import wait_for_removals
-from holdfast.client.reading import get, still_there
+from holdfast.client.reading import still_there
 from holdfast.client.viewing import Viewed, end_quietly, in_place
 from holdfast.effects import Operation
 from holdfast.errors import ClientClosed, HoldfastError, LeaseLost
@@ -72,22 +72,15 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
 
 
 def _copies(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes | HoldfastError | None]]:
-    """All of them at once; if one fails, each by itself. A node that failed is not waited for again."""
+    """All of them at once; where nobody could be asked, that is the answer for each."""
+    errors: dict[str, HoldfastError] = {}
     try:
-        found = yield from batch_reading.get_many(core, keys, deadline)
-        return {key: found.get(key) for key in keys}
+        found = yield from batch_reading.get_many(core, keys, errors, deadline)
     except ClientClosed:
         raise
-    except HoldfastError:
-        copies: dict[str, bytes | HoldfastError | None] = {}
-    for key in keys:
-        try:
-            copies[key] = yield from get(core, key, deadline)
-        except ClientClosed:
-            raise
-        except HoldfastError as error:
-            copies[key] = error
-    return copies
+    except HoldfastError as error:
+        return dict.fromkeys(keys, error)
+    return {key: errors.get(key, found.get(key)) for key in keys}
 
 
 def _in_place(shown: Sequence[Shown]) -> list[Viewed]:

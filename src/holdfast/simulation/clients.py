@@ -121,6 +121,8 @@ class ClientMachine:
             self._note_leases(call)
             call.result = await _DO[call.operation.verb](self.cache, call.operation)
             call.outcome = "done"
+            if isinstance(call.result, Found):
+                call.left_out = call.result.left_out
             self._note_leases(call)
         except (Refused, TryAgain, LeaseLost) as error:
             call.outcome, call.error = "refused", f"{error.code}: {error}"
@@ -156,8 +158,17 @@ async def _get(cache: AsyncCache, operation: Operation) -> bytes | None:
     return await cache.get(operation.keys[0], None)
 
 
-async def _get_many(cache: AsyncCache, operation: Operation) -> dict[str, bytes]:
-    return await cache.get_many(operation.keys)
+class Found(dict[str, bytes]):
+    """The answer to get_many, and which keys are not in it because they could not be read."""
+
+    left_out: frozenset[str]
+
+
+async def _get_many(cache: AsyncCache, operation: Operation) -> Found:
+    errors: dict[str, HoldfastError] = {}
+    found = Found(await cache.get_many(operation.keys, errors=errors))
+    found.left_out = frozenset(errors)
+    return found
 
 
 async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:

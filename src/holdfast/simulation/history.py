@@ -22,6 +22,8 @@ class Call:
     error: str = ""
     asked_without: bool = False
     """Nodes that did not answer were left out of account: that it saw nothing there says nothing."""
+    left_out: frozenset[str] = frozenset()
+    """Keys of a batch that could not be read: that they are not in its answer says nothing."""
     leased_since_ns: dict[str, int] = field(default_factory=dict)
     """Keys that the client held a live lease on when it was called, and since when: it may answer from then."""
 

@@ -80,7 +80,7 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
             elif call.outcome == "done":
                 yield _stored_some(call, start, end)
         case "get" | "view" | "get_many":
-            if call.outcome == "done":
+            if call.outcome == "done" and key not in call.left_out:
                 value = call.result.get(key) if isinstance(call.result, dict) else call.result
                 since = min(start, call.leased_since_ns.get(key, start))
                 yield Step("sees", seen_number(value), since, end)
