@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ecosystem.cluster import cluster, kill_primary
 from ecosystem.environments import ROOT, variables
-from ecosystem.suites import Outcome, pytest_outcome, run, suite, tail
+from ecosystem.suites import Outcome, program_outcome, pytest_outcome, run, suite, tail
 
 PROGRAMS = ROOT / "ecosystem" / "programs"
 APART = ["-c", os.devnull, "--rootdir", str(PROGRAMS)]
@@ -43,3 +43,13 @@ def check_mooncake_backend(python: Path, folder: Path) -> Outcome:
                 outcome += Outcome(failed=[f"exit {done.returncode}: {tail(done)}"])
             kill_primary(running)
     return outcome
+
+
+@suite("sglang: examples/sglang_pages.py, run again after kill -9 of the primary", engine="sglang")
+def check_example(python: Path, folder: Path) -> Outcome:
+    program = [str(python), str(PROGRAMS / "sglang_example.py")]
+    with cluster(folder) as running:
+        env = variables(HOLDFAST_ADDRESS=running.address)
+        first = program_outcome(program, folder, env)
+        kill_primary(running)
+        return first + program_outcome(program, folder, env)

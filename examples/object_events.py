@@ -111,8 +111,11 @@ def main() -> None:
     with holdfast.connect(address) as cache:
         stored = StoredKeys(cache, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
         try:
+            told = -1
             while True:
-                if stored.poll(1_000):
+                # Each message comes from every master; only the first of them changes something.
+                if stored.poll(1_000) and stored.last != told:
+                    told = stored.last
                     sys.stdout.write(f"message {stored.last}: {len(stored.keys):,} keys\n")
         except KeyboardInterrupt:
             pass

@@ -1,10 +1,13 @@
 """SGLang's storage backend without SGLang's server: store two pages of a host pool, and read them into another place.
 
-Run it in SGLang's environment while `holdfast up` runs: `python examples/sglang_pages.py`.
+Run it in SGLang's environment while `holdfast up` runs: `python examples/sglang_pages.py`. HOLDFAST_ADDRESS names
+another cluster.
 """
 
 from __future__ import annotations
 
+import secrets
+import sys
 from types import SimpleNamespace
 
 import torch
@@ -28,7 +31,7 @@ def pool_of(pages: int) -> SimpleNamespace:
     )
 
 
-def main() -> None:
+def main() -> int:
     ranks = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1}
     config = HiCacheStorageConfig(
         **ranks, is_mla_model=False, enable_storage_metrics=True, is_page_first_layout=True, model_name="example"
@@ -36,15 +39,19 @@ def main() -> None:
     backend = HiCacheHoldfast(config)
     pool = pool_of(8)
     backend.register_mem_pool_host(pool)
+    # SGLang names a page by a hash of its tokens. These pages are random, so that each run needs names of its own.
+    pages = [secrets.token_hex(32) for _ in range(3)]
     try:
-        print("stored:", backend.batch_set_v1(["page-1", "page-2"], torch.arange(2 * PAGE_TOKENS)))
-        print("pages of the prefix that are there:", backend.batch_exists(["page-1", "page-2", "page-3"]))
-        print("loaded:", backend.batch_get_v1(["page-1", "page-2"], torch.arange(4 * PAGE_TOKENS, 6 * PAGE_TOKENS)))
-        print("equal:", bool((pool.kv_buffer[4:6] == pool.kv_buffer[:2]).all()))
+        print("stored:", backend.batch_set_v1(pages[:2], torch.arange(2 * PAGE_TOKENS)))
+        print("pages of the prefix that are there:", backend.batch_exists(pages))
+        print("loaded:", backend.batch_get_v1(pages[:2], torch.arange(4 * PAGE_TOKENS, 6 * PAGE_TOKENS)))
+        equal = bool((pool.kv_buffer[4:6] == pool.kv_buffer[:2]).all())
+        print("equal:", equal)
         print("figures:", backend.get_stats())
+        return 0 if equal else 1
     finally:
         backend.close()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
