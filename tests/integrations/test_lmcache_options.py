@@ -153,7 +153,7 @@ def test_the_guide_shows_the_examples_as_they_are_and_every_setting() -> None:
 
 def test_the_examples_name_classes_that_are_there() -> None:
     given = json.loads((ROOT / "examples" / "lmcache_l2_adapter.json").read_text())
-    assert Options.from_mapping(given["adapter_params"]).reached_at == "127.0.0.1:7070"
+    assert Options.from_mapping(given["adapter_params"]).reached_at == "127.0.0.1:7070,127.0.0.1:7072"
     lines = (ROOT / "examples" / "lmcache_in_process.yaml").read_text().splitlines()
     extra = dict(line.strip().split(": ", 1) for line in lines if "remote_storage_plugin.holdfast." in line)
     with shapes.in_place_of_lmcache():
