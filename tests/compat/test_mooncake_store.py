@@ -318,7 +318,7 @@ def test_a_store_that_is_forgotten_is_closed(cluster: Rig, caplog: pytest.LogCap
 
 def test_a_client_with_another_timeout_is_the_same_client(cluster: Rig) -> None:
     with cluster.connect() as cache:
-        hasty = cache.within(2.5)
+        hasty = cache.with_timeout(2.5)
         assert (hasty.timeout, cache.timeout) != (cache.timeout, hasty.timeout)
         hasty.put("by the hasty one", b"1")
         assert cache.get("by the hasty one") == b"1"

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.errors import BadValue, Unreachable
 from holdfast.instant import now_seconds
+from holdfast.integrations.vllm.chunk_names import name_of
 from tests.failover.cluster import Cluster
 from tests.integrations.vllm_shapes import (
     CHUNK_BYTES,
@@ -107,6 +109,20 @@ def test_lookups_on_the_primarys_machine_are_answered_at_once(start: Start) -> N
         return found == [LookupResult.HIT, LookupResult.MISS]
 
     wait_until(at_once, what="the key index answers both in the same step")
+
+
+def test_while_a_node_does_not_answer_a_master_is_asked(start: Start) -> None:
+    """ADR 41: the key index knows the key, and not that nobody can read it."""
+    engine = start()
+    engine.store([1], [0])
+    name, tier_cache = name_of(engine.tier._prefix, key(1)), engine.tier._cache
+    wait_until(lambda: tier_cache.present_at_once(name), what="the key index knows it")
+    core = tier_cache._link._cache._core
+    elsewhere = structs.replace(next(iter(core.segments.places.values())), data_address="127.0.0.1:9")
+    core.bytes.failing.failed(elsewhere, now_seconds())
+    assert tier_cache.present_at_once(name) is None
+    core.bytes.failing.answered(elsewhere.data_address)
+    wait_until(lambda: tier_cache.present_at_once(name), what="the key index is believed again")
 
 
 def test_lookups_that_need_a_master_are_asked_in_one_batch(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,6 +390,10 @@ class AsyncCache:
         deadline = now_seconds() + self.timeout
         return await self._run(asking.exists(self._core, key, bool(touch), deadline), deadline)
 
+    def exists_at_once(self, key: str) -> bool | None:
+        """Is it stored, as memory of this machine shows? None: only a master can tell. Nothing is sent."""
+        return self._core.shown_at_once(checked_key(key))
+
     async def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)
         shown = self._core.shown if not (touch or self._core.bytes.failing.by_address) else None

@@ -221,10 +221,6 @@ class Cache:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
         self._runner.close()
 
-    def within(self, timeout: float) -> Cache:
-        """The same client with another timeout for its calls. To close either is to close both."""
-        return Cache(self._core, self._runner, checked_timeout(timeout))
-
     def put(
         self,
         key: str,
@@ -386,6 +382,10 @@ class Cache:
             if type(reply) is Presence:
                 return reply.found == b"\1"
         return self._run(asking.exists(self._core, key, touch, deadline), deadline)
+
+    def exists_at_once(self, key: str) -> bool | None:
+        """Is it stored, as memory of this machine shows? None: only a master can tell. Nothing is sent."""
+        return self._core.shown_at_once(checked_key(key))
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
         listed = checked_keys(keys)

@@ -265,6 +265,12 @@ class Core:
         if (first := self.bytes.failing.next_probe()) is not None:
             self.keep(first.probe_at)
 
+    def shown_at_once(self, key: str) -> bool | None:
+        """Is it stored, by the table of keys? None: ask. While a node fails to answer the table, which knows no places,
+        is not used (ADR 41)."""
+        shown = self.shown
+        return shown.has(key) if shown is not None and not self.bytes.failing.by_address else None
+
     def any_shown(self, keys: list[str]) -> bool:
         """Is one of these known to be there, without asking?"""
         there = self.shown.has_each(keys) if self.shown is not None else None

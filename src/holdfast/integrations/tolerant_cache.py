@@ -4,11 +4,9 @@ An engine can compute what the cache does not give; it must neither end nor wait
 life, as an engine sees it:
 
 1. Working: each call is one batch of the client. A key that fails costs that key.
-2. A whole call fails, because no master answers or the deadline passes: its keys are misses, the failure is logged
-   once, and the cache is away from then on.
-3. Away: calls answer misses at once. A thread asks the masters again, with growing pauses; writes, which nobody waits
-   for, try again by themselves after the same pauses.
-4. Back: logged once, and calls go through again.
+2. A whole call fails, because no master answers or the deadline passes: its keys are misses, and the cache is away from
+   then on (`link`).
+3. Away: calls answer misses at once, until a master answers again.
 
 So an outage costs an engine's thread one timeout, not one for each request.
 """
@@ -20,18 +18,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import ClientClosed, HoldfastError, ObjectNotFound, Refused
+from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
+from holdfast.integrations.link import NO_MASTER, Link
 
 if TYPE_CHECKING:
     from holdfast.client.blocking import Cache
 
 log = logging.getLogger("holdfast.integrations")
 
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 8.0
 SAY_AGAIN_SECONDS = 60.0
-PROBE_KEY = "holdfast/probe"
 T = TypeVar("T")
 
 
@@ -39,41 +35,31 @@ class TolerantCache:
     """A cache whose calls do not raise for what the world may do. For any thread."""
 
     def __init__(self, cache: Cache, engine: str, *, replicas: int = 1, soft_pin: bool = False) -> None:
-        self.cache = cache
+        self._at_once = cache.exists_at_once
         self._engine = engine
         self._options: dict[str, Any] = {"replicas": replicas, "soft_pin": soft_pin}
         self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._probe: threading.Thread | None = None
-        """Runs while reads are away."""
-        self._write_again_at = 0.0
-        self._write_pause = 0.0
         self._said: dict[str, float] = {}
+        self._link = Link(lambda: cache, engine, log)
+        self._link.open()
 
     @property
     def away(self) -> bool:
-        """Reads are answered with misses, until a master answers again."""
-        return self._probe is not None
+        """Calls are answered with misses, until a master answers again."""
+        return not self._link.is_up
 
     def present(self, keys: Sequence[str]) -> list[bool]:
         """Which are stored. Neither leases them nor marks them as used."""
-        if not keys or self.away:
-            return [False] * len(keys)
-        found = self._read(lambda: self.cache.exists_many(keys))
+        found = self._ask("reading", keys, lambda cache: cache.exists_many(keys))
         return [False] * len(keys) if found is None else found
 
     def present_at_once(self, key: str) -> bool | None:
         """Is it stored, as memory of this machine tells? None: a master must be asked. Never waits."""
-        if self.away:
-            return False
-        shown = self.cache._core.shown
-        return shown.has(key) if shown is not None else None
+        return False if self.away else self._at_once(key)
 
     def load(self, keys: Sequence[str], targets: Sequence[Any], sizes: Sequence[int]) -> list[bool]:
         """Copy each object into its target; True where it was there and has exactly that size."""
-        if not keys or self.away:
-            return [False] * len(keys)
-        read = self._read(lambda: self.cache.get_many_into(keys, targets))
+        read = self._ask("reading", keys, lambda cache: cache.get_many_into(keys, targets))
         if read is None:
             return [False] * len(keys)
         self._say_errors("loading", read)
@@ -81,78 +67,42 @@ class TolerantCache:
 
     def store(self, items: Sequence[tuple[str, Any]]) -> list[bool]:
         """Store what is not there yet; True where the key is stored now, by this call or before it."""
-        if not items or now_seconds() < self._write_again_at:
+        stored = self._ask("storing", items, lambda cache: cache.put_many(items, outcomes=True, **self._options))
+        if stored is None:
             return [False] * len(items)
-        try:
-            stored = self.cache.put_many(items, outcomes=True, **self._options)
-        except Refused as error:
-            self._say("storing", error)
-            return [False] * len(items)
-        except HoldfastError as error:
-            self._say("storing", error)
-            self._write_pause = min(max(FIRST_PAUSE_SECONDS, 2 * self._write_pause), LONGEST_PAUSE_SECONDS)
-            self._write_again_at = now_seconds() + self._write_pause
-            return [False] * len(items)
-        self._write_pause = self._write_again_at = 0.0
         self._say_errors("storing", stored)
         return [isinstance(outcome, bool) for outcome in stored]
 
     def use(self, keys: Sequence[str]) -> None:
         """Mark as used, so that eviction takes others first."""
-        if keys and not self.away:
-            self._read(lambda: self.cache.use_many(keys))
+        self._ask("marking", keys, lambda cache: cache.use_many(keys))
 
     def remove_matching(self, regex: str) -> bool:
         """Remove all keys that match, read or not; False if that failed."""
         try:
-            self.cache.remove_matching(regex, force=True)
+            self._link.run(lambda cache: cache.remove_matching(regex, force=True), even_if_down=True)
         except HoldfastError as error:
             self._say("clearing", error)
             return False
         return True
 
     def close(self) -> None:
-        """End the probe and the connection. Closing twice is harmless."""
-        self._closed.set()
-        probe = self._probe
-        self.cache.close()
-        if probe is not None:
-            probe.join(self.cache.timeout)
+        """Closing twice is harmless."""
+        self._link.close()
 
-    def _read(self, call: Callable[[], T]) -> T | None:
-        """What the call gives, or None if it failed as a whole."""
+    def _ask(self, what: str, keys: Sequence[object], call: Callable[[Cache], T]) -> T | None:
+        """What the call gives, or None if it failed as a whole, was not made because the cache is away, or there is
+        nothing to ask for."""
+        if not keys or self.away:
+            return None
         try:
-            return call()
-        except Refused as error:
-            # Wrong in itself: to wait would not help.
-            self._say("reading", error)
+            return self._link.run(call)
+        except NO_MASTER:
+            # The link has said so.
+            return None
         except HoldfastError as error:
-            self._go_away(error)
-        return None
-
-    def _go_away(self, error: HoldfastError) -> None:
-        with self._lock:
-            if self._probe is not None or self._closed.is_set():
-                return
-            self._probe = threading.Thread(target=self._await_return, name="holdfast-probe", daemon=True)
-            log.warning("holdfast is away; %s gets misses until it is back: %s", self._engine, error)
-            self._probe.start()
-
-    def _await_return(self) -> None:
-        began = now_seconds()
-        pause = FIRST_PAUSE_SECONDS
-        while not self._closed.wait(pause):
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            try:
-                self.cache.exists(PROBE_KEY)
-            except ClientClosed:
-                break
-            except HoldfastError:
-                continue
-            log.warning("holdfast is back after %.1f s", now_seconds() - began)
-            break
-        with self._lock:
-            self._probe = None
+            self._say(what, error)
+            return None
 
     def _say_errors(self, what: str, answers: Sequence[object]) -> None:
         failed = [answer for answer in answers if isinstance(answer, HoldfastError)]

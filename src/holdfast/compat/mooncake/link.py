@@ -136,7 +136,7 @@ def open_link(setup: Setup) -> Link:
         host, port = setup.hostname, str(random.randint(FIRST_PORT, LAST_PORT))
     link = Link(
         cache=cache,
-        puts=cache.within(put_seconds),
+        puts=cache.with_timeout(put_seconds),
         address=setup.address,
         names=Names(setup.tenant),
         hostname=f"{host}:{port}",

@@ -100,7 +100,7 @@ class HoldfastL2Adapter(L2AdapterInterface):
         self._loaded: Desk[Any] = Desk()
         self._readers = ThreadPoolExecutor(options.workers, "holdfast-read")
         self._writers = ThreadPoolExecutor(options.workers, "holdfast-store")
-        self._pool.start(self._sweep)
+        self._pool.start_patrol(self._sweep)
 
     def set_backend_identity(self, name: str, shared: bool = False) -> None:
         """The cluster is shared by the fleet, whether or not the configuration says so."""

@@ -26,7 +26,7 @@ class HoldfastNativeConnector:
 
     def __init__(self, **adapter_params: object) -> None:
         options = Options.from_mapping(adapter_params)
-        self._pool = SharedPool(options, L2).start()
+        self._pool = SharedPool(options, L2)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._completions: list[Completion] = []

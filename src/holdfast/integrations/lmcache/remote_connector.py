@@ -72,7 +72,7 @@ class HoldfastRemoteConnector(RemoteConnector):
     def __init__(self, options: Options, context: Any) -> None:
         super().__init__(context.config, context.metadata)
         self._memory = context.local_cpu_backend
-        self._pool = SharedPool(options, META if self.save_chunk_meta else RAW).start()
+        self._pool = SharedPool(options, META if self.save_chunk_meta else RAW)
         self._workers = ThreadPoolExecutor(2 * options.workers, "holdfast-lmcache")
 
     def exists_sync(self, key: ChunkKey) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+import holdfast
 from holdfast.client.blocking import Cache
 from holdfast.errors import BadValue, HoldfastError
+from holdfast.integrations.link import Link
 from holdfast.integrations.lmcache.failures import Failures, log
 from holdfast.integrations.lmcache.keys import Namespace
-from holdfast.integrations.lmcache.link import Link
 from holdfast.integrations.lmcache.options import Options
 from holdfast.messages.requests import NodeInfo
 from holdfast.supervisor import Supervisor
@@ -51,33 +52,42 @@ class SharedPool:
         self.failures = Failures()
         self.figures = Figures()
         self._counting = threading.Lock()
-        self._woken = threading.Event()
         self._stopped = threading.Event()
-        self._on_patrol: Callable[[], object] = lambda: None
-        self._link = Link(options, self._woken.set)
         self._supervisor = Supervisor()
+        self._link = Link(self._connect, "LMCache", log, options.retry_s)
         try:
             self._link.open()
         except BaseException:
             self.close()
             raise
-        if not self.is_up:
-            log.warning(
-                "holdfast at %s does not answer; every lookup is a miss until it does: %s",
-                options.reached_at,
-                self._link.why_down,
-            )
 
-    def start(self, on_patrol: Callable[[], object] = lambda: None) -> Self:
-        """Begin the patrol, which mends the link; `on_patrol` is called every `sweep_s` seconds while it is up."""
-        self._on_patrol = on_patrol
+    def _connect(self) -> Cache:
+        options = self.options
+        return holdfast.connect(
+            options.reached_at,
+            timeout=options.timeout_s,
+            token=options.secret(),
+            tls=options.tls(),
+            verify=options.verify,
+            shared_memory=options.shared_memory,
+        )
+
+    def start_patrol(self, patrol: Callable[[], object]) -> None:
+        """From now on this is called every `sweep_s` seconds while the link is up, the first time at once."""
+
+        def keep_on() -> None:
+            pause = 0.0
+            while not self._stopped.wait(pause):
+                if self.is_up:
+                    patrol()
+                pause = self.options.sweep_s if self.is_up else self.options.retry_s
+
         threading.Thread(
             target=self._supervisor.keep_thread,
-            args=("patrol of the link to holdfast", self._keep_watch, self._stopped.wait),
+            args=("patrol of LMCache's objects", keep_on, self._stopped.wait),
             name="holdfast-patrol",
             daemon=True,
         ).start()
-        return self
 
     @property
     def is_up(self) -> bool:
@@ -203,7 +213,6 @@ class SharedPool:
     def close(self) -> None:
         """Gives all leases up. Closing twice is harmless."""
         self._stopped.set()
-        self._woken.set()
         self._link.close()
 
     def _or_misses(
@@ -222,21 +231,6 @@ class SharedPool:
         for kind in {type(one) for one in failed}:
             same = [one for one in failed if type(one) is kind]
             self.failures.note(doing, same[0], len(same))
-
-    def _keep_watch(self) -> None:
-        """Mend the link while it is down; while it is up, patrol, the first time at once."""
-        due = 0.0
-        while not self._stopped.is_set():
-            # Cleared before the link is looked at, so that one that falls afterwards ends the wait.
-            self._woken.clear()
-            if self.is_up:
-                if not self._woken.wait(due):
-                    self._on_patrol()
-                due = self.options.sweep_s
-            elif self._link.mend():
-                log.warning("holdfast at %s answers", self.options.reached_at)
-            else:
-                self._stopped.wait(self.options.retry_s)
 
 
 def empty_value(name: str) -> BadValue:

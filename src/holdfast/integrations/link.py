@@ -1,0 +1,137 @@
+"""A client of the cluster for an engine that must not wait: opened when possible, passed over while nobody answers.
+
+1. Opened. Masters that do not answer are no error: the engine starts, and every call is a miss. A wrong token or
+   address is an error, because waiting will not mend it.
+2. Up: calls run. One that fails because no master answered makes the link *down*, which is logged once.
+3. Down: calls are refused at once, so that an outage is paid for once and not by every request. A thread asks until a
+   master answers, with pauses that grow.
+4. Up again: logged once, and the thread ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.errors import (
+    ClientClosed,
+    DeadlineExceeded,
+    HoldfastError,
+    NotLeader,
+    Refused,
+    ReplyLost,
+    Stopping,
+    Unreachable,
+)
+from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from holdfast.client.blocking import Cache
+
+T = TypeVar("T")
+NO_MASTER = (Unreachable, DeadlineExceeded, NotLeader, ReplyLost, Stopping)
+"""Errors of a whole call that say nothing about its keys, and the same of the next call."""
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 8.0
+
+
+class Link:
+    """For any thread. `connect` gives the client when a master answers; `engine` is who gets misses otherwise."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Cache],
+        engine: str,
+        log: logging.Logger,
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
+    ) -> None:
+        self._connect = connect
+        self._engine = engine
+        self._log = log
+        self._longest_pause = longest_pause
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._supervisor = Supervisor()
+        self._cache: Cache | None = None
+        self._why = "it was not opened yet"
+        self.is_up = False
+
+    def open(self) -> None:
+        """Raises what waiting will not mend."""
+        try:
+            self._take(self._connect())
+        except Refused:
+            raise
+        except HoldfastError as error:
+            self._went_down(error)
+
+    @property
+    def why_down(self) -> str:
+        return "" if self.is_up else self._why
+
+    def run(self, verb: Callable[[Cache], T], even_if_down: bool = False) -> T:
+        """Run this on the client. Unreachable at once while the link is down, unless the verb may need no master."""
+        cache = self._cache
+        if self._closed.is_set():
+            raise ClientClosed("the connection to holdfast was closed; nothing was done")
+        if cache is None or not (self.is_up or even_if_down):
+            raise Unreachable(f"no master has answered since: {self._why}. Nothing was sent")
+        try:
+            return verb(cache)
+        except NO_MASTER as error:
+            with self._lock:
+                was_up, self.is_up, self._why = self.is_up, False, str(error)
+            if was_up:
+                self._went_down(error)
+            raise
+
+    def close(self) -> None:
+        """Closing twice is harmless."""
+        with self._lock:
+            self._closed.set()
+            self.is_up, self._why = False, "it was closed"
+            cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
+
+    def _take(self, cache: Cache) -> None:
+        with self._lock:
+            closed = self._closed.is_set()
+            if not closed:
+                self._cache, self.is_up = cache, True
+        if closed:
+            cache.close()
+
+    def _went_down(self, error: HoldfastError) -> None:
+        """Only one thread asks at a time: the next one is started when the last has found a master."""
+        if self._closed.is_set():
+            return
+        self._why = str(error)
+        self._log.warning("holdfast is away; %s gets misses until it is back: %s", self._engine, error)
+        threading.Thread(
+            target=self._supervisor.keep_thread,
+            args=("link to holdfast", self._await_return, self._closed.wait),
+            name="holdfast-link",
+            daemon=True,
+        ).start()
+
+    def _await_return(self) -> None:
+        began = now_seconds()
+        pause = min(FIRST_PAUSE_SECONDS, self._longest_pause)
+        while not self._closed.wait(pause):
+            pause = min(2 * pause, self._longest_pause)
+            cache = self._cache
+            try:
+                if cache is None:
+                    cache = self._connect()
+                else:
+                    cache.nodes()
+            except HoldfastError as error:
+                self._why = str(error)
+                continue
+            self._log.warning("holdfast is back after %.1f s", now_seconds() - began)
+            self._take(cache)
+            return
