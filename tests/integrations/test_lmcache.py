@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.client.blocking import Cache
 from holdfast.integrations import lmcache as faces
+from holdfast.integrations.lmcache.lookup_holds import LookupHolds
 from tests.failover.cluster import Cluster
 from tests.integrations import lmcache_shapes as shapes
 from tests.integrations.lmcache_shapes import CHUNK_TOKENS, TOKEN_BYTES, MemoryObject, ObjectKey
@@ -324,6 +325,46 @@ class TestNativeConnector:
         number = connector.submit_batch_delete([*names[:2], "none"])
         assert self.completed(connector, number) == (True, "", [True, True, False])
         assert connector.drain_completions() == []
+
+    def test_what_a_lookup_found_is_kept_until_it_is_loaded(self, connector: Any, cluster: Cluster) -> None:
+        """LMCache has locked it, for however long, and says nothing when the lock ends."""
+        names = [f"model@01000100@0@{i:08x}" for i in range(3)]
+        values = [memory(i) for i in range(3)]
+        self.completed(connector, connector.submit_batch_set(names, [one.byte_array for one in values]))
+        held = connector._pool._link._cache._core.held_leases
+        assert not held
+        for _ in range(2):
+            self.completed(connector, connector.submit_batch_exists([*names, "none"]))
+        assert len(held) == 3
+        targets = [memory(9) for _ in range(3)]
+        for left in (3, 0):
+            self.completed(connector, connector.submit_batch_get(names, [one.byte_array for one in targets]))
+            assert len(held) == left, "a load ends the hold of one lookup"
+        self.completed(connector, connector.submit_batch_exists(names))
+        number = connector.submit_batch_delete(names[:1])
+        assert self.completed(connector, number) == (True, "", [True]), "what LMCache deletes it has not locked"
+        assert len(held) == 2
+
+    def test_a_lookup_that_no_load_follows_is_let_go_of(self, cluster: Cluster, prefix: str) -> None:
+        connector = faces.HoldfastNativeConnector(
+            address=cluster.address, key_prefix=prefix, **PATIENCE, lookup_hold_s=0.05, sweep_s=0.05
+        )
+        try:
+            self.completed(connector, connector.submit_batch_set(["a"], [memory(1).byte_array]))
+            assert self.completed(connector, connector.submit_batch_exists(["a"])) == (True, "", [True])
+            wait_until(lambda: not connector._pool._link._cache._core.held_leases, what="its lease is given up")
+        finally:
+            connector.close()
+
+    def test_holds_are_counted_and_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.integrations.lmcache.lookup_holds.MOST_NAMES", 3)
+        holds = LookupHolds(10.0)
+        assert holds.found(["a", "b", "a"], 0.0) == []
+        assert holds.found(["b", "c"], 5.0) == []
+        assert holds.found(["d"], 6.0) == ["a", "a"], "the oldest make way"
+        assert holds.loaded(["b", "a"], 6.0) == ["b"]
+        assert holds.over(15.0) == ["b", "c"]
+        assert holds.removed(["d", "x"]) == ["d"]
 
     def test_it_shares_chunks_with_the_plugin(self, connector: Any, adapter: Any) -> None:
         store(adapter, [chunk(1, "alice")], [memory(1)])

@@ -1,7 +1,8 @@
 """LMCache's connector of type `native_plugin`: six methods and a file descriptor, which LMCache makes an L2 adapter of.
 
-LMCache keeps the locks of such a connector in its own process, so a lookup takes a lease that nobody renews: it lasts
-as long as a read's. `plugin` (`HoldfastL2Adapter`) has locks that every client of the cluster respects.
+LMCache keeps the locks of such a connector in its own process, and tells it of no unlock. So what a lookup finds is
+leased until it is loaded, or for `lookup_hold_s` (lookup_holds). `plugin` (`HoldfastL2Adapter`) has locks that are
+leases of the cluster for as long as they last.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.errors import HoldfastError
+from holdfast.instant import now_seconds
 from holdfast.integrations.lmcache.keys import L2
+from holdfast.integrations.lmcache.lookup_holds import LookupHolds
 from holdfast.integrations.lmcache.options import Options
 from holdfast.integrations.lmcache.shared_pool import SharedPool, empty_value
 
@@ -27,6 +30,7 @@ class HoldfastNativeConnector:
     def __init__(self, **adapter_params: object) -> None:
         options = Options.from_mapping(adapter_params)
         self._pool = SharedPool(options, L2)
+        self._holds = LookupHolds(options.lookup_hold_s)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._completions: list[Completion] = []
@@ -34,6 +38,7 @@ class HoldfastNativeConnector:
         self._closed = False
         self._readers = ThreadPoolExecutor(options.workers, "holdfast-read")
         self._writers = ThreadPoolExecutor(options.workers, "holdfast-store")
+        self._pool.start_patrol(lambda: self._pool.release(self._holds.over(now_seconds())))
 
     def event_fd(self) -> int:
         return self._descriptor
@@ -52,7 +57,7 @@ class HoldfastNativeConnector:
 
     def submit_batch_delete(self, keys: list[str]) -> int:
         names = list(keys)
-        return self._submit(self._readers, len(names), lambda: (True, "", self._pool.remove(names)), "a removal")
+        return self._submit(self._readers, len(names), lambda: self._delete(names), "a removal")
 
     def drain_completions(self) -> list[Completion]:
         try:
@@ -112,12 +117,21 @@ class HoldfastNativeConnector:
         return not errors, str(errors[0]) if errors else "", there
 
     def _get(self, names: list[str], targets: Sequence[memoryview]) -> Answer:
-        sizes = self._pool.load(names, targets)
+        try:
+            sizes = self._pool.load(names, targets)
+        finally:
+            self._pool.release(self._holds.loaded(names, now_seconds()))
         # An object of another size is of another layout.
         loaded = [bool(size) and size == target.nbytes for size, target in zip(sizes, targets, strict=True)]
         return all(loaded), "", loaded
 
     def _exists(self, names: list[str]) -> Answer:
         found = [bool(size) for size in self._pool.lookup(names) or [0] * len(names)]
-        self._pool.release([name for name, there in zip(names, found, strict=True) if there])
+        leased = [name for name, there in zip(names, found, strict=True) if there]
+        self._pool.release(self._holds.found(leased, now_seconds()))
         return True, "", found
+
+    def _delete(self, names: list[str]) -> Answer:
+        # What is leased would not be removed, not even by its own client.
+        self._pool.release(self._holds.removed(names))
+        return True, "", self._pool.remove(names)

@@ -49,6 +49,7 @@ class Options:
     max_capacity_gb: float = _about(0.0, "GiB that LMCache's own eviction may count on; 0: holdfast alone evicts")
     tracked_keys: int = _about(262_144, "stored keys whose end is reported to LMCache")
     sweep_s: float = _about(15.0, "seconds between looks at what the cluster has evicted")
+    lookup_hold_s: float = _about(60.0, "native_plugin: seconds that a lookup keeps what it found, if no load follows")
     ping: bool = _about(False, "in-process mode: let LMCache stop its own memory cache too while no master answers")
 
     @classmethod
@@ -70,7 +71,7 @@ class Options:
         try:
             Masters(self.reached_at)
             put_options(self.replicas, self.soft_pin, False, self.preferred, self.durability or None, False)
-            for name in ("timeout_s", "store_timeout_s", "retry_s", "sweep_s"):
+            for name in ("timeout_s", "store_timeout_s", "retry_s", "sweep_s", "lookup_hold_s"):
                 checked_timeout(getattr(self, name))
         except (HoldfastError, ValueError, TypeError) as error:
             raise BadOption(f"{where}: {error}") from None
