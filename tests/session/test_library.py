@@ -123,6 +123,20 @@ async def test_a_session_is_kept_for_many_leases_and_each_side_hears_of_it(told:
     assert told.remembered.sessions == {}
 
 
+async def test_what_the_masters_user_adds_to_an_answer_reaches_the_followers_user(told: Told) -> None:
+    bodies: list[bytes] = []
+    async with leading(told) as (_, address):
+        follower = AsyncSessionFollower(
+            address, "f", heed=lambda event: bodies.append(event.body) if event.kind is Happening.ANSWERED else None
+        )
+        await follower.start()
+        try:
+            await until(lambda: len(bodies) >= 2)
+        finally:
+            await follower.stop()
+    assert set(bodies) == {b"for f"}
+
+
 async def test_the_next_master_takes_the_sessions_over(told: Told) -> None:
     """I6: under a higher epoch, with what the first one remembered."""
     async with leading(told) as (_, address):
