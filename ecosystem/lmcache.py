@@ -259,7 +259,7 @@ def l2_outage(python: Path, folder: Path) -> Outcome:
         for master in running.masters:
             master.resume()
         running.settle()
-        wait_until(lambda: " answers" in log.read_text()[known:], 60, "the adapter has found the master again")
+        wait_until(lambda: "holdfast is back" in log.read_text()[known:], 60, "the adapter has found the master again")
 
     with cluster(folder) as running:
         for kind in KINDS:

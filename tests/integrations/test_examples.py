@@ -47,6 +47,7 @@ def test_what_is_pasted_for_vllm_is_the_example_and_connectors_that_vllm_reads()
         "OffloadingConnector",
         "MooncakeStoreConnector",
         "LMCacheConnectorV1",
+        "LMCacheMPConnector",
     }
 
 
