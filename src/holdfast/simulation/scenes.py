@@ -305,7 +305,48 @@ def a_restored_store(chance: random.Random, shape: Shape, number: int) -> Scene:
         client, hold_ms = chance.randrange(shape.clients), chance.randint(1, 3_000)
         operations.append(Operation(when_ms, client, verb, number, (key,), number + size, hold_ms=hold_ms))
         number += 1
+    # Drawn last, so that the rest of the scene is the same without it.
+    since_ms = at_ms - faults[1].at_ms
+    if source == "kept" and since_ms >= 700:
+        more, worse = _doubted_leases(chance, shape, at_ms, since_ms, at_ms + after_ms, number)
+        operations += more
+        faults += worse
     return operations, faults
+
+
+def _doubted_leases(
+    chance: random.Random, shape: Shape, lost_ms: int, since_ms: int, ordered_ms: int, number: int
+) -> Scene:
+    """Objects come back that were removed since the last snapshot, and whose ranges hold later ones; verification waits
+    for a writer that stands still. Until then a client is given leases on them; its puts make it learn, under those
+    leases, that the memory is verified."""
+    writer = chance.randrange(min(shape.nodes, shape.clients))
+    reader = chance.choice([client for client in range(shape.clients) if client != writer])
+    removed_ms = lost_ms - since_ms
+    # Pinned, so that nothing evicts them before, and the holes of the removed ones join no others.
+    keys = [f"scene/doubted/{i}" for i in range(7)]
+    sizes = [64 * (328 + i) for i in range(7)]
+    parts: list[tuple[int, int, Verb, str, int]] = [
+        (lost_ms - 4_000 + 90 * i + chance.randint(0, 50), writer, "put", keys[i], sizes[i]) for i in range(7)
+    ]
+    removed = (1, 3, 5)
+    for i in removed:
+        parts.append((removed_ms + chance.randint(20, 150), writer, "force_remove", keys[i], 0))
+        # A hole that it fits exactly is taken first: both are rounded up to the same 64 bytes.
+        later_ms = removed_ms + chance.randint(300, 500)
+        parts.append((later_ms, writer, "put", f"scene/doubted/later/{i}", sizes[i] - 32))
+    lasts_ms = chance.randint(1_500, 2_500)
+    for i in range(20):
+        when_ms, new = ordered_ms + chance.randint(600, lasts_ms + 1_200), f"scene/doubted/new/{i}"
+        parts.append((when_ms, reader, "exists", new, 0))
+        parts.append((when_ms + chance.randint(5, 40), reader, "put", new, SMALL + number + len(parts)))
+        parts.append((when_ms + chance.randint(10, 150), reader, "get", keys[chance.choice(removed)], 0))
+    operations = [
+        Operation(when_ms, client, verb, number + i, (key,), size, pin="hard" if key in keys else "")
+        for i, (when_ms, client, verb, key, size) in enumerate(parts)
+    ]
+    stops_ms = lost_ms - chance.randint(0, 300)
+    return operations, [Fault(stops_ms, "pause_client", ordered_ms + lasts_ms - stops_ms, f"client-{writer}")]
 
 
 def _around_a_restore(chance: random.Random, shape: Shape, ordered_ms: int) -> list[Fault]:

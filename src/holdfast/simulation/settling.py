@@ -115,6 +115,9 @@ class Settling:
                 disk.name.node == name and not disk.away for disk in engine.state.disks()
             ):
                 return f"{name} has not mounted its disk"
+        # Until then a read says honestly that the bytes in a range are others, and to try again.
+        if any(segment.handle in engine.state.unverified for segment in engine.state.memory_segments()):
+            return "memory of an older history is not verified"
         return ""
 
     def _read_everything(self) -> None:
