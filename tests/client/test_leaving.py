@@ -120,6 +120,31 @@ async def test_a_task_that_dials_while_its_client_is_closed_keeps_no_connection(
     assert runner._channel.closed
 
 
+async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
+    remote_master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: whoever dials may have much more time."""
+    monkeypatch.setattr(whereabouts, "LOST_MASTER_SECONDS", 60.0)
+    cache = await holdfast.connect_async(remote_master.address, timeout=60)
+    assert cache._runner._channel is not None
+    cache._runner._channel.close()
+    came, answer = hold_the_next_welcome(remote_master)
+    try:
+        dialing = asyncio.create_task(cache.exists("key"))
+        await asyncio.to_thread(wait_until, came.is_set)
+        cache.timeout = 0.3
+        async with asyncio.timeout(15):
+            # If it had waited for its turn to dial, it would say that no time was left to connect.
+            with pytest.raises(errors.Unreachable, match="no master could be reached before the deadline"):
+                await cache.exists("key")
+        assert not dialing.done()
+        answer.set()
+        assert await dialing is False
+    finally:
+        answer.set()
+        await cache.close()
+
+
 def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """I17: a master that steps down between the two greetings leaves no connection behind."""
     with FakeMaster(node) as master, holdfast.connect(master.address) as cache:

@@ -141,40 +141,52 @@ class AsyncRunner:
     async def _connected(self, deadline: float) -> AsyncChannel:
         if self._channel is not None and not self._channel.closed:
             return self._channel
-        async with self._dialing:
+        try:
+            # Whoever dials may have more time than this call.
+            async with asyncio.timeout(deadline - self._core.clock()):
+                await self._dialing.acquire()
+        except TimeoutError:
+            raise Unreachable("no master could be reached before the deadline; nothing was sent") from None
+        try:
+            return await self._dial(deadline)
+        finally:
+            self._dialing.release()
+
+    async def _dial(self, deadline: float) -> AsyncChannel:
+        """With the lock held."""
+        self._core.check_open()
+        channel = self._channel
+        if channel is not None and not channel.closed:
+            return channel
+        last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
+        masters = self._masters
+        masters.lost(self._address)
+        known = (
+            await asyncio.to_thread(masters.candidates, deadline - self._core.clock())
+            if masters.looks_up
+            else masters.candidates()
+        )
+        for address in known:
+            try:
+                until = min(deadline, self._core.clock() + masters.patience(address))
+                self._channel = await self._nearer(
+                    await AsyncChannel.open(address, self._core.hello(), until, tls=self._tls), until
+                )
+            except TryAgain as error:
+                last = Unreachable(str(error))
+                masters.failed()
+                masters.hinted(error.hint)
+                continue
+            masters.found()
+            self._address = address
+            self._core.welcomed(self._channel.welcome)
+            if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
+                self._channel.close()
             self._core.check_open()
-            channel = self._channel
-            if channel is not None and not channel.closed:
-                return channel
-            last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
-            masters = self._masters
-            masters.lost(self._address)
-            known = (
-                await asyncio.to_thread(masters.candidates, deadline - self._core.clock())
-                if masters.looks_up
-                else masters.candidates()
-            )
-            for address in known:
-                try:
-                    until = min(deadline, self._core.clock() + masters.patience(address))
-                    self._channel = await self._nearer(
-                        await AsyncChannel.open(address, self._core.hello(), until, tls=self._tls), until
-                    )
-                except TryAgain as error:
-                    last = Unreachable(str(error))
-                    masters.failed()
-                    masters.hinted(error.hint)
-                    continue
-                masters.found()
-                self._address = address
-                self._core.welcomed(self._channel.welcome)
-                if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
-                    self._channel.close()
-                self._core.check_open()
-                if self._channel.welcome.shown:
-                    self._core.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
-                return self._channel
-            raise last
+            if self._channel.welcome.shown:
+                self._core.shown = await self._loop.run_in_executor(self._threads, shown_by, self._channel)
+            return self._channel
+        raise last
 
     async def _nearer(self, channel: AsyncChannel, deadline: float) -> AsyncChannel:
         """The same master by its Unix socket, where it is on this machine."""
