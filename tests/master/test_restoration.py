@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from holdfast.coordination.interface import Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import HoldfastError
 from holdfast.master import histories, restoration, roles, snapshotting
@@ -214,6 +215,43 @@ async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
         store.wipe(CLUSTER)
         await until_true(lambda: waiting(master), "it waits for the operator again")
         assert not leads(master)
+    await other.close()
+
+
+async def test_an_order_to_a_primary_ends_when_another_master_came_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: the primary gave way to itself, but another one won first, and its objects are not thrown away unasked."""
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    win = roles.win_for_order
+
+    async def gated(*given: Any) -> Term:
+        reached.set()
+        await may_go_on.wait()
+        return await win(*given)
+
+    monkeypatch.setattr(roles, "win_for_order", gated)
+    store = MemoryStore()
+    other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
+    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: leads(master), "it leads")
+        await offer(master, catalogue())
+        await ask(master, RestoreHistory(11, replace=True), Done)
+        await soon(reached.wait())
+        led = store.cluster(CLUSTER).record
+        assert led is not None
+        term = await soon(other.campaign("other:7070", led.epoch))
+        last = await other.last_index()
+        async with contextlib.aclosing(other.follow(last - 1)) as following:
+            end = position_after(*(await anext(following))[-1])
+        for position, batch in batches_of(catalogue(7), 99, b"s", end):
+            await append_all(term, position.batch, [batch])
+        await soon(term.resign())
+        may_go_on.set()
+        await until_true(lambda: bool(master.restore_failure), "the order is given up")
+        assert "since" in master.restore_failure
+        await until_true(lambda: leads(master), "it leads again")
+        assert history_of(master) == 99
     await other.close()
 
 

@@ -69,8 +69,9 @@ async def win_for_order(
     coordination: Coordination, address: str, replacing: Term | None, last: int | None, seconds: float
 ) -> Term:
     """Win the term that an order to restore needs, in the place of this master's own (`replacing`). TimeoutError, or
-    TryAgain: another master has written to the log, which ended with batch `last` when the order was given (None: this
-    master led then)."""
+    TryAgain: another master has written to the log, which ended with batch `last` when the order was given, or when the
+    primary that it was given to ended its term."""
+    assert last is not None, "an order names the end of the log that it is about"
     try:
         async with asyncio.timeout(seconds):
             return await _win_unless_overtaken(coordination, address, replacing, last)
@@ -80,9 +81,7 @@ async def win_for_order(
         raise
 
 
-async def _win_unless_overtaken(
-    coordination: Coordination, address: str, replacing: Term | None, last: int | None
-) -> Term:
+async def _win_unless_overtaken(coordination: Coordination, address: str, replacing: Term | None, last: int) -> Term:
     """An order that waited on would be carried out when the store is lost the next time. It would bring back what is
     older than the history served in between, and without that history's name, so that nodes void their memory (I14)."""
     epoch = replacing.epoch if replacing is not None else None
@@ -92,14 +91,13 @@ async def _win_unless_overtaken(
     return term
 
 
-async def _see_other_end(coordination: Coordination, last: int | None) -> None:
+async def _see_other_end(coordination: Coordination, last: int) -> None:
     """Return when the log ends elsewhere than with this batch."""
-    while last is not None:
+    while True:
         with contextlib.suppress(CoordinationLost, Uncertain):  # It is looked at again.
             if await coordination.last_index() != last:
                 return
         await asyncio.sleep(LOOK_SECONDS)
-    await asyncio.Event().wait()
 
 
 async def withdraw(campaigning: asyncio.Task[Term], *others: asyncio.Task[object]) -> None:

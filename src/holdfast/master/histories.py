@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -57,7 +57,7 @@ class Word:
     epoch: int = 0
     """Of that snapshot."""
     last: int | None = None
-    """The log's last batch when this was said to a master that did not lead; None: it led, and nobody came between."""
+    """The log's last batch when this was said. None until the primary that it was said to has written its last one."""
 
 
 @dataclass(slots=True)
@@ -130,6 +130,14 @@ class Histories:
         except (HoldfastError, OSError) as error:
             log.warning("which histories were served here cannot be read; nodes may have to begin anew", why=str(error))
         return list(dict.fromkeys(known))
+
+    def gives_way(self, last: int) -> bool:
+        """This master's term has ended with this batch. True: by the operator's word, which is about the log up to there;
+        what another master adds to it before the restore begins is not to be lost (I1)."""
+        word = self.restores
+        if word is not None and word.last is None:
+            self.word = replace(word, last=last)
+        return word is not None
 
     def end_restore(self) -> None:
         """It was done, or failed."""

@@ -290,7 +290,7 @@ class Master:
     async def _carry_over(self, coordination: Coordination, term: Term, word: Word) -> None:
         """Write the catalogue into the log, and go on from there."""
         assert term.epoch > word.epoch, "ids only grow (I6)"
-        if word.last is not None and await coordination.last_index() != word.last:
+        if await coordination.last_index() != word.last:
             # What the operator was told when the order was given is not true any more.
             raise TryAgain(OVERTAKEN)
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
@@ -496,7 +496,7 @@ class Master:
             try:
                 await until_ended(writing, keeping, watching, renewing, ended, giving_up)
             finally:
-                if self.histories.restores is not None:
+                if self.histories.gives_way(pending.written.batch):
                     self._replacing = term  # Nobody else shall lead in between.
                 else:
                     await give_back(term)
