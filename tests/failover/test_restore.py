@@ -268,6 +268,38 @@ def test_the_store_and_the_masters_disks_lost(etcd: WipedEtcd, tmp_path: Path) -
         put_at_last(cluster, "after")
 
 
+def test_the_newest_sound_snapshot_of_the_shared_place_is_restored(etcd: WipedEtcd, tmp_path: Path) -> None:
+    """The store and the master's disk are lost: the command fetches the catalogue from the shared place itself."""
+    shared = tmp_path / "shared"
+    url = f"file://{shared}"
+    with Cluster(tmp_path, etcd.url, masters=1, snapshots=url, cluster="mine") as cluster:
+        master = cluster.masters[0]
+
+        def share_snapshot() -> Path:
+            before = set(shared.rglob("*.hfs"))
+            holdfast_says("snapshot", "--address", master.address)
+            (found,) = wait_until(lambda: set(shared.rglob("*.hfs")) - before, WAITS_S, "it is shared")
+            return found
+
+        with cluster.connect() as cache:
+            values = put_all(cache, [f"k{i}" for i in range(300)])
+            sound = share_snapshot()
+            put_all(cache, ["late"])
+            spoiled = share_snapshot()
+        content = bytearray(spoiled.read_bytes())
+        content[len(content) // 2] ^= 1
+        spoiled.write_bytes(content)
+        master.kill()
+        shutil.rmtree(master.folder / "data")
+        etcd.wipe()
+        cluster.revive()
+        wait_for_waiting(cluster)
+        said = restore(cluster, "--from", url, "--cluster", "mine")
+        assert said["from"]["where"] == sound.name
+        assert said["restored_objects"] == said["verified_objects"] == 300
+        cluster.verify(values, {"late"})
+
+
 def snapshot_name(copy: Path) -> str:
     from holdfast.replication.snapshot_store import file_name
     from holdfast.replication.snapshots import head_of
