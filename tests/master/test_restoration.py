@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.coordination.interface import Term
+from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import HoldfastError
-from holdfast.master import histories, restoration, roles, snapshotting
+from holdfast.master import candidacy, histories, restoration, roles, snapshotting
 from holdfast.master.histories import Word
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles import EPOCHS_APART, Master
@@ -218,12 +218,44 @@ async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
     await other.close()
 
 
+async def test_an_order_ends_with_the_store_that_it_was_given_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I14: the master was cut off while another one served, and finds a store that was emptied a second time."""
+    store = MemoryStore()
+    old = await lived(store, tmp_path)
+    store.wipe(CLUSTER)
+    other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
+    term = await soon(other.campaign("other:7070"))
+    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: waiting(master), "it waits for the operator")
+        described = await ask(master, DescribeHistories(), HistoriesDescribed)
+        await ask(master, RestoreHistory(old, described.found[0].where), Done)
+        coordination = master.coordination
+        assert isinstance(coordination, MemoryCoordination)
+        await until_true(lambda: coordination.epoch_floor > EPOCHS_APART, "it waits for its term")
+
+        async def lost() -> None:
+            raise CoordinationLost("cut off, by order of a test")
+
+        with monkeypatch.context() as cut:
+            cut.setattr(coordination._link, "arrive", lost)
+            for position, batch in batches_of(catalogue(), 99, b"s", Position()):
+                await append_all(term, position.batch, [batch])
+            store.wipe(CLUSTER)
+        await until_true(lambda: not master.restoring, "the order is over")
+        assert "since" in master.restore_failure
+        await until_true(lambda: waiting(master), "it waits for the operator again")
+        assert store.cluster(CLUSTER).last == 0
+    await other.close()
+
+
 async def test_an_order_to_a_primary_ends_when_another_master_came_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1: the primary gave way to itself, but another one won first, and its objects are not thrown away unasked."""
     reached, may_go_on = asyncio.Event(), asyncio.Event()
-    win = roles.win_for_order
+    win = candidacy.win_for_order
 
     async def gated(*given: Any) -> Term:
         reached.set()

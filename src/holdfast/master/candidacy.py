@@ -14,6 +14,7 @@ from typing import TypeVar
 import structlog
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Leader, Term
+from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.master.suspicion import refused_leader
 from holdfast.master.tasks import first, until_ended
@@ -21,7 +22,10 @@ from holdfast.master.tasks import first, until_ended
 log = structlog.get_logger("holdfast.master")
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
-OVERTAKEN = "another master has written to the log since; nothing was restored. Look and order again"
+ORDERS = "orders/"
+ORDER_MS = 3_600_000
+"""Longer than an order waits for its term; what is left of it in the store is gone then."""
+OVERTAKEN = "another master has written to the log since, or the store was emptied; nothing was restored. Order again"
 PROVEN = ("first", "resigned", "flock", "gone", "expired")
 """Ways of winning a term (`Term.proof`) that prove the end of the last primary."""
 HOW_IT_ENDED = {
@@ -63,6 +67,20 @@ async def _win_unless(
     finally:
         if not is_won:
             await withdraw(campaigning, other)
+
+
+async def note_order(coordination: Coordination, name: str) -> bytes:
+    """Leave a mark in the store that this master is given an order to restore, and return it."""
+    mark = f"{fresh_id():016x}".encode()
+    await coordination.publish(ORDERS + name, mark, ORDER_MS)
+    return mark
+
+
+async def check_order(coordination: Coordination, name: str, mark: bytes, last: int | None) -> None:
+    """TryAgain unless all is as the operator knew it: the log ends where it ended, in the store that has the mark. One
+    that was emptied again since, after others were served from it, ends at the same number."""
+    if await coordination.last_index() != last or await coordination.read(ORDERS + name) != mark:
+        raise TryAgain(OVERTAKEN)
 
 
 async def win_for_order(

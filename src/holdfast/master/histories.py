@@ -58,6 +58,8 @@ class Word:
     """Of that snapshot."""
     last: int | None = None
     """The log's last batch when this was said. None until the primary that it was said to has written its last one."""
+    mark: bytes = b""
+    """That the order left in the store (`candidacy.note_order`)."""
 
 
 @dataclass(slots=True)
@@ -132,8 +134,8 @@ class Histories:
         return list(dict.fromkeys(known))
 
     def gives_way(self, last: int) -> bool:
-        """This master's term has ended with this batch. True: by the operator's word, which is about the log up to there;
-        what another master adds to it before the restore begins is not to be lost (I1)."""
+        """This master's term has ended with this batch. True: by the operator's word, which is about the log up to it.
+        What another master adds before the restore begins is not to be lost (I1)."""
         word = self.restores
         if word is not None and word.last is None:
             self.word = replace(word, last=last)

@@ -19,6 +19,7 @@ from holdfast.core.restored_memory import unverified_objects
 from holdfast.core.state import State
 from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
 from holdfast.instant import now_ms, now_seconds
+from holdfast.master.candidacy import note_order
 from holdfast.master.engine import Answer
 from holdfast.master.histories import Word
 from holdfast.master.roles import Master
@@ -169,8 +170,9 @@ class Restoration:
         found = await asyncio.to_thread(found_in, content, request.where)
         if found.log_id != request.log_id:
             raise BadValue(f"that is of history {found.log_id:016x}, not {request.log_id:016x}; nothing was changed")
+        mark = await note_order(master.coordination, master.server.name)
         last = None if master.role == "primary" else await master.coordination.last_index()
-        master.restore(Word(content, found.epoch, last))
+        master.restore(Word(content, found.epoch, last, mark))
         self._offered = bytearray()
         return Done(len(content))
 

@@ -32,7 +32,7 @@ from holdfast.core.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
-from holdfast.master.candidacy import HOW_IT_ENDED, OVERTAKEN, PROVEN, give_back, win, win_for_order, withdraw
+from holdfast.master.candidacy import HOW_IT_ENDED, PROVEN, check_order, give_back, win, win_for_order, withdraw
 from holdfast.master.engine import Engine
 from holdfast.master.events import History
 from holdfast.master.histories import Histories, WaitsForOperator, Word
@@ -290,9 +290,7 @@ class Master:
     async def _carry_over(self, coordination: Coordination, term: Term, word: Word) -> None:
         """Write the catalogue into the log, and go on from there."""
         assert term.epoch > word.epoch, "ids only grow (I6)"
-        if await coordination.last_index() != word.last:
-            # What the operator was told when the order was given is not true any more.
-            raise TryAgain(OVERTAKEN)
+        await check_order(coordination, self.server.name, word.mark, word.last)
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
         log.info("restoring a history", epoch=term.epoch, bytes=len(word.content))
         served = await self._served_here(coordination)
