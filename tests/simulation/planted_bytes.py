@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from holdfast.client import reservations
 from holdfast.client.async_runner import AsyncRunner
+from holdfast.client.core import Core
 from holdfast.client.grants import Grant, Grants
 from simulation.planted import Patch, Planted
 
@@ -31,7 +33,24 @@ def use_what_came_ahead_after_it_was_given_back() -> Patch:
     return patch.object(Grants, "_retire", keep_ahead)
 
 
+def free_an_abandoned_reservation_under_its_writer() -> Patch:
+    """Its memory is given back while a thread still copies into it."""
+
+    def give_up_ended(core: Core, share: reservations.Share) -> None:
+        if share.ended and core.shares.pop(share, None) is not None:
+            core.grants.release(share.grant, core.clock())
+
+    return patch.object(reservations, "_give_up_ended", give_up_ended)
+
+
 PLANTED_IN_BYTES = (
+    Planted(
+        "free an abandoned reservation under its writer",
+        free_an_abandoned_reservation_under_its_writer,
+        ("I2", "I9", "I11"),
+        60,
+        scene="engine",
+    ),
     Planted("use what came ahead after it was given back", use_what_came_ahead_after_it_was_given_back, ("I2",), 1200),
     Planted("leave a cancelled put to its thread", leave_a_cancelled_put_to_its_thread, ("I2", "I9", "I11"), 2000),
 )

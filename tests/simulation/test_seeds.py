@@ -21,3 +21,14 @@ def test_no_promise_breaks_in_any_of_them(start: int) -> None:
         assert one.violation is None, f"seed {one.script.seed}: {one.violation}; again: {again}"
         played += 1
     assert played == AT_ONCE
+
+
+@pytest.mark.timeout(900)
+def test_no_promise_breaks_where_engines_reserve_and_hold() -> None:
+    """The verbs that seeds do not draw by themselves: two-step puts, and leases that are counted."""
+    verbs: set[str] = set()
+    for one in play_seeds(range(20), PROCESSES, scene="engine"):
+        again = f"python -m holdfast.simulation replay {one.script.seed} --scene engine"
+        assert one.violation is None, f"seed {one.script.seed}: {one.violation}; again: {again}"
+        verbs |= {operation.verb for operation in one.script.operations}
+    assert verbs >= {"reserve", "abandon", "hold"}

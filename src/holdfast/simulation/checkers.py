@@ -295,7 +295,7 @@ class Checkers:
         stored = {(fate.key, fate.size_bytes) for fate in self.log.all_fates()}
         for call in self.world.history.calls:
             operation = call.operation
-            if operation.verb not in ("put", "upsert", "put_many") or operation.durability == "memory":
+            if operation.verb not in ("put", "upsert", "put_many", "reserve") or operation.durability == "memory":
                 continue
             if call.outcome == "done" and call.result == (
                 len(operation.keys) if operation.verb == "put_many" else True
@@ -374,7 +374,7 @@ def _where(error: Exception) -> str:
 
 
 def _read(call: Call) -> dict[str, bytes]:
-    if call.outcome != "done" or call.operation.verb not in ("get", "get_many", "view"):
+    if call.outcome != "done" or call.operation.verb not in ("get", "get_many", "view", "hold"):
         return {}
     if isinstance(call.result, dict):
         return call.result

@@ -171,6 +171,43 @@ async def _get_many(cache: AsyncCache, operation: Operation) -> Found:
     return found
 
 
+async def _reserve(cache: AsyncCache, operation: Operation) -> bool:
+    """Fill it in two parts, with time between them, and commit. False: the key was there already."""
+    value = value_of(operation.number, operation.size_bytes)
+    reservation = await cache.reserve(operation.keys[0], len(value), replicas=operation.replicas)
+    if reservation is None:
+        return False
+    async with reservation:
+        await reservation.write(len(value) // 2, value[len(value) // 2 :])
+        await asyncio.sleep(operation.hold_ms / 1000)
+        await reservation.write(0, value[: len(value) // 2])
+        return await reservation.commit()
+
+
+async def _abandon(cache: AsyncCache, operation: Operation) -> None:
+    """While another task still fills it."""
+    value = value_of(operation.number, operation.size_bytes)
+    reservation = await cache.reserve(operation.keys[0], len(value), replicas=operation.replicas)
+    if reservation is None:
+        return
+    filling = asyncio.create_task(reservation.write(0, value))
+    await asyncio.sleep(operation.hold_ms / 1000)
+    await reservation.abandon()
+    await filling
+
+
+async def _hold(cache: AsyncCache, operation: Operation) -> Found:
+    """Lease them twice, release them once, and read them when the first lease alone would have ended."""
+    await cache.lease_many(operation.keys)
+    try:
+        await cache.lease_many(operation.keys)
+        await cache.release_many(operation.keys)
+        await asyncio.sleep(operation.hold_ms / 1000)
+        return await _get_many(cache, operation)
+    finally:
+        await cache.release_many(operation.keys)
+
+
 async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:
     """Look at it for a while: what was there at the end, if the view was good until then."""
     try:
@@ -198,4 +235,7 @@ _DO: dict[str, Callable[[AsyncCache, Operation], Awaitable[object]]] = {
     "force_remove": lambda cache, operation: cache.remove(operation.keys[0], force=True),
     "remove_matching": _remove_matching,
     "remove_all": lambda cache, operation: cache.remove_all(),
+    "reserve": _reserve,
+    "abandon": _abandon,
+    "hold": _hold,
 }

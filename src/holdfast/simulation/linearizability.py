@@ -68,7 +68,7 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
     unknown = call.outcome in ("unknown", "pending")
     number = operation.number
     match operation.verb:
-        case "put" | "upsert":
+        case "put" | "upsert" | "reserve":
             effect: Effect = "replace" if operation.verb == "upsert" else "store"
             if unknown:
                 yield Step(effect, number, start, NEVER_NS, optional=True)
@@ -79,7 +79,7 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
                 yield Step("store", number, start, NEVER_NS, optional=True)
             elif call.outcome == "done":
                 yield _stored_some(call, start, end)
-        case "get" | "view" | "get_many":
+        case "get" | "view" | "get_many" | "hold":
             if call.outcome == "done" and key not in call.left_out:
                 value = call.result.get(key) if isinstance(call.result, dict) else call.result
                 since = min(start, call.leased_since_ns.get(key, start))
@@ -102,7 +102,7 @@ def steps_in_log(call: Call, key: str, in_log: set[tuple[str, int]], left: set[t
     were evicted or lost with their node."""
     operation = call.operation
     known = (key, operation.size_bytes)
-    puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many")
+    puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many", "reserve")
     in_memory = puts and operation.durability == "memory" and call.outcome == "done"
     if in_memory and (known not in in_log or not call.result):
         # Lost, as it may be, with all that was not durable below it; so nobody was shown it, but others who asked for

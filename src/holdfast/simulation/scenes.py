@@ -370,6 +370,36 @@ def _around_a_restore(chance: random.Random, shape: Shape, ordered_ms: int) -> l
     return [fault for share, fault in possible if chance.random() < share]
 
 
+def an_engine(chance: random.Random, shape: Shape, number: int) -> Scene:
+    """A client reserves memory, fills it by parts and commits it, or abandons it while a thread still copies into it;
+    others want the memory at once, hold leases on what they find, and read it later."""
+    at_ms = chance.randint(1_000, FAULT_MS - 9_000)
+    writer = chance.randrange(shape.clients)
+    others = [client for client in range(shape.clients) if client != writer]
+    operations: list[Operation] = []
+    for i in range(chance.randint(2, 4)):
+        verb: Verb = chance.choice(("abandon", "abandon", "reserve"))
+        key, hold_ms = (f"scene/reserved/{i}",), chance.randint(1, 300)
+        when_ms = at_ms + chance.randint(0, 400)
+        operations.append(Operation(when_ms, writer, verb, number, key, number + BIG, hold_ms=hold_ms))
+        number += 1
+    keys = tuple(f"scene/engine/{i}" for i in range(chance.randint(3, 5)))
+    for key_ in keys:
+        when_ms = at_ms + chance.randint(100, 2_500)
+        operations.append(Operation(when_ms, chance.choice(others), "put", number, (key_,), number + BIG))
+        number += 1
+    for _ in range(3):
+        when_ms, hold_ms = at_ms + chance.randint(500, 5_000), chance.randint(500, 4_000)
+        client = chance.randrange(shape.clients)
+        operations.append(Operation(when_ms, client, "hold", number, keys, hold_ms=hold_ms))
+        number += 1
+    for key_ in (*keys, "scene/reserved/0", "scene/reserved/1"):
+        when_ms = at_ms + chance.randint(5_000, 8_500)
+        operations.append(Operation(when_ms, chance.choice(others), "get", number, (key_,)))
+        number += 1
+    return operations, [Fault(at_ms - 50, "slow_threads", 1_500, f"client-{writer}", share=0.8)]
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -383,5 +413,7 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = 
     "false witness": (0.1, a_false_witness),
     "emptied store": (0.06, an_emptied_store),
     "restored store": (0.08, a_restored_store),
+    "engine": (0.0, an_engine),
 }
-"""The share of seeds with it, and how it is drawn."""
+"""The share of seeds with it, and how it is drawn. Of "engine" it is none, so that the seeds that found
+bugs play what they played: it is asked for by name."""

@@ -21,6 +21,9 @@ Verb: TypeAlias = Literal[
     "force_remove",
     "remove_matching",
     "remove_all",
+    "reserve",
+    "abandon",
+    "hold",
 ]
 FaultKind: TypeAlias = Literal[
     "kill_master",
@@ -74,7 +77,7 @@ VERBS: dict[Verb, int] = {
     "remove_matching": 1,
     "remove_all": 1,
 }
-"""How often each is drawn."""
+"""How often each is drawn. The others are of scenes: a share of theirs would change what every seed plays."""
 FAULT_MS = 20_000
 """How long faults go on to begin; when the last is over, the world heals."""
 HEAL_MS = 100

@@ -40,7 +40,11 @@ def lines_of_calls(calls: Iterable[Call]) -> list[Line]:
     found: list[Line] = []
     for call in calls:
         operation = call.operation
-        size = f", {operation.size_bytes} bytes" if operation.verb in ("put", "upsert", "put_many") else ""
+        size = (
+            f", {operation.size_bytes} bytes"
+            if operation.verb in ("put", "upsert", "put_many", "reserve", "abandon")
+            else ""
+        )
         name = f"{operation.verb} {operation.number} of {' '.join(operation.keys)}"
         found.append((call.called_ns // MS, f"client-{operation.client}: {name}{size}", operation.keys))
         if call.answered_ns >= 0:
