@@ -1,8 +1,8 @@
 """What clients saw, as lines of a file: each call when it began, and again when it ended.
 
 Times are of CLOCK_MONOTONIC, which all processes of one machine share. A call that has no second line was under way
-when its process was killed: it may have happened. The lines become the simulator's `Call`s, so that its checkers judge
-them. A value that was read is told by the number of the put that it is of and its length, never by its bytes.
+when its process was killed: it may have happened. The lines become the simulator's `ClientCall`s, so that its checkers
+judge them. A value that was read is told by the number of the put that it is of and its length, never by its bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.simulation.history import Call, Outcome, number_of, value_of
+from holdfast.simulation.history import ClientCall, Outcome, number_of, value_of
 from holdfast.simulation.script import Operation, Verb
 
 WRONG = -1
@@ -63,15 +63,15 @@ class Told:
     """What one client told."""
 
     client: str
-    calls: list[Call] = field(default_factory=list)
-    reads: list[tuple[Call, str, int, int]] = field(default_factory=list)
+    calls: list[ClientCall] = field(default_factory=list)
+    reads: list[tuple[ClientCall, str, int, int]] = field(default_factory=list)
     """(call, key, number, length) of every value that was read."""
     defects: list[str] = field(default_factory=list)
 
 
 def read_history(path: Path) -> Told:
     told = Told(path.stem)
-    open_calls: dict[int, Call] = {}
+    open_calls: dict[int, ClientCall] = {}
     for text in path.read_text().splitlines():
         try:
             line = json.loads(text)
@@ -87,7 +87,7 @@ def read_history(path: Path) -> Told:
     return told
 
 
-def _begun(line: dict[str, Any]) -> Call:
+def _begun(line: dict[str, Any]) -> ClientCall:
     operation = Operation(
         at_ms=0,
         client=0,
@@ -97,10 +97,10 @@ def _begun(line: dict[str, Any]) -> Call:
         size_bytes=line["size"],
         pin=line["pin"],
     )
-    return Call(operation, line["at"], leased_since_ns=line["since"])
+    return ClientCall(operation, line["at"], leased_since_ns=line["since"])
 
 
-def _end(told: Told, call: Call, line: dict[str, Any]) -> None:
+def _end(told: Told, call: ClientCall, line: dict[str, Any]) -> None:
     call.answered_ns, call.outcome, call.error = line["at"], line["outcome"], line["error"]
     call.asked_without = line["without"]
     result = line["result"]
@@ -113,7 +113,7 @@ def _end(told: Told, call: Call, line: dict[str, Any]) -> None:
         call.result = result
 
 
-def _value(told: Told, call: Call, key: str, value: list[int] | None) -> bytes | None:
+def _value(told: Told, call: ClientCall, key: str, value: list[int] | None) -> bytes | None:
     if value is None:
         return None
     number, length = value

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from chaos.history import Told
 from chaos.log_follower import Away
-from holdfast.simulation.history import Call
+from holdfast.simulation.history import ClientCall
 from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.restore_checks import Fate
 
@@ -135,7 +135,7 @@ def down_spans(run: Run, told: Told) -> list[Span]:
     return [span for span in clipped if span[1] > span[0] and not any(touch(span, one) for one in own)]
 
 
-def is_answer(call: Call) -> bool:
+def is_answer(call: ClientCall) -> bool:
     """It told the caller something about the object; being asked to come again later does not."""
     return call.outcome == "done" or (call.outcome == "refused" and call.error.startswith("object_leased"))
 
@@ -172,7 +172,7 @@ def _by_fault(run: Run, spans: list[Span], clients: int) -> dict[str, dict[str, 
 # What was acknowledged.
 
 
-def _acknowledged(calls: Iterable[Call]) -> Iterator[tuple[Call, str]]:
+def _acknowledged(calls: Iterable[ClientCall]) -> Iterator[tuple[ClientCall, str]]:
     for call in calls:
         operation = call.operation
         whole = len(operation.keys) if operation.verb == "put_many" else True
@@ -180,7 +180,7 @@ def _acknowledged(calls: Iterable[Call]) -> Iterator[tuple[Call, str]]:
             yield from ((call, key) for key in operation.keys)
 
 
-def _lost(run: Run, calls: list[Call]) -> list[str]:
+def _lost(run: Run, calls: list[ClientCall]) -> list[str]:
     if not run.log_is_whole:
         return []
     in_log = {(fate.key, fate.size_bytes): fate for fate in run.fates}
@@ -204,7 +204,7 @@ def _lost(run: Run, calls: list[Call]) -> list[str]:
     return found
 
 
-def _wrong(run: Run, calls: list[Call]) -> list[str]:
+def _wrong(run: Run, calls: list[ClientCall]) -> list[str]:
     puts = {
         (key, call.operation.number): call.operation.size_bytes
         for call in calls
@@ -227,12 +227,12 @@ def _wrong(run: Run, calls: list[Call]) -> list[str]:
 # Orders.
 
 
-def _impossible(run: Run, calls: list[Call]) -> tuple[list[str], int]:
+def _impossible(run: Run, calls: list[ClientCall]) -> tuple[list[str], int]:
     if not run.log_is_whole:
         return [], 0
     left = {(fate.key, fate.size_bytes) for fate in run.fates if fate.left and fate.left not in ASKED_FOR}
     in_log = {(fate.key, fate.size_bytes) for fate in run.fates}
-    by_key: dict[str, list[Call]] = defaultdict(list)
+    by_key: dict[str, list[ClientCall]] = defaultdict(list)
     for call in calls:
         for key in call.operation.keys:
             by_key[key].append(call)

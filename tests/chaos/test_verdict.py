@@ -10,7 +10,7 @@ import pytest
 from chaos.history import HistoryFile, Told, read_history, seen
 from chaos.log_follower import Away
 from chaos.verdict import Run, Struck, judge
-from holdfast.simulation.history import Call, Outcome, value_of
+from holdfast.simulation.history import ClientCall, Outcome, value_of
 from holdfast.simulation.restore_checks import Fate
 from holdfast.simulation.script import Operation, Verb
 
@@ -19,15 +19,15 @@ S = 1_000_000_000
 
 def call(
     verb: Verb, number: int, key: str, at_s: float, took_s: float = 0.01, result: object = True, size: int = 0
-) -> Call:
+) -> ClientCall:
     operation = Operation(at_ms=0, client=0, verb=verb, number=number, keys=(key,), size_bytes=size)
-    made = Call(operation, int(at_s * S), int((at_s + took_s) * S), "done", result)
+    made = ClientCall(operation, int(at_s * S), int((at_s + took_s) * S), "done", result)
     if verb == "get":
         made.result = {key: None if result is None else value_of(int(str(result)), 8)}
     return made
 
 
-def run(*calls: Call, fates: list[Fate] | None = None, faults: list[Struck] | None = None, until_s: float = 10) -> Run:
+def run(*calls: ClientCall, fates: list[Fate] | None = None, faults: list[Struck] | None = None, until_s: float = 10) -> Run:
     told = Told("client-1.0", list(calls))
     for one in calls:
         if one.operation.verb == "get" and isinstance(one.result, dict):
@@ -46,7 +46,7 @@ def run(*calls: Call, fates: list[Fate] | None = None, faults: list[Struck] | No
     )
 
 
-def busy(until_s: float = 10, but: tuple[float, float] = (0, 0)) -> list[Call]:
+def busy(until_s: float = 10, but: tuple[float, float] = (0, 0)) -> list[ClientCall]:
     """A call every tenth of a second, except in between."""
     times = [step / 10 for step in range(int(10 * until_s))]
     return [

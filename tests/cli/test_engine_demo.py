@@ -21,13 +21,13 @@ from cli.conftest import Run
 from cli.test_up import PYTHON, environment
 from holdfast.cli.demo_screen import Screen
 from holdfast.cli.engine_demo import command
-from holdfast.cli.engine_demo.engine import Answer, Engine, Request
-from holdfast.cli.engine_demo.performance import Asked, EnginePerformance, prompt_of
+from holdfast.cli.engine_demo.engine import Answer, DemoEngine, Request
+from holdfast.cli.engine_demo.performance import DemoRequest, EnginePerformance, prompt_of
 from holdfast.cli.engine_demo.picture import BARS, drawing_of
 from holdfast.cli.engine_demo.prefix import block_keys
 from holdfast.cli.engine_demo.report import LABELS, verdict_of
 from holdfast.cli.engine_demo.shape import Shape
-from holdfast.cli.local_cluster import Wanted
+from holdfast.cli.local_cluster import ClusterWanted
 from holdfast.errors import HoldfastError, NodeLost, Unreachable
 from holdfast.settings import DemoSettings
 from waiting import wait_until
@@ -73,21 +73,21 @@ def test_other_models_blocks_and_salts_share_nothing() -> None:
 # Verdict
 
 
-def performance_with(*asked: Asked) -> EnginePerformance:
-    wanted = Wanted(data_dir=Path(), run_dir=Path(), size_bytes=0)
+def performance_with(*asked: DemoRequest) -> EnginePerformance:
+    wanted = ClusterWanted(data_dir=Path(), run_dir=Path(), size_bytes=0)
     performance = EnginePerformance(SETTINGS, wanted, Event(), Screen(as_json=True))
     performance.story.asked = list(asked)
     return performance
 
 
-def answers(**different: Answer) -> list[Asked]:
+def answers(**different: Answer) -> list[DemoRequest]:
     """A run in which all went well, but for what differs."""
     cached = {"read": 48, "killed": 48, "restarted": 48}
     found = []
     for name in LABELS:
         ms = 1000.0 if name not in cached else 10.0
         right = Answer(tokens=[1, 2, 3], first_token_ms=ms, cached_tokens=cached.get(name, 0))
-        found.append(Asked(name, "engine-1", different.get(name, right), cached.get(name, 0)))
+        found.append(DemoRequest(name, "engine-1", different.get(name, right), cached.get(name, 0)))
     return found
 
 
@@ -198,11 +198,11 @@ class DictCache:
         return outcomes
 
 
-def engine_with(cache: DictCache | None) -> Engine:
+def engine_with(cache: DictCache | None) -> DemoEngine:
     from holdfast.cli.engine_demo.model import Model
 
     as_client: Any = cache
-    return Engine(Model(SHAPE, seed=3), SETTINGS.block_tokens, as_client)
+    return DemoEngine(Model(SHAPE, seed=3), SETTINGS.block_tokens, as_client)
 
 
 REQUEST = Request(prompt=prompt_of(SETTINGS, SHAPE), new_tokens=6)

@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Run
 from cli.fake_cache import FakeCache
 from holdfast.cli import connection, handing_over
-from holdfast.cli.masters import Seen, facts_of, given_addresses, primary_of, row_of
+from holdfast.cli.masters import MasterSeen, facts_of, given_addresses, primary_of, row_of
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Status
 
@@ -78,13 +78,13 @@ def test_status_without_a_primary_shows_who_is_left(
 
 def test_a_primary_of_an_older_epoch_is_not_taken_for_the_primary(cache: FakeCache) -> None:
     zombie, real = cache.status(), changed(cache.status(), name="master-2", epoch=2)
-    assert primary_of([Seen("a", zombie), Seen("b", real), Seen("c", None, "away")]) is real
-    assert primary_of([Seen("c", None, "away")]) is None
+    assert primary_of([MasterSeen("a", zombie), MasterSeen("b", real), MasterSeen("c", None, "away")]) is real
+    assert primary_of([MasterSeen("c", None, "away")]) is None
 
 
 def test_digests_are_only_compared_at_the_same_record(cache: FakeCache) -> None:
     primary = cache.status()
-    behind = Seen("b", standby(primary, applied_index=primary.applied_index - 1, digest="other"))
+    behind = MasterSeen("b", standby(primary, applied_index=primary.applied_index - 1, digest="other"))
     assert facts_of(behind, primary)["digest_equal"] is None
     assert row_of(behind, None)[5:7] == ("-", "-")
 

@@ -25,7 +25,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, answers: list[HistoriesDescribed]) 
         raise DeadlineExceeded("the master did not answer in time")
 
     monkeypatch.setattr(restore, "ask_one", ask_one)
-    chosen = restore.Source(FOUND, "127.0.0.1:7070", "master-1")
+    chosen = restore.RestoreSource(FOUND, "127.0.0.1:7070", "master-1")
     return restore.await_restored(Output(), chosen, 0, "", now_seconds() + 0.3, for_nodes=True)
 
 

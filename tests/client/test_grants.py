@@ -10,7 +10,7 @@ from holdfast.client.grants import (
     IDLE_SECONDS,
     ROW_BYTES,
     ROW_SECONDS,
-    Grant,
+    WriteGrant,
     Grants,
     Kind,
     lay_out,
@@ -21,8 +21,8 @@ from holdfast.messages.shapes import Range
 KIND: Kind = (1, (), False)
 
 
-def taken(grants: Grants, kind: Kind | None = KIND, now: float = 100.0, length: int = 4096) -> Grant:
-    grant = Grant(grants.next_id(), length, (), 30.0, 0.0, 0.0, now, kind)
+def taken(grants: Grants, kind: Kind | None = KIND, now: float = 100.0, length: int = 4096) -> WriteGrant:
+    grant = WriteGrant(grants.next_id(), length, (), 30.0, 0.0, 0.0, now, kind)
     grant.extended(now)
     grants.add(grant, now)
     return grant

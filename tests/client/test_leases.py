@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.client.leases import Lease, Leases, lease_until
+from holdfast.client.leases import ReadLease, Leases, lease_until
 from holdfast.client.segments import Segments
 from holdfast.ids import SegmentName
 from holdfast.messages.requests import SegmentList
 from holdfast.messages.shapes import SegmentPlace
 
 
-def lease(until: float) -> Lease:
-    return Lease(until, 1, 0, 10, 0, 1, ())
+def lease(until: float) -> ReadLease:
+    return ReadLease(until, 1, 0, 10, 0, 1, ())
 
 
 def test_a_lease_counts_from_before_the_request_and_is_shortened() -> None:

@@ -12,7 +12,7 @@ import pytest
 from client.faces import AwaitedFace
 from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
-from holdfast.client.reservations import Written
+from holdfast.client.reservations import WrittenPart
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from tests.waiting import wait_until
@@ -32,7 +32,7 @@ def until(cache: Any, condition: Callable[[], object], what: str) -> None:
 
 
 def test_ranges_that_were_written_join_and_never_overlap() -> None:
-    written = Written()
+    written = WrittenPart()
     assert written.add(10, 20)
     assert written.add(30, 40)
     assert written.add(20, 30)

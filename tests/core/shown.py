@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.catalogue import Catalogue, Words
-from holdfast.core.shown_keys import ShownKeys
+from holdfast.core.shown_keys import KeyTable
 from holdfast.wire.shown import GONE, MASK
 
 
 def show(
     catalogue: Catalogue, places: int, words: int = 1 << 17, memory: Words | None = None
-) -> tuple[ShownKeys, Words]:
+) -> tuple[KeyTable, Words]:
     """The catalogue's keys from now on, and the memory that they are in. Tables have `places` at the least."""
     if memory is None:
         memory = np.zeros(words, np.uint64)
@@ -19,7 +19,7 @@ def show(
     def discard(first: int, stop: int) -> None:
         memory[max(first, places) : stop] = 0
 
-    shown = catalogue.shown = ShownKeys(catalogue, memory, discard)
+    shown = catalogue.shown = KeyTable(catalogue, memory, discard)
     return shown, memory
 
 

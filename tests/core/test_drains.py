@@ -8,7 +8,7 @@ from holdfast import errors
 from holdfast.core.drains import forecast
 from holdfast.core.promotion import promote
 from holdfast.ids import extent_of
-from holdfast.master.events import History
+from holdfast.master.events import EventHistory
 from holdfast.master.session_view import node_info
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position
@@ -48,7 +48,7 @@ def test_a_drain_that_fits_moves_everything_and_evicts_nothing() -> None:
     costs = forecast(world.primary, "a", world.now)
     assert (costs.objects, costs.moved_bytes) == (there, there * extent_of(OBJECT))
     assert costs.evicted_bytes == 0
-    history = History()
+    history = EventHistory()
     world.engine.note = history.note
     drain(world, nodes)
     assert all(world.has(*[f"k{i}" for i in range(60)]))
@@ -127,7 +127,7 @@ def test_counts_outlive_primaries_and_snapshots_and_end_with_the_drain() -> None
     for state in (world.primary.twin, load(data, 0).state):
         assert state.drains == world.state.drains
         assert promote(state, world.primary.rules, 5_000, proven=True, now=0).state.drains == world.state.drains
-    history = History()
+    history = EventHistory()
     world.engine.note = history.note
     world.ask(q.Done, q.ChangeMode("a", "open"))
     [event] = history.after(0, 10)

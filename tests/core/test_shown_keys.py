@@ -11,7 +11,7 @@ from holdfast.core import catalogue as catalogue_module
 from holdfast.core import shown_keys as module
 from holdfast.core.catalogue import Catalogue
 from holdfast.core.mask import Mask
-from holdfast.core.shown_keys import ShownKeys
+from holdfast.core.shown_keys import KeyTable
 from holdfast.wire.shown import FIRST_PLACES, GONE, MASK, SEQUENCE
 from tests.core.shown import fingerprints_in, show
 
@@ -37,7 +37,7 @@ def insert(catalogue: Catalogue, keys: list[str], first_id: int) -> None:
     catalogue.insert_many(keys, first_id, sizes, sizes, 1, np.arange(len(keys)) * 64, 0, 0)
 
 
-def settle(shown: ShownKeys) -> None:
+def settle(shown: KeyTable) -> None:
     while shown.catch_up():
         pass
     shown.settle()

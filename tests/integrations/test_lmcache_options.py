@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.ids import MAX_KEY_BYTES
 from holdfast.integrations.lmcache.keys import L2, META, RAW, Namespace, l2_name, parsed_l2_name
-from holdfast.integrations.lmcache.options import BadOption, Options
+from holdfast.integrations.lmcache.options import BadOption, LmcacheOptions
 from tests.integrations import lmcache_shapes as shapes
 from tests.integrations.lmcache_shapes import ObjectKey
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "engines" / "lmcache.md").read_text()
 
 
-def options_of(url: str, extra: dict[str, object], plugin_name: str | None = None) -> Options:
+def options_of(url: str, extra: dict[str, object], plugin_name: str | None = None) -> LmcacheOptions:
     with shapes.in_place_of_lmcache():
         from holdfast.integrations.lmcache.remote_connector import options_of
 
@@ -29,7 +29,7 @@ def options_of(url: str, extra: dict[str, object], plugin_name: str | None = Non
 
 
 def test_values_may_be_written_as_text() -> None:
-    options = Options.from_mapping(
+    options = LmcacheOptions.from_mapping(
         {"address": "a:1,b:2", "timeout_s": "2.5", "replicas": "2", "verify": "false", "prefer": ["n1", "n2"]}
     )
     assert (options.timeout_s, options.replicas, options.verify) == (2.5, 2, False)
@@ -59,34 +59,34 @@ def test_values_may_be_written_as_text() -> None:
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadOption, match="adapter_params") as raised:
-        Options.from_mapping(given)
+        LmcacheOptions.from_mapping(given)
     assert said in str(raised.value)
 
 
 def test_address_and_token_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOLDFAST_ADDRESS", "m1:7070,m2:7070")
     monkeypatch.setenv("HOLDFAST_TOKEN", "from the environment")
-    assert Options.from_mapping({}).reached_at == "m1:7070,m2:7070"
-    assert Options.from_mapping({}).secret() == "from the environment"
-    assert Options.from_mapping({"token": "given"}).secret() == "given"
+    assert LmcacheOptions.from_mapping({}).reached_at == "m1:7070,m2:7070"
+    assert LmcacheOptions.from_mapping({}).secret() == "from the environment"
+    assert LmcacheOptions.from_mapping({"token": "given"}).secret() == "given"
     (tmp_path / "token").write_text("of the file\n")
-    options = Options.from_mapping({"token": "given", "token_file": str(tmp_path / "token")})
+    options = LmcacheOptions.from_mapping({"token": "given", "token_file": str(tmp_path / "token")})
     assert options.secret() == "of the file"
     assert "given" not in repr(options)
     with pytest.raises(BadOption, match="token_file"):
-        Options.from_mapping({"token_file": str(tmp_path / "none")}).secret()
+        LmcacheOptions.from_mapping({"token_file": str(tmp_path / "none")}).secret()
 
 
 def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    assert Options.from_mapping({}).tls() is None
+    assert LmcacheOptions.from_mapping({}).tls() is None
     with pytest.raises(BadOption, match="tls_ca"):
-        Options.from_mapping({"tls_ca": str(tmp_path / "none.pem")}).tls()
+        LmcacheOptions.from_mapping({"tls_ca": str(tmp_path / "none.pem")}).tls()
     with pytest.raises(BadOption, match="without tls_ca"):
-        Options.from_mapping({"tls_cert": "x"}).tls()
+        LmcacheOptions.from_mapping({"tls_cert": "x"}).tls()
 
 
 def test_the_help_names_every_key() -> None:
-    assert all(f"- {name} (" in Options.explained() for name in Options.__dataclass_fields__)
+    assert all(f"- {name} (" in LmcacheOptions.explained() for name in LmcacheOptions.__dataclass_fields__)
 
 
 def test_options_of_an_instance_come_from_its_own_keys() -> None:
@@ -148,12 +148,12 @@ def test_the_guide_shows_the_examples_as_they_are_and_every_setting() -> None:
     for name, kind in (("lmcache_l2_adapter.json", "json"), ("lmcache_in_process.yaml", "yaml")):
         assert f"```{kind}\n{(ROOT / 'examples' / name).read_text()}```" in GUIDE
     rows = re.findall(r"^\| ([a-z_, ]+) \|", GUIDE.partition("## Settings")[2].partition("##")[0], re.MULTILINE)
-    assert {name for row in rows for name in row.split(", ")} - {"key"} == set(Options.__dataclass_fields__)
+    assert {name for row in rows for name in row.split(", ")} - {"key"} == set(LmcacheOptions.__dataclass_fields__)
 
 
 def test_the_examples_name_classes_that_are_there() -> None:
     given = json.loads((ROOT / "examples" / "lmcache_l2_adapter.json").read_text())
-    assert Options.from_mapping(given["adapter_params"]).reached_at == "127.0.0.1:7070,127.0.0.1:7072"
+    assert LmcacheOptions.from_mapping(given["adapter_params"]).reached_at == "127.0.0.1:7070,127.0.0.1:7072"
     lines = (ROOT / "examples" / "lmcache_in_process.yaml").read_text().splitlines()
     extra = dict(line.strip().split(": ", 1) for line in lines if "remote_storage_plugin.holdfast." in line)
     with shapes.in_place_of_lmcache():

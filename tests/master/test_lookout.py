@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.master import lookout
-from holdfast.master.lookout import CROWDED_SECONDS, Lookout
+from holdfast.master.lookout import CROWDED_SECONDS, BusyPoll
 from holdfast.transport.patience import UNCROWDED_SECONDS
 
 
@@ -47,8 +47,8 @@ class World:
         self.looks += 1
         self.now += self.giving_way_takes
 
-    def lookout(self, seconds: float) -> Lookout:
-        return Lookout(self.loop, seconds, lambda: self.log_waits)
+    def lookout(self, seconds: float) -> BusyPoll:
+        return BusyPoll(self.loop, seconds, lambda: self.log_waits)
 
 
 def test_it_looks_for_a_while_after_each_answer_and_then_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import Unreachable
 from holdfast.master.server import Connection, RpcServer
-from holdfast.master.showing import Showing
+from holdfast.master.showing import KeyTablePublisher
 from holdfast.messages import requests as q
 from holdfast.supervisor import Supervisor
 from holdfast.transport.shown_keys import fetch
@@ -25,15 +25,15 @@ TURNS = 50
 
 
 @pytest.fixture
-async def showing() -> AsyncIterator[Showing]:
-    made = Showing(Supervisor())
+async def showing() -> AsyncIterator[KeyTablePublisher]:
+    made = KeyTablePublisher(Supervisor())
     try:
         yield made
     finally:
         made.close()
 
 
-async def seen(showing: Showing) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+async def seen(showing: KeyTablePublisher) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """The memory, as a client maps it."""
     descriptor = await asyncio.to_thread(fetch, showing.name, showing.secret)
     try:
@@ -53,7 +53,7 @@ def is_right(words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
     return not int(words[SEQUENCE]) & 1
 
 
-async def leading(showing: Showing) -> tuple[Writer, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
+async def leading(showing: KeyTablePublisher) -> tuple[Writer, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
     """A primary whose keys are shown, and the memory that they are shown in."""
     writer = Writer()
     showing.lead(writer.engine)
@@ -63,7 +63,7 @@ async def leading(showing: Showing) -> tuple[Writer, np.ndarray[tuple[int], np.d
     return writer, words
 
 
-async def test_a_change_is_shown_when_it_is_durable(showing: Showing) -> None:
+async def test_a_change_is_shown_when_it_is_durable(showing: KeyTablePublisher) -> None:
     """Nobody sees what may be lost yet (I1), nor that something is gone that may come back (I7)."""
     writer, words = await leading(showing)
     assert not fingerprints_in(words)
@@ -87,7 +87,7 @@ async def test_a_change_is_shown_when_it_is_durable(showing: Showing) -> None:
     assert not fingerprints_in(words)
 
 
-async def test_what_is_on_disks_that_are_away_is_not_shown(showing: Showing) -> None:
+async def test_what_is_on_disks_that_are_away_is_not_shown(showing: KeyTablePublisher) -> None:
     writer, words = await leading(showing)
     writer.engine.state.away.add(99)
     showing.changed()
@@ -107,7 +107,7 @@ async def test_what_is_on_disks_that_are_away_is_not_shown(showing: Showing) -> 
     assert is_right(words)
 
 
-async def test_a_master_that_leads_no_more_shows_nothing(showing: Showing) -> None:
+async def test_a_master_that_leads_no_more_shows_nothing(showing: KeyTablePublisher) -> None:
     """I12."""
     writer, words = await leading(showing)
     showing.follow()
@@ -119,7 +119,7 @@ async def test_a_master_that_leads_no_more_shows_nothing(showing: Showing) -> No
     assert writer.engine.state.catalogue.shown is None
 
 
-async def test_it_says_for_how_long_it_leads(showing: Showing) -> None:
+async def test_it_says_for_how_long_it_leads(showing: KeyTablePublisher) -> None:
     """I12, I16: a duration, and for a number that was there before it was reckoned."""
     writer = Writer()
     writer.engine.leads_until = lambda: writer.now + 700
@@ -134,7 +134,7 @@ async def test_it_says_for_how_long_it_leads(showing: Showing) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\0" * 16, b"\0" * 15])
-async def test_who_does_not_know_the_secret_is_shown_nothing(showing: Showing, said: bytes) -> None:
+async def test_who_does_not_know_the_secret_is_shown_nothing(showing: KeyTablePublisher, said: bytes) -> None:
     def ask() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(20)

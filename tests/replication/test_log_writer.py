@@ -17,7 +17,7 @@ from holdfast.messages.records import EpochStarted
 from holdfast.replication import log_writer
 from holdfast.replication.batches import Position, decode_batch
 from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending import PendingLog, Reply
+from holdfast.replication.pending import PendingLog, PendingReply
 from tests.contract.stories import soon, until_true
 
 ROUNDS = 20
@@ -269,7 +269,7 @@ async def test_a_log_that_answers_in_a_moment_is_written_at_once_until_it_does_n
     await soon(world.task)
 
 
-class Late(Reply):
+class Late(PendingReply):
     def __init__(self, deadline: int) -> None:
         super().__init__(deadline)
         self.said: list[str] = []

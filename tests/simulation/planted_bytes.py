@@ -8,7 +8,7 @@ from unittest.mock import patch
 from holdfast.client import reservations
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.core import Core
-from holdfast.client.grants import Grant, Grants
+from holdfast.client.grants import WriteGrant, Grants
 from simulation.planted import Patch, Planted
 
 
@@ -25,7 +25,7 @@ def use_what_came_ahead_after_it_was_given_back() -> Patch:
     """It was idle for too long, and its memory may be somebody else's."""
     retire = Grants._retire
 
-    def keep_ahead(self: Grants, grant: Grant, now: float) -> None:
+    def keep_ahead(self: Grants, grant: WriteGrant, now: float) -> None:
         retire(self, grant, now)
         if grant.kind is not None and grant.kind[2]:
             self._shared[grant.kind] = grant

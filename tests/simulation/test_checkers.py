@@ -6,7 +6,7 @@ import struct
 
 import msgspec
 
-from holdfast.client.filling import Sending
+from holdfast.client.filling import RemoteWrite
 from holdfast.core.catalogue import DISK, MEMORY
 from holdfast.core.narrow import pack_column
 from holdfast.ids import SegmentName
@@ -45,12 +45,12 @@ def test_durations_ids_and_sizes_are_no_instants() -> None:
 
 def test_a_torn_copy_is_the_whole_copy_in_two_steps() -> None:
     values = [b"abcdefg", b"0123456789"]
-    whole = Sending(None, None, None, None, values, [0, 64], False, 1.0)  # type: ignore[arg-type]
+    whole = RemoteWrite(None, None, None, None, values, [0, 64], False, 1.0)  # type: ignore[arg-type]
     halves = halves_of(whole)
     assert halves is not None
     written = bytearray(74)
     for half in halves:
-        assert isinstance(half, Sending)
+        assert isinstance(half, RemoteWrite)
         for offset, value in zip(half.offsets, half.values, strict=True):
             written[offset : offset + len(value)] = value
     assert bytes(written[:7]) == values[0]

@@ -13,7 +13,7 @@ from holdfast.master.engine import Engine
 from holdfast.master.server import RpcServer
 from holdfast.master.snapshotting import Snapshots
 from holdfast.simulation.runs import run
-from holdfast.simulation.script import Fault, Operation, Script, Shape
+from holdfast.simulation.script import Fault, Operation, Script, ScriptShape
 from simulation.planted import PLANTED, Planted
 
 SEEDS = range(4)
@@ -26,7 +26,7 @@ def a_wrong_guess(seed: int, leader: int) -> Script:
     put = Operation(1_000, 0, "put", 1, ("key/0",), 1_001)
     takes = Operation(3_150, 1, "force_remove", 40, ("key/0",))
     refuse = Fault(3_000, "refuse", 2_500, f"master-{leader}", "client-1")
-    return Script(seed, Shape(2, 1, 2), tuple(sorted((put, takes, *asks), key=lambda one: one.at_ms)), (refuse,))
+    return Script(seed, ScriptShape(2, 1, 2), tuple(sorted((put, takes, *asks), key=lambda one: one.at_ms)), (refuse,))
 
 
 def a_writer_that_comes_late(seed: int, leader: int) -> Script:
@@ -38,7 +38,7 @@ def a_writer_that_comes_late(seed: int, leader: int) -> Script:
         Fault(900, "slow_threads", 2_000, "client-2", share=0.1),
         Fault(1_100, "pause_client", 9_000, "client-2"),
     )
-    return Script(seed, Shape(2, 1, 3, segment_bytes=1 << 20), (late, *puts, *gets), faults)
+    return Script(seed, ScriptShape(2, 1, 3, segment_bytes=1 << 20), (late, *puts, *gets), faults)
 
 
 DIRECTED = (
@@ -61,7 +61,7 @@ def test_a_script_by_hand_finds_at_once_what_is_rare(bug: Planted, script: Calla
 
 EVERY_SNAPSHOT_IS_DAMAGED = Script(
     seed=529673190,
-    shape=Shape(nodes=1, segment_bytes=1048576, slowest_ms=20),
+    shape=ScriptShape(nodes=1, segment_bytes=1048576, slowest_ms=20),
     operations=(
         Operation(701, 1, "put", 49, ("key/5",), 262193, hold_ms=331, pin="soft"),
         Operation(1070, 2, "upsert", 77, ("key/6",), 1077, hold_ms=2200, pin="soft"),
@@ -112,7 +112,7 @@ def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> N
 
 A_STORE_AWAY_WHILE_A_GRANT_ENDS = Script(
     seed=0,
-    shape=Shape(masters=1, nodes=1, clients=2),
+    shape=ScriptShape(masters=1, nodes=1, clients=2),
     operations=(Operation(1_000, 1, "put", 1, ("key/0",), 262_145),),
     faults=(
         Fault(900, "slow_threads", 2_000, "client-1", share=0.1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.simulation.history import Call, value_of
+from holdfast.simulation.history import ClientCall, value_of
 from holdfast.simulation.linearizability import is_linearizable, steps_in_log
 from holdfast.simulation.script import Operation, Verb
 
@@ -11,23 +11,23 @@ SIZE = 100
 
 def call(
     number: int, verb: Verb, called: int, answered: int, result: object = True, durability: str | None = None
-) -> Call:
+) -> ClientCall:
     operation = Operation(called, 0, verb, number, ("k",), SIZE + number, durability=durability)
-    return Call(operation, called, answered, "done", result)
+    return ClientCall(operation, called, answered, "done", result)
 
 
-def read(called: int, answered: int, number: int) -> Call:
+def read(called: int, answered: int, number: int) -> ClientCall:
     return call(90 + called, "get", called, answered, value_of(number, SIZE + number) if number else None)
 
 
-def possible(calls: list[Call], in_log: tuple[int, ...]) -> bool | None:
+def possible(calls: list[ClientCall], in_log: tuple[int, ...]) -> bool | None:
     known = {("k", SIZE + number) for number in in_log}
     return is_linearizable(step for one in calls for step in steps_in_log(one, "k", known, set()))
 
 
-def removal(called: int) -> Call:
+def removal(called: int) -> ClientCall:
     """Nobody knows what became of it."""
-    return Call(Operation(called, 0, "remove", 50, ("k",)), called, outcome="unknown")
+    return ClientCall(Operation(called, 0, "remove", 50, ("k",)), called, outcome="unknown")
 
 
 def test_a_put_in_memory_that_was_lost_takes_with_it_the_removal_it_stood_on() -> None:

@@ -7,7 +7,7 @@ import pytest
 from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import run
-from holdfast.simulation.script import Shape
+from holdfast.simulation.script import ScriptShape
 
 SEEDS = (1, 2)
 
@@ -16,12 +16,12 @@ SEEDS = (1, 2)
 def test_no_promise_breaks(preset: PresetName) -> None:
     """I1..I18, as far as the checkers know them."""
     for seed in SEEDS:
-        done = run(draw(seed, Shape(preset=preset)))
+        done = run(draw(seed, ScriptShape(preset=preset)))
         assert done.violation is None, f"{done.violation}; seed {seed}, preset {preset}"
 
 
 def test_three_masters_that_evict_by_themselves() -> None:
     """Two standbys guess differently, and either may be promoted."""
     for seed in SEEDS:
-        done = run(draw(seed, Shape(masters=3, preset="timer")))
+        done = run(draw(seed, ScriptShape(masters=3, preset="timer")))
         assert done.violation is None, f"{done.violation}; seed {seed}"

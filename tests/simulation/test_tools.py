@@ -18,7 +18,7 @@ from holdfast.simulation.commands import INTERRUPTED, main
 from holdfast.simulation.drawing import draw
 from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted, single_faults
 from holdfast.simulation.runs import run, told
-from holdfast.simulation.script import Fault, Operation, Script, Shape
+from holdfast.simulation.script import Fault, Operation, Script, ScriptShape
 from holdfast.simulation.seeds import play_seeds
 from holdfast.simulation.shrinking import Shrinking, smaller_worlds
 from holdfast.simulation.story_files import test_file as written
@@ -71,7 +71,7 @@ def test_a_failing_script_becomes_short_and_a_test() -> None:
 def test_a_world_without_a_process_has_nothing_of_its() -> None:
     operations = tuple(Operation(600 + i, i, "put", i + 1, ("k",), 100 + i, replicas=2) for i in range(3))
     faults = (Fault(700, "kill_client", 50, "client-1"), Fault(800, "cut", 50, "client-2", "node-1"))
-    found = list(smaller_worlds(Script(1, Shape(2, 2, 3), operations, faults)))
+    found = list(smaller_worlds(Script(1, ScriptShape(2, 2, 3), operations, faults)))
     assert [one.shape.clients for one in found[:3]] == [2, 2, 2]
     without_the_second = found[1]
     assert [one.client for one in without_the_second.operations] == [0, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.simulation.runs import within
 from holdfast.simulation.scheduler import MS
-from holdfast.simulation.script import Operation, Script, Shape
+from holdfast.simulation.script import Operation, Script, ScriptShape
 from holdfast.simulation.store import STORE
 from holdfast.simulation.world import World
 
@@ -40,7 +40,7 @@ def cut_off_and_deposed(world: World) -> tuple[int, tuple[int, int], bool]:
 
 def test_a_deposed_master_shows_nothing_that_it_applied_alone() -> None:
     """I5: it decided a put that could not be logged; its catalogue must not be compared with the log's any more."""
-    script = Script(7, Shape(masters=2, nodes=1, clients=1), PUTS, ())
+    script = Script(7, ScriptShape(masters=2, nodes=1, clients=1), PUTS, ())
     undurable, (read, shown), promotable = within(script, cut_off_and_deposed)
     assert undurable, "it has decided something that the log does not hold"
     assert shown == read, "what it shows is what it has read from the log"

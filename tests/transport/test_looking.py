@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.transport import looking
-from holdfast.transport.looking import AWAKE_SECONDS, CROWDED_SECONDS, GLANCE_SECONDS, Ear
+from holdfast.transport.looking import AWAKE_SECONDS, CROWDED_SECONDS, GLANCE_SECONDS, SpinThenPoll
 
 
 def _now() -> float:
@@ -33,14 +33,14 @@ def test_what_is_there_is_received(pair: tuple[socket.socket, socket.socket]) ->
     ours, theirs = pair
     theirs.sendall(b"a reply")
     room = bytearray(100)
-    count = Ear(ours, 5.0).receive(memoryview(room), _now())
+    count = SpinThenPoll(ours, 5.0).receive(memoryview(room), _now())
     assert bytes(room[:count]) == b"a reply"
 
 
 def test_what_comes_after_it_fell_asleep_wakes_it(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     received: list[int] = []
-    waiter = threading.Thread(target=lambda: received.append(Ear(ours, 30.0).receive(memoryview(bytearray(9)), _now())))
+    waiter = threading.Thread(target=lambda: received.append(SpinThenPoll(ours, 30.0).receive(memoryview(bytearray(9)), _now())))
     waiter.start()
     # However this is timed, the bytes come while it looks or while it sleeps.
     theirs.sendall(b"late")
@@ -51,14 +51,14 @@ def test_what_comes_after_it_fell_asleep_wakes_it(pair: tuple[socket.socket, soc
 def test_an_end_is_told_as_no_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.close()
-    assert Ear(ours, 5.0).receive(memoryview(bytearray(9)), _now()) == 0
+    assert SpinThenPoll(ours, 5.0).receive(memoryview(bytearray(9)), _now()) == 0
 
 
 def test_nothing_is_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
     """I10: whoever waits gets back to its deadline."""
     ours, _ = pair
     with pytest.raises(BlockingIOError):
-        Ear(ours, 0.01).receive(memoryview(bytearray(9)), _now())
+        SpinThenPoll(ours, 0.01).receive(memoryview(bytearray(9)), _now())
 
 
 def test_in_a_crowd_it_does_not_give_way_but_sleeps(
@@ -69,7 +69,7 @@ def test_in_a_crowd_it_does_not_give_way_but_sleeps(
     gave_way: list[None] = []
     monkeypatch.setattr(looking, "_clock", lambda _: next(times))
     monkeypatch.setattr(looking, "_give_way", lambda: gave_way.append(None))
-    ear = Ear(ours, 5.0)
+    ear = SpinThenPoll(ours, 5.0)
     theirs.sendall(b"1")
     assert ear.receive(memoryview(bytearray(9)), 100.0) == 1
     theirs.sendall(b"2")
@@ -93,7 +93,7 @@ def test_it_looks_as_long_as_the_last_reply_made_worth_while(
         now += 10e-6
 
     monkeypatch.setattr(looking, "_give_way", give_way)
-    ear = Ear(ours, 5.0)
+    ear = SpinThenPoll(ours, 5.0)
     # The first reply comes while it sleeps, so long after it was asked for.
     sleep = ear._poll
 

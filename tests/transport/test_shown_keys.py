@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from holdfast.core.catalogue import Catalogue
-from holdfast.core.shown_keys import ShownKeys as Table
+from holdfast.core.shown_keys import KeyTable as Table
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Welcome
-from holdfast.transport.shown_keys import LOOK_SECONDS, ShownKeys, shown_by
+from holdfast.transport.shown_keys import LOOK_SECONDS, KeyTableReader, shown_by
 from holdfast.wire.shown import GONE, KIND, SEQUENCE, fingerprint, fingerprints
 
 PLACES_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class Shown:
         self.line = Line("local:", self.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0))
         self.put("there")
         self.settle()
-        self.reader = ShownKeys(self.memory, self.line, lambda: self.now)
+        self.reader = KeyTableReader(self.memory, self.line, lambda: self.now)
         self.confirm()
 
     def _discard(self, first: int, stop: int) -> None:
@@ -170,9 +170,9 @@ def test_a_reader_that_looks_seldom_believes_nothing_old(shown: Shown) -> None:
 def test_another_layout_is_not_read(shown: Shown) -> None:
     shown.words[KIND] += 1
     with pytest.raises(Unreachable, match="another way"):
-        ShownKeys(shown.memory, shown.line)
+        KeyTableReader(shown.memory, shown.line)
     with pytest.raises(Unreachable, match="another way"):
-        ShownKeys(mmap.mmap(-1, mmap.PAGESIZE), shown.line)
+        KeyTableReader(mmap.mmap(-1, mmap.PAGESIZE), shown.line)
 
 
 def test_where_nothing_is_shown_the_master_is_asked(shown: Shown) -> None:

@@ -35,7 +35,7 @@ PHASES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     what: str
     per_second: float
     unit: str
@@ -87,22 +87,22 @@ def bench(
     out.table(("WHAT", "A SECOND", ""), [(row.what, f"{row.per_second:,.0f}", row.unit) for row in rows], ("A SECOND",))
 
 
-def rows_of(rows: list[Row]) -> list[dict[str, object]]:
+def rows_of(rows: list[BenchRow]) -> list[dict[str, object]]:
     return [{"what": row.what, "per_second": round(row.per_second, 1), "unit": row.unit} for row in rows]
 
 
-def _singles(cache: Cache, prefix: str, phase: Phase) -> list[Row]:
+def _singles(cache: Cache, prefix: str, phase: Phase) -> list[BenchRow]:
     value = os.urandom(SMALL_BYTES)
     most = phase.fits(MOST_SMALL, SMALL_BYTES)
     cache.put(f"{prefix}one", value)
     return [
-        Row("put 1 KiB", phase.rate(lambda step: _ignore(cache.put(f"{prefix}s{step}", value)), most), "calls"),
-        Row("exists", phase.rate(lambda _: _ignore(cache.exists(f"{prefix}one"))), "calls"),
-        Row("get 1 KiB, same key", phase.rate(lambda _: _ignore(cache.get(f"{prefix}one"))), "calls"),
+        BenchRow("put 1 KiB", phase.rate(lambda step: _ignore(cache.put(f"{prefix}s{step}", value)), most), "calls"),
+        BenchRow("exists", phase.rate(lambda _: _ignore(cache.exists(f"{prefix}one"))), "calls"),
+        BenchRow("get 1 KiB, same key", phase.rate(lambda _: _ignore(cache.get(f"{prefix}one"))), "calls"),
     ]
 
 
-def _batches(cache: Cache, prefix: str, phase: Phase) -> list[Row]:
+def _batches(cache: Cache, prefix: str, phase: Phase) -> list[BenchRow]:
     value = os.urandom(SMALL_BYTES)
     most = phase.fits(MOST_BATCHES, BATCH * SMALL_BYTES)
 
@@ -114,19 +114,19 @@ def _batches(cache: Cache, prefix: str, phase: Phase) -> list[Row]:
     exists = phase.rate(lambda _: _ignore(cache.exists_many(first)))
     got = phase.rate(lambda _: _ignore(cache.get_many(first)))
     return [
-        Row("put_many of 512, 1 KiB", put * BATCH, "keys"),
-        Row("exists_many of 512", exists * BATCH, "keys"),
-        Row("get_many of 512, 1 KiB", got * BATCH, "keys"),
+        BenchRow("put_many of 512, 1 KiB", put * BATCH, "keys"),
+        BenchRow("exists_many of 512", exists * BATCH, "keys"),
+        BenchRow("get_many of 512, 1 KiB", got * BATCH, "keys"),
     ]
 
 
-def _large(cache: Cache, prefix: str, phase: Phase) -> list[Row]:
+def _large(cache: Cache, prefix: str, phase: Phase) -> list[BenchRow]:
     value = os.urandom(LARGE_BYTES)
     most = phase.fits(MOST_LARGE, LARGE_BYTES)
     put = phase.rate(lambda step: _ignore(cache.put(f"{prefix}l{step}", value)), most)
     buffer = bytearray(LARGE_BYTES)
     got = phase.rate(lambda _: _ignore(cache.get_into(f"{prefix}l0", buffer)))
-    return [Row("put 1 MiB", put, "MiB"), Row("get_into 1 MiB", got, "MiB")]
+    return [BenchRow("put 1 MiB", put, "MiB"), BenchRow("get_into 1 MiB", got, "MiB")]
 
 
 def _ignore(_: object) -> None:

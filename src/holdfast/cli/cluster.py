@@ -12,7 +12,7 @@ from holdfast.cli.masters import (
     HEADINGS,
     LOOK_SECONDS,
     RIGHT,
-    Seen,
+    MasterSeen,
     ask_one,
     facts_of,
     given_addresses,
@@ -60,7 +60,7 @@ def status(settings: ClientSettings, out: Output) -> int:
     return OK if primary is not None else LATER
 
 
-def show_status(out: Output, found: Status | None, seen: list[Seen]) -> None:
+def show_status(out: Output, found: Status | None, seen: list[MasterSeen]) -> None:
     if found is None:
         out.note("no master is primary now; one of these takes over when it can")
     else:

@@ -20,8 +20,8 @@ from holdfast.cli.demo_screen import Screen
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.fleet import Fleet
 from holdfast.cli.load import Load, Verified, longest_gap_s, verify
-from holdfast.cli.local_cluster import LocalCluster, Wanted
-from holdfast.cli.masters import Seen, primary_of, survey
+from holdfast.cli.local_cluster import LocalCluster, ClusterWanted
+from holdfast.cli.masters import MasterSeen, primary_of, survey
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
 from holdfast.cli.up import on_signals
@@ -51,7 +51,7 @@ class Story:
 
     began: float = field(default_factory=now_seconds)
     events: list[tuple[float, str]] = field(default_factory=list)
-    masters: list[Seen] = field(default_factory=list)
+    masters: list[MasterSeen] = field(default_factory=list)
     killed: str = ""
     killed_at: float = 0.0
     new_primary: str = ""
@@ -94,7 +94,7 @@ def demo(settings: DemoSettings, out: Output) -> int:
 class Performance:
     """From the start of the cluster to the verdict. Whoever calls it ends the fleet."""
 
-    def __init__(self, settings: DemoSettings, wanted: Wanted, stop: Event, screen: Screen) -> None:
+    def __init__(self, settings: DemoSettings, wanted: ClusterWanted, stop: Event, screen: Screen) -> None:
         self.settings = settings
         self.cluster = LocalCluster(Fleet(stop, self.tell), wanted)
         self.stop = stop
@@ -209,8 +209,8 @@ def check_own_cluster(url: str) -> None:
         raise Refused(f"{url} names a cluster, and demo makes one of its own; nothing was started. Leave the name out")
 
 
-def wanted_by(settings: DemoSettings, directory: Path, size_bytes: int) -> Wanted:
-    return Wanted(
+def wanted_by(settings: DemoSettings, directory: Path, size_bytes: int) -> ClusterWanted:
+    return ClusterWanted(
         data_dir=directory,
         run_dir=directory,
         size_bytes=size_bytes,

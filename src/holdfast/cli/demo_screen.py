@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.load import Load
-from holdfast.cli.masters import Seen, primary_of, row_of
+from holdfast.cli.masters import MasterSeen, primary_of, row_of
 from holdfast.instant import now_seconds
 
 HEADINGS = ("MASTER", "ADDRESS", "ROLE", "EPOCH", "APPLIED", "LAG", "DIGEST EQUAL")
@@ -44,7 +44,7 @@ class Screen:
         else:
             self._live.console.print(Text(line))
 
-    def show(self, masters: list[Seen], load: Load) -> None:
+    def show(self, masters: list[MasterSeen], load: Load) -> None:
         if self._live is None:
             return
         table = Table(box=None, pad_edge=False, header_style="bold")

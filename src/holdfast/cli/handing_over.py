@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import connection
-from holdfast.cli.masters import LOOK_SECONDS, Seen, ask_one, await_primary, given_addresses, survey
+from holdfast.cli.masters import LOOK_SECONDS, MasterSeen, ask_one, await_primary, given_addresses, survey
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output
 from holdfast.errors import HoldfastError, TryAgain
@@ -71,7 +71,7 @@ def failover(
     )
 
 
-def check_standby(seen: list[Seen], primary: Status) -> None:
+def check_standby(seen: list[MasterSeen], primary: Status) -> None:
     others = [one for one in seen if one.status is None or one.status.name != primary.name]
     if any(one.promotable for one in others):
         return
@@ -92,7 +92,7 @@ def check_standby(seen: list[Seen], primary: Status) -> None:
 def await_new_primary(addresses: list[str], old: Status, token: str, deadline: float) -> Status:
     known = list(addresses)
 
-    def look_now() -> list[Seen]:
+    def look_now() -> list[MasterSeen]:
         seen = survey(known, token, LOOK_SECONDS)
         # The old primary, a standby now, names the new one, wherever that is.
         known.extend(one.status.leader for one in seen if one.status is not None and one.status.leader)

@@ -21,7 +21,7 @@ from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.lab_report import draw, tell
 from holdfast.cli.lab_run import Outcome, Trial
 from holdfast.cli.lab_workload import Request, conversations, distinct_blocks, traced
-from holdfast.cli.local_cluster import Wanted
+from holdfast.cli.local_cluster import ClusterWanted
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output
 from holdfast.cli.up import on_signals
@@ -138,7 +138,7 @@ def tried(course: Course, preset: PresetName, kills: bool, stop: Event, out: Out
     fate = f"the primary is killed after {count // 2:,}" if kills else "nobody is killed"
     out.note(f"{preset}: {count:,} requests, {fate}")
     with tempfile.TemporaryDirectory(prefix="holdfast-lab-") as directory:
-        wanted = Wanted(
+        wanted = ClusterWanted(
             data_dir=Path(directory),
             run_dir=Path(directory),
             size_bytes=course.size_bytes,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.cli.fleet import Fleet
 from holdfast.cli.lab_workload import Request, key_of, value_of
 from holdfast.cli.load import longest_gap_s
-from holdfast.cli.local_cluster import LocalCluster, Wanted
+from holdfast.cli.local_cluster import LocalCluster, ClusterWanted
 from holdfast.cli.masters import await_primary, survey
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import now_seconds
@@ -114,7 +114,7 @@ class Replay:
         return sum(self.hits[first:last]) / max(1, sum(self.looked[first:last]))
 
 
-class Probe:
+class LabProbe:
     """Reads one key over and over, and remembers when it was answered."""
 
     def __init__(self, open_cache: Callable[[], Cache]) -> None:
@@ -146,7 +146,7 @@ class Trial:
     """One preset from the start of its cluster to its end. Whoever calls it ends the fleet."""
 
     def __init__(
-        self, preset: str, requests: list[Request], value_size: int, rate: float, wanted: Wanted, stop: Event
+        self, preset: str, requests: list[Request], value_size: int, rate: float, wanted: ClusterWanted, stop: Event
     ) -> None:
         self.outcome = Outcome(preset)
         self.cluster = LocalCluster(Fleet(stop, lambda _: None), wanted)
@@ -164,7 +164,7 @@ class Trial:
         """Without a kill it is what the others are compared with."""
         primary = self.cluster.start(self._stop)
         half = len(self._requests) // 2
-        with self.connect() as cache, Probe(self.connect) as probe:
+        with self.connect() as cache, LabProbe(self.connect) as probe:
             replay = Replay(cache, self._requests, self._value_size, self._stop, self._rate)
             self._first_half(replay, primary, half)
             before = set(cache.keys("lab/"))
@@ -228,7 +228,7 @@ class Trial:
         step = max(1, total // BUCKETS)
         outcome.hit_rates = [round(replay.hit_rate(at, at + step), 4) for at in range(0, total, step)]
 
-    def _tell_outage(self, replay: Replay, probe: Probe, killed_at: float) -> None:
+    def _tell_outage(self, replay: Replay, probe: LabProbe, killed_at: float) -> None:
         gap_s = longest_gap_s(probe.answered, killed_at)
         self.outcome.outage_ms = round(gap_s * 1000, 1) if gap_s is not None else None
         if replay.first_put_at:

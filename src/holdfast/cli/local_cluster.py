@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.cli.fleet import Child, Fleet
-from holdfast.cli.masters import Seen, await_primary, primary_of, survey
+from holdfast.cli.masters import MasterSeen, await_primary, primary_of, survey
 from holdfast.cli.ports import further_places, reachable
 from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
@@ -29,7 +29,7 @@ TOUCHED_BYTES_A_SECOND = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterWanted:
     """What to start."""
 
     data_dir: Path
@@ -62,7 +62,7 @@ class Wanted:
 @dataclass(slots=True)
 class LocalCluster:
     fleet: Fleet
-    wanted: Wanted
+    wanted: ClusterWanted
     masters: list[tuple[Child, dict[str, Any]]] = field(default_factory=list)
     """Each with what it said when it served."""
     nodes: list[tuple[Child, dict[str, Any]]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class LocalCluster:
         self._start_nodes(taken)
         return primary
 
-    def _survey(self) -> list[Seen]:
+    def _survey(self) -> list[MasterSeen]:
         """How the masters stand. Refused, at once, if they wait for the operator: nobody will lead before that."""
         seen = survey(self.addresses, self.wanted.token)
         waiting = next((one.status for one in seen if one.status is not None and one.status.waits), None)

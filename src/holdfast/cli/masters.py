@@ -32,7 +32,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MasterSeen:
     """One master, as it answered or did not."""
 
     address: str
@@ -54,14 +54,14 @@ def ask_one(address: str, token: str, request: Message, answer: type[Reply], dea
         return expect(channel.call(request, deadline), answer)
 
 
-def look(address: str, token: str, seconds: float = LOOK_SECONDS) -> Seen:
+def look(address: str, token: str, seconds: float = LOOK_SECONDS) -> MasterSeen:
     try:
-        return Seen(address, ask_one(address, token, GetStatus(), Status, now_seconds() + seconds))
+        return MasterSeen(address, ask_one(address, token, GetStatus(), Status, now_seconds() + seconds))
     except HoldfastError as error:
-        return Seen(address, None, str(error))
+        return MasterSeen(address, None, str(error))
 
 
-def survey(addresses: Iterable[str], token: str, seconds: float = LOOK_SECONDS) -> list[Seen]:
+def survey(addresses: Iterable[str], token: str, seconds: float = LOOK_SECONDS) -> list[MasterSeen]:
     """All of them at once, each address once, in the order given."""
     wanted = list(dict.fromkeys(addresses))
     if not wanted:
@@ -81,13 +81,13 @@ def given_addresses(address: str) -> list[str]:
         return []
 
 
-def primary_of(seen: Sequence[Seen]) -> Status | None:
+def primary_of(seen: Sequence[MasterSeen]) -> Status | None:
     """The primary of the latest epoch: one that was stopped for a while may not know yet that it is none."""
     leading = [one.status for one in seen if one.status is not None and one.status.role == "primary"]
     return max(leading, key=lambda status: status.epoch, default=None)
 
 
-def facts_of(seen: Seen, primary: Status | None) -> dict[str, Any]:
+def facts_of(seen: MasterSeen, primary: Status | None) -> dict[str, Any]:
     """For scripts. Lag and digest are compared with the primary's, the digest only where both hold the same records."""
     facts: dict[str, Any] = {"address": seen.address, "reachable": seen.status is not None, "fault": seen.fault}
     if seen.status is None:
@@ -101,7 +101,7 @@ def facts_of(seen: Seen, primary: Status | None) -> dict[str, Any]:
     return {**plain(seen.status), **facts, "lag": lag, "digest_equal": equal}
 
 
-def row_of(seen: Seen, primary: Status | None) -> tuple[object, ...]:
+def row_of(seen: MasterSeen, primary: Status | None) -> tuple[object, ...]:
     """For people, under `HEADINGS`."""
     status = seen.status
     if status is None:
@@ -123,7 +123,7 @@ def row_of(seen: Seen, primary: Status | None) -> tuple[object, ...]:
 
 
 def await_primary(
-    look_now: Callable[[], list[Seen]], wanted: Callable[[Status], bool], until: float, stop: Event
+    look_now: Callable[[], list[MasterSeen]], wanted: Callable[[Status], bool], until: float, stop: Event
 ) -> Status | None:
     """The first primary that is wanted, or None when the time is up. `stop` ends the wait as Ctrl-C does."""
     while True:

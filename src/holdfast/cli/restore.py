@@ -46,7 +46,7 @@ class Ambiguous(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RestoreSource:
     """What is restored, and which master does it."""
 
     found: HistoryFound
@@ -130,13 +130,13 @@ def describe(addresses: list[str], token: str) -> tuple[dict[str, HistoriesDescr
     return found, "; ".join(faults)
 
 
-def choose(masters: dict[str, HistoriesDescribed], source: str, wanted: int, cluster: str) -> Source:
+def choose(masters: dict[str, HistoriesDescribed], source: str, wanted: int, cluster: str) -> RestoreSource:
     """The newest of the history that is meant."""
     if source and source not in masters:
         return from_snapshot(masters, source, wanted, cluster)
     asked = {source: masters[source]} if source else masters
     found = [
-        Source(one, address, described.name)
+        RestoreSource(one, address, described.name)
         for address, described in asked.items()
         for one in described.found
         if one.log_id != described.log_id
@@ -147,7 +147,7 @@ def choose(masters: dict[str, HistoriesDescribed], source: str, wanted: int, clu
     return chosen
 
 
-def newest(found: list[Source], wanted: int) -> Source | None:
+def newest(found: list[RestoreSource], wanted: int) -> RestoreSource | None:
     histories = {one.found.log_id for one in found}
     if wanted:
         found = [one for one in found if one.found.log_id == wanted]
@@ -159,7 +159,7 @@ def newest(found: list[Source], wanted: int) -> Source | None:
     return max(found, key=lambda one: (*one.reaches, one.found.where == "memory"), default=None)
 
 
-def from_snapshot(masters: dict[str, HistoriesDescribed], source: str, wanted: int, cluster: str) -> Source:
+def from_snapshot(masters: dict[str, HistoriesDescribed], source: str, wanted: int, cluster: str) -> RestoreSource:
     from holdfast.replication.depots import open_depot
     from holdfast.replication.snapshots import CorruptSnapshot, found_in
 
@@ -169,11 +169,11 @@ def from_snapshot(masters: dict[str, HistoriesDescribed], source: str, wanted: i
     if not contents:
         depot = open_depot(source, cluster)
         contents = [(name, depot.get(name)) for name in depot.names() if name.endswith(".hfs")]
-    found: list[Source] = []
+    found: list[RestoreSource] = []
     faults: list[str] = []
     for name, content in contents:
         try:
-            found.append(Source(found_in(content, name), address, masters[address].name, content))
+            found.append(RestoreSource(found_in(content, name), address, masters[address].name, content))
         except CorruptSnapshot as error:
             faults.append(f"{name}: {error}")
     chosen = newest(found, wanted)
@@ -182,7 +182,7 @@ def from_snapshot(masters: dict[str, HistoriesDescribed], source: str, wanted: i
     return chosen
 
 
-def check_losses(chosen: Source, masters: dict[str, HistoriesDescribed], yes: bool) -> bool:
+def check_losses(chosen: RestoreSource, masters: dict[str, HistoriesDescribed], yes: bool) -> bool:
     """Ask before something newer, or something that is served, is lost. Whether what is served may be replaced."""
     losses = [
         f"{described.name} holds it through record {one.index:,}, and this is through {chosen.found.index:,}"
@@ -200,7 +200,7 @@ def check_losses(chosen: Source, masters: dict[str, HistoriesDescribed], yes: bo
     return bool(losses)
 
 
-def offer(chosen: Source, token: str, deadline: float) -> None:
+def offer(chosen: RestoreSource, token: str, deadline: float) -> None:
     with closing(connection.open_channel(chosen.address, token, deadline)) as channel:
         for start in range(0, len(chosen.content), OFFER_BYTES):
             piece = OfferCatalogue(start, chosen.content[start : start + OFFER_BYTES])
@@ -208,7 +208,7 @@ def offer(chosen: Source, token: str, deadline: float) -> None:
 
 
 def await_restored(
-    out: Output, chosen: Source, before: int, token: str, deadline: float, for_nodes: bool
+    out: Output, chosen: RestoreSource, before: int, token: str, deadline: float, for_nodes: bool
 ) -> HistoriesDescribed:
     """Until it is served and, if they are waited for, every node has verified its memory; or the time is up."""
     said = ""
@@ -237,7 +237,7 @@ def await_restored(
     return described
 
 
-def show(out: Output, chosen: Source, now: HistoriesDescribed) -> None:
+def show(out: Output, chosen: RestoreSource, now: HistoriesDescribed) -> None:
     dropped = now.mismatched + now.lost
     verified = now.restored - dropped - now.unverified
     if out.as_json:

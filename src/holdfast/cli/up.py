@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.fleet import Fleet
-from holdfast.cli.local_cluster import LocalCluster, Wanted
+from holdfast.cli.local_cluster import LocalCluster, ClusterWanted
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
 from holdfast.cli.ports import check_port_is_free, reachable
@@ -65,8 +65,8 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     return FAILED if killed else OK
 
 
-def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path | None) -> Wanted:
-    return Wanted(
+def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path | None) -> ClusterWanted:
+    return ClusterWanted(
         data_dir=data_dir,
         run_dir=run_dir,
         size_bytes=settings.size,

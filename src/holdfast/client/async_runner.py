@@ -24,7 +24,7 @@ from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Rep
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
-from holdfast.transport.async_channel import AsyncChannel, Begun
+from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
 from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class AsyncRunner:
                         channel = await self._connected(deadline)
                         result = self._send(channel, effect.message, deadline)
                     elif isinstance(effect, Reply):
-                        assert isinstance(effect.begun, Begun), "it was begun here"
+                        assert isinstance(effect.begun, PendingAsyncCall), "it was begun here"
                         result = await effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
                         self._leave(channel, effect.hint)
@@ -96,7 +96,7 @@ class AsyncRunner:
                 working.add_done_callback(lambda _: operation.close())
             raise
 
-    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> Begun:
+    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> PendingAsyncCall:
         return channel.begin(message, deadline)
 
     def _start(self, work: Work) -> asyncio.Future[Any]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import xxhash
 
 from holdfast.client.core import Core
-from holdfast.client.leases import Lease, LeaseRow
+from holdfast.client.leases import ReadLease, LeaseRow
 from holdfast.client.own_removals import guarded_read
 from holdfast.client.reading import FreshBytes, fetch, locate, still_there, take_over
 from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
@@ -151,14 +151,14 @@ def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> 
     again: list[str]
     again = yield Work(lambda: sink.copy_mapped(core, local), size >= BULK_FROM, sink.into_caller)
     if remote:
-        others = [(key, Lease._make(row)) for key, row in leases.items() if key not in local]
+        others = [(key, ReadLease._make(row)) for key, row in leases.items() if key not in local]
         again += yield from _fetch_remote(core, others, leases, sink, deadline)
     now = core.clock()
     another = core.limits.log_id != history
     if another or (leases and min(map(_until, leases.values())) <= now):
         done = sink.done
         ended = [key for key, row in leases.items() if (another or row[0] <= now) and key in done]
-        seen = [Lease._make(leases[key]) for key in ended]
+        seen = [ReadLease._make(leases[key]) for key in ended]
         there = (yield from still_there(core, seen, history, deadline)) if seen else []
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
     if again:
@@ -278,7 +278,7 @@ class Fetched(NamedTuple):
     """An object of a batch, and the replica that it is read from now."""
 
     key: str
-    lease: Lease
+    lease: ReadLease
     place: SegmentPlace
     offset: int
     hurried: bool
@@ -287,7 +287,7 @@ class Fetched(NamedTuple):
 
 def _fetch_remote(
     core: Core,
-    items: Sequence[tuple[str, Lease]],
+    items: Sequence[tuple[str, ReadLease]],
     leases: dict[str, LeaseRow],
     sink: Sink,
     deadline: float,
@@ -321,7 +321,7 @@ def _fetch_remote(
     return again + [key for key, _ in items]
 
 
-def _best_replica(core: Core, key: str, lease: Lease) -> Fetched | None:
+def _best_replica(core: Core, key: str, lease: ReadLease) -> Fetched | None:
     """The first whose node did not fail a moment ago; None if there is none."""
     found: tuple[SegmentPlace, int] | None = None
     for segment, offset in ((lease.segment, lease.start), *lease.others):

@@ -19,7 +19,7 @@ from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Rep
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
-from holdfast.transport.channel import Begun, Channel
+from holdfast.transport.channel import PendingCall, Channel
 from holdfast.transport.shown_keys import shown_by
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Runner:
                             channel = self._dial(deadline)
                         result = channel.begin(effect.message, deadline)
                     elif isinstance(effect, Reply):
-                        assert isinstance(effect.begun, Begun), "it was begun here"
+                        assert isinstance(effect.begun, PendingCall), "it was begun here"
                         result = effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
                         self._leave(channel, effect.hint)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
-from holdfast.client.grants import Grant, Grants
+from holdfast.client.grants import WriteGrant, Grants
 from holdfast.client.held_leases import HeldLeases
 from holdfast.client.leases import LeaseRow, Leases
 from holdfast.client.node_bytes import NodeBytes
@@ -48,7 +48,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message, Range
 from holdfast.transport.addresses import LOCAL
-from holdfast.transport.shown_keys import ShownKeys
+from holdfast.transport.shown_keys import KeyTableReader
 from holdfast.wire.codec import expect, raised
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Core:
         self.keep: Callable[[float], None] = lambda due: None
         """Set by the shell: something is held now that needs to be kept alive, by that time."""
         self.welcome: Welcome | None = None
-        self.shown: ShownKeys | None = None
+        self.shown: KeyTableReader | None = None
         """The keys of the master that we are connected to, if it shows them to us."""
         self._serial = 0
         self._lock = threading.Lock()
@@ -198,7 +198,7 @@ class Core:
             if self.limits.log_id == history:
                 self.leases.keep_one(key, lease)
 
-    def keep_grant(self, grant: Grant, history: int, now: float) -> bool:
+    def keep_grant(self, grant: WriteGrant, history: int, now: float) -> bool:
         """False: the history is another one than the grant was asked for under, so it is void."""
         with self._lock:
             if self.limits.log_id != history:

@@ -10,7 +10,7 @@ import xxhash
 
 from holdfast.client.arguments import Gathered, Value
 from holdfast.client.core import Core
-from holdfast.client.grants import Grant
+from holdfast.client.grants import WriteGrant
 from holdfast.client.places import refresh
 from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import (
@@ -59,7 +59,7 @@ def _unmapped() -> GrantTimedOut:
 
 def fill(
     core: Core,
-    grant: Grant,
+    grant: WriteGrant,
     values: Sequence[Value],
     sizes: list[int],
     offsets: Sequence[int],
@@ -78,7 +78,7 @@ def fill(
             if mapping is None or grant.void:
                 core.grants.retire(grant, core.clock())
                 raise WriteFailed(_unmapped())
-            copy = Copying(mapping, piece.offset, values, sizes, offsets, wanted)
+            copy = MappedWrite(mapping, piece.offset, values, sizes, offsets, wanted)
             written = copy() if size < BULK_FROM else (yield Work(copy))
         else:
             written = yield from _send(core, grant, piece, values, offsets, wanted, deadline)
@@ -89,7 +89,7 @@ def fill(
 
 def _send(
     core: Core,
-    grant: Grant,
+    grant: WriteGrant,
     piece: Range,
     values: Sequence[Value],
     offsets: Sequence[int],
@@ -103,7 +103,7 @@ def _send(
     if place is None:
         raise WriteFailed(GrantTimedOut("the segment that was granted is mounted no more; nothing was stored"))
     try:
-        return (yield Work(Sending(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
+        return (yield Work(RemoteWrite(core, grant, place, piece, values, offsets, checksum, deadline)))  # type: ignore[no-any-return]
     except (Unreachable, ReplyLost, DeadlineExceeded, GrantRefused, GrantTimedOut, UnknownSegment) as error:
         if core.bytes.failing:
             core.mind_failing()
@@ -119,7 +119,7 @@ def _as_nothing_stored(error: HoldfastError) -> HoldfastError:
 
 
 @dataclass(slots=True)
-class Copying:
+class MappedWrite:
     """Values into a mapped range."""
 
     mapping: Mapping
@@ -180,11 +180,11 @@ class Copying:
 
 
 @dataclass(slots=True)
-class Sending:
+class RemoteWrite:
     """Values into a range of another machine's. Broken off, bytes may still be under way: the grant is torn."""
 
     core: Core
-    grant: Grant
+    grant: WriteGrant
     place: SegmentPlace
     piece: Range
     values: Sequence[Value]

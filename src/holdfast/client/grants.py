@@ -33,7 +33,7 @@ Kind: TypeAlias = tuple[int, tuple[str, ...], bool]
 
 
 @dataclass(slots=True, eq=False)
-class Grant:
+class WriteGrant:
     id: GrantId
     length: int
     ranges: tuple[Range, ...]
@@ -91,11 +91,11 @@ class Grants:
 
     def __init__(self, client: int) -> None:
         self.client = client
-        self.held: dict[GrantId, Grant] = {}
+        self.held: dict[GrantId, WriteGrant] = {}
         self.finished: list[GrantId] = []
         self.torn: list[GrantId] = []
         self.finished_at = 0.0
-        self._shared: dict[Kind, Grant] = {}
+        self._shared: dict[Kind, WriteGrant] = {}
         self._asking: set[Kind] = set()
         self._row: tuple[Kind, float] | None = None
         """Of what kind the last large put was, and when it was done."""
@@ -121,7 +121,7 @@ class Grants:
         with self._lock:
             self._asking.discard(kind)
 
-    def add(self, grant: Grant, now: float) -> None:
+    def add(self, grant: WriteGrant, now: float) -> None:
         """A new grant; one that is to be shared takes the place of the one before."""
         with self._lock:
             self.held[grant.id] = grant
@@ -133,7 +133,7 @@ class Grants:
             if before is not None:
                 self._retire(before, now)
 
-    def reserve(self, kind: Kind, sizes: Sequence[int], now: float) -> tuple[Grant, list[int]] | None:
+    def reserve(self, kind: Kind, sizes: Sequence[int], now: float) -> tuple[WriteGrant, list[int]] | None:
         """Room in the shared grant, and the caller counted as one of its users; None if a new grant is needed."""
         with self._lock:
             grant = self._usable(kind, now)
@@ -142,7 +142,7 @@ class Grants:
             offsets, end = lay_out(sizes, grant.used)
             return (grant, offsets) if self._fill_to(grant, end, now) else None
 
-    def reserve_one(self, kind: Kind, size: int, now: float) -> tuple[Grant, int] | None:
+    def reserve_one(self, kind: Kind, size: int, now: float) -> tuple[WriteGrant, int] | None:
         """The same for one object."""
         with self._lock:
             grant = self._usable(kind, now)
@@ -152,14 +152,14 @@ class Grants:
             offset = -(-grant.used // align) * align
             return (grant, offset) if self._fill_to(grant, offset - (-size // align) * align, now) else None
 
-    def _usable(self, kind: Kind, now: float) -> Grant | None:
+    def _usable(self, kind: Kind, now: float) -> WriteGrant | None:
         grant = self._shared.get(kind)
         if grant is not None and now >= grant.until:
             self._retire(grant, now)
             return None
         return grant
 
-    def _fill_to(self, grant: Grant, end: int, now: float) -> bool:
+    def _fill_to(self, grant: WriteGrant, end: int, now: float) -> bool:
         if end > grant.length:
             return False
         grant.used = end
@@ -210,13 +210,13 @@ class Grants:
                     if not grant.users:
                         self._retire(grant, now)
 
-    def unreserve(self, grant: Grant, offset: int, size: int) -> None:
+    def unreserve(self, grant: WriteGrant, offset: int, size: int) -> None:
         """Nothing was stored there: the room can be used again, if it is the last that was reserved."""
         with self._lock:
             if grant.used == offset + extent_of(size):
                 grant.used = offset
 
-    def retire(self, grant: Grant, now: float) -> None:
+    def retire(self, grant: WriteGrant, now: float) -> None:
         """No new user; it is given back when the last one has left."""
         with self._lock:
             self._retire(grant, now)
@@ -228,7 +228,7 @@ class Grants:
                 if any(piece.segment in segments for piece in grant.ranges):
                     self._retire(grant, now)
 
-    def release(self, grant: Grant, now: float) -> None:
+    def release(self, grant: WriteGrant, now: float) -> None:
         """One user has left; a grant of one's own is done with then."""
         with self._lock:
             grant.users -= 1
@@ -237,12 +237,12 @@ class Grants:
             elif grant.retired:
                 self._give_back(grant, now)
 
-    def share(self, grant: Grant, users: int) -> None:
+    def share(self, grant: WriteGrant, users: int) -> None:
         """A grant of one call's own has so many users from now on, each of which releases it."""
         with self._lock:
             grant.users = users
 
-    def filled(self, grant: Grant, length: int) -> None:
+    def filled(self, grant: WriteGrant, length: int) -> None:
         """So much of it was committed, and does not count for the write window any more."""
         with self._lock:
             grant.used += length
@@ -258,13 +258,13 @@ class Grants:
         if grant is not None and grant.kind is None:
             self.release(grant, now)
 
-    def _retire(self, grant: Grant, now: float) -> None:
+    def _retire(self, grant: WriteGrant, now: float) -> None:
         grant.retired = True
         if grant.kind is not None and self._shared.get(grant.kind) is grant:
             del self._shared[grant.kind]
         self._give_back(grant, now)
 
-    def _give_back(self, grant: Grant, now: float) -> None:
+    def _give_back(self, grant: WriteGrant, now: float) -> None:
         if grant.users <= 0 and self.held.pop(grant.id, None) is not None:
             if not (self.finished or self.torn):
                 self.finished_at = now
@@ -296,7 +296,7 @@ class Grants:
                 if grant.users == 0 and (now - grant.last_used >= grant.idle_seconds or now >= grant.until):
                     self._retire(grant, now)
 
-    def to_extend(self, now: float) -> list[Grant]:
+    def to_extend(self, now: float) -> list[WriteGrant]:
         with self._lock:
             return [grant for grant in self.held.values() if grant.extend_at <= now < grant.until]
 

@@ -33,7 +33,7 @@ Heed = Callable[[list[int] | None, int], None]
 now, if that has changed, else 0."""
 
 
-class _Ear:
+class _RevocationConnection:
     """One connection."""
 
     __slots__ = ("ended", "history", "received", "socket")
@@ -78,7 +78,7 @@ class Hearing:
 
     def __init__(self, heed: weakref.ReferenceType[Heed]) -> None:
         self._heed = heed
-        self._ears: dict[Any, _Ear] = {}
+        self._ears: dict[Any, _RevocationConnection] = {}
         # Once more by the same thread: the collector may end a client, and close this, wherever memory is taken.
         self._lock = threading.RLock()
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -92,7 +92,7 @@ class Hearing:
             if self._closed or key in self._ears or self._pid != os.getpid():
                 return
             try:
-                self._ears[key] = _Ear(path, seconds)
+                self._ears[key] = _RevocationConnection(path, seconds)
             except OSError:
                 # It is away or refuses; leases end by themselves.
                 return
@@ -157,7 +157,7 @@ class Hearing:
             for end in self._wake:
                 end.close()
 
-    def _hear(self, key: Any, ear: _Ear) -> None:
+    def _hear(self, key: Any, ear: _RevocationConnection) -> None:
         ids = ear.hear()
         if ear.ended:
             with self._lock:

@@ -19,7 +19,7 @@ def lease_until(sent_at: float, ttl_ms: int) -> float:
     return sent_at + ttl_ms * (KEPT_SHARE / 1000)
 
 
-class Lease(NamedTuple):
+class ReadLease(NamedTuple):
     """An object, where it is, and until when that is sure."""
 
     until: float
@@ -37,7 +37,7 @@ class Lease(NamedTuple):
 
 
 LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...]]
-"""The fields of a `Lease`, without the name: a batch of them is made in C, and most are never looked at singly. Numbers
+"""The fields of a `ReadLease`, without the name: a batch of them is made in C, and most are never looked at singly. Numbers
 only, so that the garbage collector leaves the thousands of them alone."""
 
 
@@ -50,11 +50,11 @@ class Leases:
         self.limit = limit
         self.by_key: dict[str, LeaseRow] = {}
 
-    def live(self, key: str, now: float) -> Lease | None:
+    def live(self, key: str, now: float) -> ReadLease | None:
         row = self.by_key.get(key)
         if row is None or now >= row[0]:
             return None
-        return row if type(row) is Lease else Lease._make(row)
+        return row if type(row) is ReadLease else ReadLease._make(row)
 
     def keep(self, leases: Mapping[str, LeaseRow]) -> None:
         if len(self.by_key) + len(leases) > self.limit:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.client.arguments import PutItems, PutOptions
 from holdfast.client.core import KEYS_A_REQUEST, Core
-from holdfast.client.writing import NotGranted, Piece, Written, put_piece
+from holdfast.client.writing import NotGranted, Piece, WrittenPiece, put_piece
 from holdfast.effects import Operation
 from holdfast.errors import (
     ClientClosed,
@@ -42,7 +42,7 @@ _OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
 """What is the same for every key, as long as none has fared otherwise."""
 
 
-class Ledger:
+class PutLedger:
     """What has become of the objects of a batch."""
 
     __slots__ = ("count", "outcomes", "settled", "stored")
@@ -54,7 +54,7 @@ class Ledger:
         """Something is known of at least one of them."""
         self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
 
-    def note(self, done: Written) -> None:
+    def note(self, done: WrittenPiece) -> None:
         self.settled = True
         self.stored += done.stored.count(1)
         if self.outcomes is not None:
@@ -76,7 +76,7 @@ class Ledger:
 
 def put_many(core: Core, items: PutItems, options: PutOptions, deadline: float) -> Operation[int]:
     """The number of objects that were stored; keys that existed already keep theirs."""
-    ledger = Ledger(items.count, outcomes=False)
+    ledger = PutLedger(items.count, outcomes=False)
     yield from _put_all(core, items, ledger, options, deadline)
     return ledger.stored
 
@@ -85,13 +85,13 @@ def put_each(
     core: Core, items: PutItems, options: PutOptions, deadline: float
 ) -> Operation[list[bool | HoldfastError]]:
     """For each whether it was stored (not: its key was taken), or what failed."""
-    ledger = Ledger(items.count, outcomes=True)
+    ledger = PutLedger(items.count, outcomes=True)
     yield from _put_all(core, items, ledger, options, deadline)
     assert ledger.outcomes is not None
     return ledger.outcomes
 
 
-def _put_all(core: Core, items: PutItems, ledger: Ledger, options: PutOptions, deadline: float) -> Operation[None]:
+def _put_all(core: Core, items: PutItems, ledger: PutLedger, options: PutOptions, deadline: float) -> Operation[None]:
     limit = min(PIECE_BYTES, core.limits.write_window_bytes // 2)
     waiting = deque(_pieces(items, limit))
     refused: list[tuple[Piece, HoldfastError]] = []
@@ -130,7 +130,7 @@ def _put_refused(
     core: Core,
     refused: list[tuple[Piece, HoldfastError]],
     limit: int,
-    ledger: Ledger,
+    ledger: PutLedger,
     options: PutOptions,
     deadline: float,
 ) -> Operation[None]:

@@ -15,7 +15,7 @@ from operator import add
 from typing import NamedTuple, Protocol
 
 from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.leases import Lease, LeaseRow, lease_until
+from holdfast.client.leases import ReadLease, LeaseRow, lease_until
 from holdfast.client.own_removals import guarded_read
 from holdfast.client.places import look_for_failing, ready_to_read, refresh
 from holdfast.client.targets import Room
@@ -46,7 +46,7 @@ class Target(Protocol):
         """The room for an object of this size. It may be called again if the object is replaced meanwhile."""
 
 
-class Wanted(NamedTuple):
+class WantedObject(NamedTuple):
     """What is read of one object, and how."""
 
     room: Room
@@ -90,7 +90,7 @@ class FreshBytes:
         return self._value if self._small is None else bytes(self._small)
 
 
-def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]:
+def locate_one(core: Core, key: str, deadline: float) -> Operation[ReadLease | None]:
     """A lease on one object. What needs more than one answer is left to `locate`."""
     history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
@@ -103,9 +103,9 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[Lease | None]
         return None
     if located.others or segment not in core.bytes.settled:
         row = (yield from take_over(core, [key], located, sent_at, history, deadline)).get(key)
-        return None if row is None else Lease._make(row)
+        return None if row is None else ReadLease._make(row)
     until = lease_until(sent_at, located.lease_ttl_ms)
-    lease = Lease(until, segment, offset, offset + size, checksum, id_, ())
+    lease = ReadLease(until, segment, offset, offset + size, checksum, id_, ())
     core.keep_lease(key, lease, history)
     return lease
 
@@ -184,7 +184,7 @@ def fetch(
     into_caller: bool = False,
     verify: bool | None = None,
     patient: bool = True,
-) -> Operation[Lease | None]:
+) -> Operation[ReadLease | None]:
     """Read one object to where `target` says. None: it is not stored. The bytes are right on return (I2).
 
     `verify` other than None goes before what the client was told. Not `patient`: what fails at first is raised."""
@@ -204,7 +204,7 @@ def fetch(
         failure: HoldfastError | None = None
         yield from check_reachable(core, key, lease, deadline)
         try:
-            wanted = Wanted(room, target.whole, verify, into_caller)
+            wanted = WantedObject(room, target.whole, verify, into_caller)
             lease = yield from read_replicas(core, key, lease, wanted, deadline)
             if core.clock() < lease.until and core.limits.log_id == history:
                 return lease
@@ -238,7 +238,7 @@ def check_reachable(core: Core, key: str, lease: LeaseRow, deadline: float) -> O
         raise NodeLost(f"no node that holds {key!r} answers at the moment; nothing was read. Try again later")
 
 
-def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: float) -> Operation[Lease]:
+def read_replicas(core: Core, key: str, lease: ReadLease, wanted: WantedObject, deadline: float) -> Operation[ReadLease]:
     """Fill the room from one of the replicas; the lease with the place where that one lies.
 
     Those that have just failed come last. While there are others, a node that is silent is left at once, and asked
@@ -287,7 +287,7 @@ def read_replicas(core: Core, key: str, lease: Lease, wanted: Wanted, deadline: 
     raise NodeLost(f"no node that holds {key!r} gives its bytes ({why}); it may come back, try again")
 
 
-def _is_checked(core: Core, place: SegmentPlace, until: float, wanted: Wanted) -> bool:
+def _is_checked(core: Core, place: SegmentPlace, until: float, wanted: WantedObject) -> bool:
     """Are the bytes from there compared with the checksum, which is that of the whole object? Of parts only where the
     bytes may have changed since they were put: under a restored catalogue, and on a disk."""
     if core.segments.doubts(place.handle, until):
@@ -300,7 +300,7 @@ def _fill_room(
     place: SegmentPlace,
     offset: int,
     size_bytes: int,
-    wanted: Wanted,
+    wanted: WantedObject,
     checked: bool,
     deadline: float,
     hurried: bool,
@@ -327,7 +327,7 @@ def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> O
     return False
 
 
-def still_there(core: Core, leases: Sequence[Lease], history: int, deadline: float) -> Operation[list[bool]]:
+def still_there(core: Core, leases: Sequence[ReadLease], history: int, deadline: float) -> Operation[list[bool]]:
     """Are these objects where they were? If so, every byte read there until now was right: ids never return.
 
     That holds within one history; a master with another one may have given the same ids to other objects."""
@@ -344,7 +344,7 @@ def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
     return guarded_read(core.own_removals, (key,), _get(core, key, deadline), core.clock, deadline)
 
 
-def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[Lease | None]:
+def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[ReadLease | None]:
     """Read into the caller's memory, which `target` gives. None: it is not stored."""
     read = fetch(core, key, target, deadline, into_caller=True)
     return guarded_read(core.own_removals, (key,), read, core.clock, deadline)

@@ -23,7 +23,7 @@ import xxhash
 from holdfast.client.arguments import Gathered, PutOptions, Value
 from holdfast.client.core import Core
 from holdfast.client.filling import WriteFailed, fill
-from holdfast.client.grants import Grant
+from holdfast.client.grants import WriteGrant
 from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import BadValue, GrantTimedOut, HoldfastError, Refused
 from holdfast.ids import extent_of
@@ -36,12 +36,12 @@ class Share:
     """One reservation's part of a grant. It outlives the reservation while a thread still writes to it."""
 
     key: str
-    grant: Grant
+    grant: WriteGrant
     writers: int = 0
     ended: bool = False
 
 
-class Written:
+class WrittenPart:
     """Which bytes were written, as few disjoint ranges: most are written front to back."""
 
     __slots__ = ("_ranges", "total")
@@ -98,7 +98,7 @@ class Reserved:
         """So many from the front are in the running checksum, for memory that is not mapped here."""
         self._digest = xxhash.xxh3_64()
         self._hashing = False
-        self._written = Written()
+        self._written = WrittenPart()
         self._over = ""
         """Why nothing more can be done with it."""
         self._lock = threading.Lock()
@@ -197,7 +197,7 @@ def abandon_all(core: Core) -> None:
         _give_up_ended(core, share)
 
 
-def hold(core: Core, grant: Grant, items: Sequence[tuple[str, int, int]], options: PutOptions) -> list[Reserved]:
+def hold(core: Core, grant: WriteGrant, items: Sequence[tuple[str, int, int]], options: PutOptions) -> list[Reserved]:
     """Reservations for these (key, size, offset) in a grant of their own."""
     made: list[Reserved] = []
     for key, size, offset in items:

@@ -15,7 +15,7 @@ import xxhash
 
 from holdfast.client.arguments import PutOptions
 from holdfast.client.core import FIRST_PAUSE, KEYS_A_REQUEST, Core, ask_timed
-from holdfast.client.grants import Grant, lay_out
+from holdfast.client.grants import WriteGrant, lay_out
 from holdfast.client.reservations import Reserved, committed, hold
 from holdfast.client.writing import take_grant
 from holdfast.effects import Ahead, Begun, Operation, Reply, Sleep, Work
@@ -148,7 +148,7 @@ def _reserve(
             core.grants.done_with(grant_id, core.clock())
 
 
-def _split_to_fit(grant: Grant, some: list[int], sizes: list[int]) -> tuple[list[int], list[int]]:
+def _split_to_fit(grant: WriteGrant, some: list[int], sizes: list[int]) -> tuple[list[int], list[int]]:
     count = len(some)
     while count and lay_out([sizes[index] for index in some[:count]])[1] > grant.length:
         count -= max(1, count // 16)
@@ -161,7 +161,7 @@ def _split_to_fit(grant: Grant, some: list[int], sizes: list[int]) -> tuple[list
 class Batch:
     """Reservations of one grant that are committed together."""
 
-    grant: Grant
+    grant: WriteGrant
     indices: list[int]
     message: CommitPuts
     error: HoldfastError | None = None
@@ -216,8 +216,8 @@ def _batches(
     checksums: list[int | HoldfastError],
     outcomes: list[bool | HoldfastError],
 ) -> list[Batch]:
-    words: dict[Grant, list[int]] = {}
-    members: dict[Grant, list[int]] = {}
+    words: dict[WriteGrant, list[int]] = {}
+    members: dict[WriteGrant, list[int]] = {}
     for index, checksum in zip(begun, checksums, strict=True):
         reserved = reservations[index]
         if isinstance(checksum, HoldfastError):

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from holdfast.client import batch_reading
 from holdfast.client.core import Core
-from holdfast.client.leases import Lease, LeaseRow
+from holdfast.client.leases import ReadLease, LeaseRow
 from holdfast.client.lookups import locate_all
 from holdfast.client.own_removals import wait_for_removals
 from holdfast.client.reading import still_there
@@ -63,7 +63,7 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
             copy = copies.get(key)
             shown.append(Viewed(key, memoryview(copy), None) if isinstance(copy, bytes) else copy)
         else:
-            shown.append(in_place(core, key, Lease._make(row), memory))
+            shown.append(in_place(core, key, ReadLease._make(row), memory))
     if core.limits.log_id != history:
         for viewed in _in_place(shown):
             assert viewed.open is not None
@@ -91,7 +91,7 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
     """Raises LeaseLost if an object may have left its place while it was looked at."""
     history = core.limits.log_id
     lost: list[str] = []
-    ended: list[tuple[str, Lease]] = []
+    ended: list[tuple[str, ReadLease]] = []
     now = core.clock()
     for viewed in _in_place(shown):
         held = viewed.open
@@ -99,7 +99,7 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
         if held.lost:
             lost.append(viewed.key)
         elif now >= held.until:
-            ended.append((viewed.key, Lease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())))
+            ended.append((viewed.key, ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())))
     if ended:
         there = yield from still_there(core, [lease for _, lease in ended], history, deadline)
         lost += [key for (key, _), is_there in zip(ended, there, strict=True) if not is_there]

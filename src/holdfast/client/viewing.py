@@ -20,7 +20,7 @@ import weakref
 from dataclasses import dataclass
 
 from holdfast.client.core import Core, OpenView
-from holdfast.client.leases import KEPT_SHARE, Lease
+from holdfast.client.leases import KEPT_SHARE, ReadLease
 from holdfast.client.own_removals import wait_for_removals
 from holdfast.client.reading import FreshBytes, fetch, locate_one, still_there
 from holdfast.effects import Operation
@@ -78,7 +78,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     return Viewed(key, memoryview(fresh.value), None)
 
 
-def in_place(core: Core, key: str, lease: Lease, memory: mmap.mmap) -> Viewed:
+def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewed:
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     view, window = _window(memory, lease.start, lease.size_bytes)
     renew_at = lease.until - ttl * RENEW_AT_LEFT
@@ -114,7 +114,7 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
     if not held.lost:
         if core.clock() < held.until:
             return
-        seen = Lease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())
+        seen = ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())
         if (yield from still_there(core, [seen], history, deadline))[0]:
             return
     core.leases.drop(viewed.key)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
 from holdfast.client.core import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.filling import WriteFailed, copy_into, fill
-from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Grant, Kind, lay_out
+from holdfast.client.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, WriteGrant, Kind, lay_out
 from holdfast.client.places import ready_to_write
 from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
@@ -56,7 +56,7 @@ class Piece:
         return Piece(self.keys[start:stop], self.values[start:stop], self.places[start:stop])
 
 
-class Written(NamedTuple):
+class WrittenPiece(NamedTuple):
     """One commit of a piece."""
 
     piece: Piece
@@ -124,7 +124,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
     return False
 
 
-def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[Written]:
+def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[WrittenPiece]:
     """Memory is waited for until `room_by`. If that is before the deadline, NotGranted tells that it did not come."""
     pause = FIRST_PAUSE
     while True:
@@ -145,7 +145,7 @@ def put_piece(core: Core, piece: Piece, options: PutOptions, deadline: float, ro
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[Written]:
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[WrittenPiece]:
     large = _is_large(core, piece.sizes)
     kind: Kind = (options.replicas, options.prefer, large)
     in_a_row = large and core.grants.in_a_row(kind, core.clock())
@@ -166,14 +166,14 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, roo
             core.grants.release(grant, core.clock())
         if stored == b"\0":
             core.grants.unreserve(grant, offsets[0], piece.sizes[0])
-        done = Written(piece, stored, None)
+        done = WrittenPiece(piece, stored, None)
     if large and done.stored:
         # A key that was taken says that others may be.
         (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
     return done
 
 
-def _let_go(core: Core, grant: Grant, error: Exception) -> None:
+def _let_go(core: Core, grant: WriteGrant, error: Exception) -> None:
     """The grant is of no use any more; nor is any other on a node that is away."""
     core.grants.retire(grant, core.clock())
     if isinstance(error, NodeAway):
@@ -186,7 +186,7 @@ def _is_large(core: Core, sizes: list[int]) -> bool:
     return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
 
 
-def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[Grant, list[int]] | None:
+def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[WriteGrant, list[int]] | None:
     """Room in the grant that came with an earlier commit. None: there is not enough, or asking by key is better, which
     maps new memory of this machine and does not copy what is there already."""
     if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
@@ -196,7 +196,7 @@ def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> t
 
 def _shared_room(
     core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float, room_by: float
-) -> Operation[tuple[Grant, list[int]] | None]:
+) -> Operation[tuple[WriteGrant, list[int]] | None]:
     """Room for small objects in a grant that is shared; None if they must have their own."""
     reserved = core.grants.reserve(kind, sizes, core.clock())
     if reserved is not None or not core.grants.may_ask(kind):
@@ -218,7 +218,7 @@ def _shared_room(
 
 def _put_in_own_grant(
     core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float, room_by: float
-) -> Operation[Written]:
+) -> Operation[WrittenPiece]:
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
@@ -229,13 +229,13 @@ def _put_in_own_grant(
         except (TryAgain, Uncertain) as error:
             raise _not_granted(error, deadline, room_by) from error
         if grant is None:
-            return Written(piece.cut(0, 0), b"", None)
+            return WrittenPiece(piece.cut(0, 0), b"", None)
         if any(taken):
             piece = _without(piece, taken)
         piece, rest = _split_to_fit(piece, grant.length)
         offsets, _ = lay_out(piece.sizes)
         stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
-        return Written(piece, stored, rest)
+        return WrittenPiece(piece, stored, rest)
     finally:
         core.grants.done_with(grant_id, core.clock())
 
@@ -276,7 +276,7 @@ def take_grant(
     kind: Kind | None,
     deadline: float,
     least: int = 0,
-) -> Operation[tuple[bytes, Grant | None]]:
+) -> Operation[tuple[bytes, WriteGrant | None]]:
     """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
     history = core.limits.log_id
     yield from ready_to_write(core, deadline)
@@ -305,11 +305,11 @@ def take_grant(
 
 def _hold(
     core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float, history: int
-) -> Grant | None:
+) -> WriteGrant | None:
     """None: the history has changed since this was asked for, and either may have granted it. It is given back, which
     is harmless where nobody knows it (I19)."""
     timeout = granted.timeout_ms / 1000
-    grant = Grant(
+    grant = WriteGrant(
         grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
     )
     grant.extended(sent_at)
@@ -323,7 +323,7 @@ def _hold(
 
 def _write_and_commit(
     core: Core,
-    grant: Grant,
+    grant: WriteGrant,
     piece: Piece,
     offsets: list[int],
     options: PutOptions,
@@ -356,7 +356,7 @@ def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> G
 
 def _commit(
     core: Core,
-    grant: Grant,
+    grant: WriteGrant,
     keys: list[str],
     rows: bytes,
     options: PutOptions,

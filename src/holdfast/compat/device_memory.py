@@ -145,7 +145,7 @@ def is_mapped(address: int, size: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DeviceTarget:
     """Where an object's bytes shall go."""
 
     view: memoryview
@@ -215,11 +215,11 @@ class CallersMemory:
         assert self._driver is not None
         return memoryview(self._driver.read(address, size))
 
-    def target(self, address: int, size: int) -> Target:
+    def target(self, address: int, size: int) -> DeviceTarget:
         """Memory to be filled, which ends up at this address."""
         if self.place_of(address, size) is Place.HOST:
-            return Target(memory_at(address, size))
+            return DeviceTarget(memory_at(address, size))
         driver = self._driver
         assert driver is not None
         staged = memoryview(bytearray(size))
-        return Target(staged, lambda: driver.write(address, staged))
+        return DeviceTarget(staged, lambda: driver.write(address, staged))

@@ -66,7 +66,7 @@ class Cluster:
     publishings: int = 0
     wipes: int = 0
     """Epochs begin anew in an emptied store: a term of before must not be taken for one of after, as no lease is."""
-    links: list[Link] = field(default_factory=list)
+    links: list[MemoryLink] = field(default_factory=list)
     """Whoever watches."""
 
     def changed(self) -> None:
@@ -74,7 +74,7 @@ class Cluster:
             link.tell()
 
 
-class Link:
+class MemoryLink:
     """The way of one client to the store and back."""
 
     def __init__(self, store: MemoryStore, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -126,7 +126,7 @@ class MemoryTerm(Tenure):
     def __init__(
         self,
         faults: Faults,
-        link: Link,
+        link: MemoryLink,
         cluster: Cluster,
         record: TermRecord,
         verdict: Verdict,
@@ -212,14 +212,14 @@ class MemoryCoordination:
         leader_ttl_ms: int = 5000,
         clock: Callable[[], float] = now_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        link: Link | None = None,
+        link: MemoryLink | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, clock, sleep)
         self._clock = store.clock
         self._faults = store.faults
-        self._link = link if link is not None else Link(store, sleep)
+        self._link = link if link is not None else MemoryLink(store, sleep)
         self._cluster = store.cluster(cluster)
         self._cluster.links.append(self._link)
         self._terms: list[Tenure] = []

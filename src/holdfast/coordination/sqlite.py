@@ -37,13 +37,13 @@ WATCH_EVERY_S = 0.05
 KILL_WAIT_S = 5.0
 
 
-class Row(NamedTuple):
+class LeaderRow(NamedTuple):
     record: TermRecord
     beat: int
     process: ProcessName
 
 
-def read_row(connection: sqlite3.Connection, cluster: str) -> Row | None:
+def read_row(connection: sqlite3.Connection, cluster: str) -> LeaderRow | None:
     found = connection.execute(
         f'SELECT epoch, address, resigned, doubtful, beat, process FROM "term {cluster}"'
     ).fetchone()
@@ -51,7 +51,7 @@ def read_row(connection: sqlite3.Connection, cluster: str) -> Row | None:
         return None
     epoch, address, resigned, doubtful, beat, process = found
     record = TermRecord(epoch, address, bool(resigned), bool(doubtful))
-    return Row(record, beat, msgspec.msgpack.decode(process, type=ProcessName))
+    return LeaderRow(record, beat, msgspec.msgpack.decode(process, type=ProcessName))
 
 
 _IS_VALID = "(until_ms IS NULL OR (boot = ? AND until_ms > ?))"
@@ -123,7 +123,7 @@ class SqliteCoordination:
         leader = LeaderProcess(row.record.epoch, row.process, None)
         return Look(row.record, (row.record.epoch, row.beat), dead=self._is_dead(row.record), leader=leader)
 
-    async def _row(self) -> Row | None:
+    async def _row(self) -> LeaderRow | None:
         return await self._reader.ask(lambda connection: read_row(connection, self._cluster), self.timing.answer_s)
 
     def _is_dead(self, record: TermRecord) -> bool:
@@ -205,7 +205,7 @@ class SqliteCoordination:
         return following.watch_leader(self.leader, self.leader_changes, self.leader_changed, 2 * self.look_every_s)
 
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        tail = Tail(Worker(self._path, "follow", self.timing.answer_s), self._cluster)
+        tail = SqliteTail(Worker(self._path, "follow", self.timing.answer_s), self._cluster)
         try:
             async for batches in following.follow_log(tail.read, after_index):
                 yield batches
@@ -301,7 +301,7 @@ class SqliteCoordination:
         await self._reader.close()
 
 
-class Tail:
+class SqliteTail:
     """The end of the log as a follower polls it, in a thread of its own that sleeps between looks."""
 
     def __init__(self, worker: Worker, cluster: str) -> None:

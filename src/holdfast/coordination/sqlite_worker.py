@@ -33,7 +33,7 @@ AT_ONCE_IN_A_ROW = 500
 """The thread then takes one, and writes the log of SQLite back into its file if that is due."""
 
 
-class Asked(NamedTuple):
+class Job(NamedTuple):
     call: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
@@ -51,7 +51,7 @@ class Worker:
         """Whether the file is made if it is missing: at the first start of a cluster, and never while it runs."""
         self._connection: sqlite3.Connection | None = None
         self._files = OpenFiles(path)
-        self._asked: SimpleQueue[Asked | None] = SimpleQueue()
+        self._asked: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._under_way = 0
@@ -68,7 +68,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Result] = loop.create_future()
         self._under_way += 1
-        self._asked.put(Asked(call, loop, answer))
+        self._asked.put(Job(call, loop, answer))
         return answer
 
     async def run(self, call: Callable[[sqlite3.Connection], Result], wait_s: float | None = None) -> Result:

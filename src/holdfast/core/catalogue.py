@@ -23,7 +23,7 @@ from holdfast.instant import Instant
 
 if TYPE_CHECKING:
     from holdfast.core.key_changes import KeyChanges
-    from holdfast.core.shown_keys import ShownKeys
+    from holdfast.core.shown_keys import KeyTable
 
 Slots = npt.NDArray[np.intp]
 Words = npt.NDArray[np.uint64]
@@ -114,7 +114,7 @@ class Catalogue:
         """No object here is or was larger."""
         self.changes: KeyChanges | None = None
         """Where keys that are bound and unbound are noted, if anybody wants to know."""
-        self.shown: ShownKeys | None = None
+        self.shown: KeyTable | None = None
         """Where a primary shows which keys there are."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():

@@ -65,7 +65,7 @@ class SessionTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WaitingKeepalive:
     """A keepalive that waits for its answer."""
 
     order: int
@@ -92,7 +92,7 @@ class Session:
     serial: int = 0
     expiry: int = 0
     """The number of its one entry in the heap of expiries; entries with another number are stale."""
-    held: Held | None = None
+    held: WaitingKeepalive | None = None
     commands: deque[Queued] = field(default_factory=deque)
     last_command: str = ""
 
@@ -271,7 +271,7 @@ class Book:
             self._say(deliver, failed(SessionExpired("the session is over; open a new one")))
             return
         self._order += 1
-        found.held = Held(self._order, now, deliver)
+        found.held = WaitingKeepalive(self._order, now, deliver)
         heapq.heappush(self._replies, (min(self._reply_at(found), deadline), self._order, session))
 
     def _answer(self, session: Session, arrived: Instant, now: Instant) -> KeptAlive:

@@ -35,7 +35,7 @@ ROOMY = 3
 ALL = 1 << 62
 
 
-class ShownKeys:
+class KeyTable:
     """`words` is the memory, `discard(first, stop)` makes words of it zero again, and gives their pages back."""
 
     def __init__(self, catalogue: Catalogue, words: Words, discard: Callable[[int, int], None]) -> None:

@@ -22,7 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from holdfast.dashboard.view import (
     EventsShown,
     HealthShown,
-    MasterView,
+    ShownMaster,
     NodesShown,
     ObjectsShown,
     ReadinessShown,
@@ -56,7 +56,7 @@ PAGE = """<!doctype html>
 """
 
 
-def build_app(view: MasterView) -> FastAPI:
+def build_app(view: ShownMaster) -> FastAPI:
     """The application that shows this view."""
     # Without the documentation pages, which would load scripts from elsewhere.
     app = FastAPI(title="holdfast", openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None)
@@ -71,7 +71,7 @@ def build_app(view: MasterView) -> FastAPI:
     return app
 
 
-def _add_probes(app: FastAPI, view: MasterView) -> None:
+def _add_probes(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/healthz", tags=["probes"])
     async def healthz() -> HealthShown:
         """The process lives."""
@@ -90,7 +90,7 @@ def _add_probes(app: FastAPI, view: MasterView) -> None:
         return Response(generate_latest(view.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _add_api(app: FastAPI, view: MasterView) -> None:
+def _add_api(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/api/v1/status", tags=["cluster"], response_model=StatusShown)
     async def status() -> dict[str, Any]:
         """The master's view of the cluster."""

@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.dashboard.view import MasterView
+from holdfast.dashboard.view import ShownMaster
 
 NOT_FOUND = {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}
 PAGE_OBJECTS = 1_000
@@ -47,7 +47,7 @@ _COUNTERS = {"master_evicted_key_count": ("holdfast_evicted_objects_total", "Obj
 class MooncakeFigures(Collector):
     """The master's own figures under the names that Mooncake's dashboards know."""
 
-    def __init__(self, view: MasterView) -> None:
+    def __init__(self, view: ShownMaster) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
@@ -82,7 +82,7 @@ class MooncakeFigures(Collector):
         yield whole
 
 
-def build_mooncake_app(view: MasterView) -> FastAPI:
+def build_mooncake_app(view: ShownMaster) -> FastAPI:
     """The application that shows this view as Mooncake's master would."""
     app = FastAPI(title="holdfast, as Mooncake's master", openapi_url=None, docs_url=None, redoc_url=None)
     registry = CollectorRegistry()
@@ -98,7 +98,7 @@ def build_mooncake_app(view: MasterView) -> FastAPI:
     return app
 
 
-def _add_segments(app: FastAPI, view: MasterView) -> None:
+def _add_segments(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/get_all_segments", response_class=PlainTextResponse)
     async def get_all_segments() -> str:
         return "".join(f"{node['name']}\n" for node in view.nodes())
@@ -134,7 +134,7 @@ def _segment(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_keys(app: FastAPI, view: MasterView) -> None:
+def _add_keys(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/get_all_keys", response_class=PlainTextResponse)
     async def get_all_keys() -> str:
         """Of the default tenant."""
@@ -158,7 +158,7 @@ def _add_keys(app: FastAPI, view: MasterView) -> None:
         return JSONResponse({"success": True, "data": {key: _found(view.stat(key)) for key in asked}})
 
 
-def _keys(view: MasterView) -> Iterator[str]:
+def _keys(view: ShownMaster) -> Iterator[str]:
     cursor = 0
     while True:
         page = view.objects("", cursor, PAGE_OBJECTS)
@@ -192,7 +192,7 @@ def _in_memory(stat: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _add_roles(app: FastAPI, view: MasterView) -> None:
+def _add_roles(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         ready, _ = view.ready()
@@ -229,7 +229,7 @@ def _role(status: dict[str, Any]) -> str:
     return "leader" if status["role"] == "primary" else "standby"
 
 
-def _state(view: MasterView) -> str:
+def _state(view: ShownMaster) -> str:
     ready, _ = view.ready()
     if view.status()["role"] == "primary":
         return "serving" if ready else "starting"

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class MasterView(Protocol):
+class ShownMaster(Protocol):
     """A master as seen from outside. Every call is quick and changes nothing."""
 
     registry: CollectorRegistry

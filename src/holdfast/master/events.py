@@ -36,7 +36,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RecentEvent:
     number: int
     at: Instant
     kind: str
@@ -44,16 +44,16 @@ class Event:
     text: str
 
 
-class History:
+class EventHistory:
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=REMEMBERED_EVENTS)
+        self._events: deque[RecentEvent] = deque(maxlen=REMEMBERED_EVENTS)
         self._next = 1
 
     def add(self, kind: str, subject: str, text: str, now: Instant) -> None:
-        self._events.append(Event(self._next, now, kind, subject, text))
+        self._events.append(RecentEvent(self._next, now, kind, subject, text))
         self._next += 1
 
-    def after(self, number: int, limit: int) -> list[Event]:
+    def after(self, number: int, limit: int) -> list[RecentEvent]:
         """The oldest first; with 0, the newest of all that are remembered."""
         found = [event for event in self._events if event.number > number]
         return found[:limit] if number else found[-limit:]

@@ -25,7 +25,7 @@ from holdfast.coordination.interface import Coordination, CoordinationLost, Lead
 from holdfast.core.state import State
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
-from holdfast.master.events import History
+from holdfast.master.events import EventHistory
 from holdfast.master.snapshotting import Snapshots
 from holdfast.replication.batches import NO_HASH, Position
 from holdfast.replication.chain import first_batch, goes_through
@@ -63,7 +63,7 @@ class Word:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldHistory:
     """The memory of a master whose log may not be in the store any more."""
 
     standby: Standby
@@ -86,10 +86,10 @@ class Histories:
         coordination: Coordination,
         name: str,
         leader: Callable[[], Leader | None],
-        events: History,
+        events: EventHistory,
         word: Word | None = None,
     ) -> None:
-        self.held: Held | None = None
+        self.held: HeldHistory | None = None
         self.known: dict[int, int] = {}
         """Histories that were known when the store was last found empty, and the last batch in a snapshot of each."""
         self.word = word
@@ -164,7 +164,7 @@ class Histories:
             position = standby.position
             standby = Standby(standby.state, Position(position.batch, position.index, NO_HASH))
         if standby.state.log_id:
-            self.held = Held(standby, written)
+            self.held = HeldHistory(standby, written)
 
     # Where to follow the log from.
 

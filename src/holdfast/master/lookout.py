@@ -19,7 +19,7 @@ CROWDED_SECONDS = 30e-6
 who gives way waits for whole turns of the others: it is better to be woken."""
 
 
-class Lookout:
+class BusyPoll:
     """Keeps a loop awake for `seconds` after each `heard`; not at all if that is 0, or while `may_not` says so."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, may_not: Callable[[], bool]) -> None:

@@ -34,7 +34,7 @@ from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.candidacy import HOW_IT_ENDED, PROVEN, check_order, give_back, win, win_for_order, withdraw
 from holdfast.master.engine import Engine
-from holdfast.master.events import History
+from holdfast.master.events import EventHistory
 from holdfast.master.histories import Histories, WaitsForOperator, Word
 from holdfast.master.object_events import ObjectEvents
 from holdfast.master.plan import Plan
@@ -84,7 +84,7 @@ class Master:
         self.cluster = plan.cluster
         self.store = store
         self.snapshots = self._snapshots(coordination)
-        self.events = History()
+        self.events = EventHistory()
         self.object_events = object_events
         self.histories = self._histories(coordination)
         self.standby = Standby()

@@ -22,12 +22,12 @@ from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine import Answer, Engine, UpkeepFailure, Waiting
-from holdfast.master.lookout import Lookout
-from holdfast.master.showing import Showing, may_show
+from holdfast.master.lookout import BusyPoll
+from holdfast.master.showing import KeyTablePublisher, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.replication.pending import Reply
+from holdfast.replication.pending import PendingReply
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
@@ -82,12 +82,12 @@ class RpcServer:
         self._has_parted = False
         """From its clients, because its term was over at the last tick."""
         self._shows = shows and may_show()
-        self._showing: Showing | None = None
+        self._showing: KeyTablePublisher | None = None
         """To clients of this machine."""
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self.heard = Lookout(loop, self._stays_awake, self._waits_for_log).heard
+        self.heard = BusyPoll(loop, self._stays_awake, self._waits_for_log).heard
         listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
         self._listeners = [listener]
         if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
@@ -101,9 +101,9 @@ class RpcServer:
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
 
-    def _begin_to_show(self) -> Showing | None:
+    def _begin_to_show(self) -> KeyTablePublisher | None:
         try:
-            return Showing(self.supervisor)
+            return KeyTablePublisher(self.supervisor)
         except OSError as error:
             log.warning("keys cannot be shown in memory here; clients ask for them", why=str(error))
             return None
@@ -259,7 +259,7 @@ def _notice_silence(stream: socket.socket) -> None:
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
-class DurableReply(Reply):
+class DurableReply(PendingReply):
     """Leaves when its record is durable; if the log is full until its time is over, an error leaves instead."""
 
     __slots__ = ("_connection", "_reply", "_request_id")

@@ -16,7 +16,7 @@ import socket
 
 import numpy as np
 
-from holdfast.core.shown_keys import ShownKeys
+from holdfast.core.shown_keys import KeyTable
 from holdfast.entropy import fresh_bytes
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
@@ -36,7 +36,7 @@ def may_show() -> bool:
     return hasattr(os, "memfd_create") and platform.machine() in IN_ORDER
 
 
-class Showing:
+class KeyTablePublisher:
     """The memory of one master process, and who is handed it."""
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -51,7 +51,7 @@ class Showing:
             os.close(descriptor)
         self._words = np.frombuffer(self._map, np.uint64)
         self._engine: Engine | None = None
-        self._shown: ShownKeys | None = None
+        self._shown: KeyTable | None = None
         self._catching_up = False
         self._loop = asyncio.get_running_loop()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -73,7 +73,7 @@ class Showing:
         """From now on these are the keys."""
         catalogue = engine.state.catalogue
         self._engine = engine
-        self._shown = catalogue.shown = ShownKeys(catalogue, self._words, self._discard)
+        self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
         engine.on_durable = self.changed
         self.changed()
 

@@ -35,7 +35,7 @@ SMALL_BYTES = 64 << 10
 log = structlog.get_logger("holdfast.node")
 
 
-class Gate(Protocol):
+class TransferGate(Protocol):
     """Who decides whether a write may begin, and waits for its end."""
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None: ...
@@ -53,7 +53,7 @@ class DataSession:
     def __init__(
         self,
         connected: socket.socket,
-        gate: Gate,
+        gate: TransferGate,
         lending: Lending,
         idle_seconds: float,
         stall_seconds: float,

@@ -32,7 +32,7 @@ PROGRESS_EVERY = 4 << 30
 log = structlog.get_logger("holdfast.node")
 
 
-class Segment:
+class LentSegment:
     """One piece of the memory. Readers are handed `read_descriptor`, through which nobody can write."""
 
     __slots__ = ("descriptor", "mapping", "name", "read_descriptor", "size_bytes")
@@ -72,7 +72,7 @@ class Segment:
 class LentMemory:
     """All segments of one boot id."""
 
-    def __init__(self, node: str, boot: int, segments: list[Segment]) -> None:
+    def __init__(self, node: str, boot: int, segments: list[LentSegment]) -> None:
         self.node = node
         self.boot = boot
         self.segments = segments
@@ -98,7 +98,7 @@ class LentMemory:
     def sizes(self) -> list[int]:
         return [segment.size_bytes for segment in self.segments]
 
-    def segment(self, name: SegmentName) -> Segment:
+    def segment(self, name: SegmentName) -> LentSegment:
         if name.node == self.node and name.boot == self.boot and 0 <= name.number < len(self.segments):
             return self.segments[name.number]
         raise UnknownSegment(f"this node does not lend segment {name} (any more); ask the master where the bytes are")
@@ -132,7 +132,7 @@ class Lending:
         """Beside the memory: it stays when the memory is replaced."""
         self._memory: LentMemory | None = None
 
-    def segment(self, name: SegmentName) -> Segment:
+    def segment(self, name: SegmentName) -> LentSegment:
         """Only with the lock held, and good only as long as it is."""
         if self._memory is None:
             raise UnknownSegment("this node lends no memory now; ask the master where the bytes are")
@@ -202,14 +202,14 @@ class Lending:
                 memory.close()
 
 
-def _new_segment(name: SegmentName, size_bytes: int) -> Segment:
+def _new_segment(name: SegmentName, size_bytes: int) -> LentSegment:
     page = huge_page_for(size_bytes, Path("/proc/meminfo").read_text(encoding="ascii"))
     if page:
         try:
-            return Segment(name, size_bytes, huge_pages=True)
+            return LentSegment(name, size_bytes, huge_pages=True)
         except OSError as error:
             log.info("huge pages cannot be used, lending normal pages", reason=str(error))
-    segment = Segment(name, size_bytes, huge_pages=False)
+    segment = LentSegment(name, size_bytes, huge_pages=False)
     # EINVAL: a kernel without transparent huge pages.
     with contextlib.suppress(OSError):
         segment.mapping.map.madvise(mmap.MADV_HUGEPAGE)

@@ -18,7 +18,7 @@ from holdfast.replication.batches import HEAD_BYTES, Position, encode_batch, enc
 Released = Callable[[], None]
 
 
-class Reply(ABC):
+class PendingReply(ABC):
     """An answer that waits for its record, until it is called or refused."""
 
     __slots__ = ("deadline",)
@@ -85,7 +85,7 @@ class PendingLog:
         """Tell those whose time is over that the store is full: a deadline would not tell them why."""
         kept: deque[tuple[int, Released]] = deque()
         for index, then in self._waiting:
-            if isinstance(then, Reply) and now >= then.deadline:
+            if isinstance(then, PendingReply) and now >= then.deadline:
                 then.refuse(self.full)
             else:
                 kept.append((index, then))

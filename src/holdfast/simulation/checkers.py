@@ -17,7 +17,7 @@ from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.bound_checks import BoundChecks
 from holdfast.simulation.clock_checks import ClockChecks, may_hold_an_instant
-from holdfast.simulation.history import Call, number_of
+from holdfast.simulation.history import ClientCall, number_of
 from holdfast.simulation.linearizability import NEVER_NS, Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.log_checks import LEFT_BY_ITSELF, LogChecks, spans_of
 from holdfast.simulation.masters import MasterMachine
@@ -29,7 +29,7 @@ from holdfast.simulation.restore_checks import NOT_RESTORED, RestoreChecks
 from holdfast.simulation.room_checks import RoomChecks
 from holdfast.simulation.scheduler import MS
 from holdfast.simulation.session_checks import SessionChecks
-from holdfast.simulation.settling import Settling
+from holdfast.simulation.settling import Convergence
 from holdfast.simulation.stories import subjects_of, text_of
 from holdfast.simulation.violations import Broken, Violation
 from holdfast.simulation.world import LEADER_TTL_MS, World
@@ -49,7 +49,7 @@ class Checkers:
         self.log.session_closed = self.sessions.closed
         self.bounds = BoundChecks(world, self.report)
         self.renewals = RenewalChecks(world, self.report)
-        self.settling = Settling(world, self.log, self.bounds, self.renewals)
+        self.settling = Convergence(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.pins = PinChecks(world.history, self.report)
@@ -373,7 +373,7 @@ def _where(error: Exception) -> str:
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(extract_tb(error.__traceback__)[-3:]))
 
 
-def _read(call: Call) -> dict[str, bytes]:
+def _read(call: ClientCall) -> dict[str, bytes]:
     if call.outcome != "done" or call.operation.verb not in ("get", "get_many", "view", "hold"):
         return {}
     if isinstance(call.result, dict):

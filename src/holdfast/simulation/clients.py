@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, T
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import CommitPuts, Exists
 from holdfast.messages.shapes import Message
-from holdfast.simulation.history import Call, History, value_of
+from holdfast.simulation.history import ClientCall, History, value_of
 from holdfast.simulation.node_bytes import SimulatedBytes
 from holdfast.simulation.nodes import NodeMachine
 from holdfast.simulation.process import ProcessLoop
@@ -40,7 +40,7 @@ class ClientMachine:
     core: Core | None = None
     bytes: SimulatedBytes | None = None
     cache: AsyncCache | None = None
-    running: dict[int, Call] = field(default_factory=dict)
+    running: dict[int, ClientCall] = field(default_factory=dict)
 
     def start(self, process: ProcessLoop) -> None:
         self.process = process
@@ -94,7 +94,7 @@ class ClientMachine:
     def _begin(self, operation: Operation) -> None:
         assert self.process is not None
         assert self.core is not None
-        call = Call(operation, self.process.scheduler.now_ns)
+        call = ClientCall(operation, self.process.scheduler.now_ns)
         self._note_leases(call)
         self.history.calls.append(call)
         self.running[operation.number] = call
@@ -102,7 +102,7 @@ class ClientMachine:
         if operation.cancel_ms:
             self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
-    def _note_leases(self, call: Call) -> None:
+    def _note_leases(self, call: ClientCall) -> None:
         """Which leases the call may read under, and when they began."""
         assert self.process is not None
         assert self.core is not None
@@ -114,7 +114,7 @@ class ClientMachine:
                 since_ns = now_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
                 call.leased_since_ns[key] = min(since_ns, call.leased_since_ns.get(key, since_ns))
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: ClientCall) -> None:
         assert self.cache is not None
         try:
             # Another call's answer may have brought a lease since this one began: it was asked for earlier.

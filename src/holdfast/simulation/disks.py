@@ -38,7 +38,7 @@ class Disk:
             self.files[name] = bytes(spoiled)
 
 
-class DiskStore(SnapshotStore):
+class SnapshotDisk(SnapshotStore):
     """The snapshot store on a disk of bytes: everything but the files themselves is the production's."""
 
     def __init__(self, disk: Disk) -> None:

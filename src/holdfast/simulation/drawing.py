@@ -23,14 +23,14 @@ from holdfast.simulation.script import (
     FaultKind,
     Operation,
     Script,
-    Shape,
+    ScriptShape,
 )
 
 SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")))
 """What is changed while the cluster runs, and to what. A lease and the leader's time stay below a grant's timeout."""
 
 
-def draw(seed: int, shape: Shape | None = None, scene: str = "") -> Script:
+def draw(seed: int, shape: ScriptShape | None = None, scene: str = "") -> Script:
     """`scene`: with this one, and no other."""
     shape = shape if shape is not None else draw_shape(seed)
     of_scenes, faults = draw_scenes(seed, shape, scene)
@@ -43,9 +43,9 @@ def draw(seed: int, shape: Shape | None = None, scene: str = "") -> Script:
     )
 
 
-def draw_shape(seed: int) -> Shape:
+def draw_shape(seed: int) -> ScriptShape:
     chance = random.Random(f"shape {seed}")
-    return Shape(
+    return ScriptShape(
         masters=chance.choices((2, 3), (5, 1))[0],
         nodes=chance.choices((1, 2, 3), (1, 5, 1))[0],
         clients=chance.choices((2, 3, 4), (1, 4, 1))[0],
@@ -62,7 +62,7 @@ def draw_disk(seed: int) -> int:
     return 0 if chance.random() >= 0.2 else chance.choice((512 << 10, 8 << 20, 8 << 20))
 
 
-def draw_operations(seed: int, shape: Shape) -> tuple[Operation, ...]:
+def draw_operations(seed: int, shape: ScriptShape) -> tuple[Operation, ...]:
     chance = random.Random(f"operations {seed}")
     count = chance.randint(60, 160)
     keys = [f"key/{i}" for i in range(chance.choice((2, 4, KEYS)))]
@@ -113,7 +113,7 @@ def _pinned(chance: random.Random, operation: Operation) -> Operation:
     return msgspec.structs.replace(operation, pin=pin)
 
 
-def draw_faults(seed: int, shape: Shape) -> tuple[Fault, ...]:
+def draw_faults(seed: int, shape: ScriptShape) -> tuple[Fault, ...]:
     swarm = random.Random(f"swarm {seed}")
     chosen = [kind for kind in FAULTS if swarm.random() < (0.8 if kind in DISK_FAULTS else 0.35)]
     if not shape.disk_bytes:

@@ -14,13 +14,13 @@ import msgspec
 
 from holdfast.simulation.runs import owners_of
 from holdfast.simulation.scheduler import MS
-from holdfast.simulation.script import Fault, FaultKind, Operation, Script, Shape, Verb
+from holdfast.simulation.script import Fault, FaultKind, Operation, Script, ScriptShape, Verb
 
 FIRST_MS = 600
 STEP_MS = 40
 CALM_MS = 300
 """After the last operation has begun, faults are placed for so long."""
-_WORLD = Shape(masters=2, nodes=2, clients=2, segment_bytes=1 << 20)
+_WORLD = ScriptShape(masters=2, nodes=2, clients=2, segment_bytes=1 << 20)
 _BIG = 200_000
 
 

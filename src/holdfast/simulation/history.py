@@ -13,7 +13,7 @@ Outcome: TypeAlias = Literal["pending", "done", "refused", "unknown", "cancelled
 
 
 @dataclass(slots=True)
-class Call:
+class ClientCall:
     operation: Operation
     called_ns: int
     answered_ns: int = -1
@@ -30,11 +30,11 @@ class Call:
 
 @dataclass(slots=True)
 class History:
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ClientCall] = field(default_factory=list)
     commits_sent: dict[tuple[GrantId, int], int] = field(default_factory=dict)
     """(grant, offset in it) -> when its commit was sent, last."""
 
-    def of_key(self, key: str) -> list[Call]:
+    def of_key(self, key: str) -> list[ClientCall]:
         return [call for call in self.calls if key in call.operation.keys]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from holdfast.simulation.history import Call, number_of
+from holdfast.simulation.history import ClientCall, number_of
 
 Effect: TypeAlias = Literal[
     "store", "replace", "sees", "takes", "may_store", "may_take", "leaves", "may_replace", "clears", "becomes"
@@ -61,7 +61,7 @@ def after(step: Step, present: int) -> list[int]:
 ANY = -1
 
 
-def steps_of(call: Call, key: str) -> Iterator[Step]:
+def steps_of(call: ClientCall, key: str) -> Iterator[Step]:
     """What this call did to the key, or saw of it."""
     operation = call.operation
     start, end = call.called_ns, call.answered_ns
@@ -97,7 +97,7 @@ def steps_of(call: Call, key: str) -> Iterator[Step]:
                 yield Step("may_take", 0, start, NEVER_NS if unknown else end, optional=True)
 
 
-def steps_in_log(call: Call, key: str, in_log: set[tuple[str, int]], left: set[tuple[str, int]]) -> Iterator[Step]:
+def steps_in_log(call: ClientCall, key: str, in_log: set[tuple[str, int]], left: set[tuple[str, int]]) -> Iterator[Step]:
     """The same with what the log tells of its object, known by key and size: which ones it holds, and which of these
     were evicted or lost with their node."""
     operation = call.operation
@@ -128,7 +128,7 @@ def where_objects_hide(step: Step) -> Iterator[Step]:
         yield replace(step, effect="clears")
 
 
-def _stored_some(call: Call, start: int, end: int) -> Step:
+def _stored_some(call: ClientCall, start: int, end: int) -> Step:
     """The answer only counts how many of the keys were free."""
     if call.result == len(call.operation.keys):
         return Step("store", call.operation.number, start, end)

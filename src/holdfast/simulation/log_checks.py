@@ -33,7 +33,7 @@ LEFT_BY_ITSELF = ("EVICTED", "UNMOUNTED", "FILE_LOST", "MISMATCH")
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class SeenLease:
     """A place that a client counts on now, by its own clock."""
 
     client: str
@@ -233,7 +233,7 @@ class LogChecks:
                 for offset, length in held.pieces:
                     yield offset, offset + length, f"quarantine entry {entry}"
 
-    def leases(self) -> Iterator[HeldLease]:
+    def leases(self) -> Iterator[SeenLease]:
         """What clients count on at this moment."""
         for name, client in self.clients.items():
             process, core = client.process, client.core
@@ -246,11 +246,11 @@ class LogChecks:
                 if (lease := core.leases.live(key, now)) is not None:
                     for segment, offset in ((lease.segment, lease.start), *lease.others):
                         if self.is_same(client, segment):
-                            yield HeldLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
+                            yield SeenLease(name, lease.id, segment, offset, extent_of(lease.size_bytes))
             for view in core.views:
                 fate = self.fates.get(view.id)
                 if view.until > now and not view.lost and fate is not None and self.is_same(client, view.segment):
-                    yield HeldLease(name, view.id, view.segment, view.offset, extent_of(fate.size_bytes))
+                    yield SeenLease(name, view.id, view.segment, view.offset, extent_of(fate.size_bytes))
 
     def is_same(self, client: ClientMachine, handle: int) -> bool:
         """Does the segment's number name the same memory to the client as to the log? To one of the history that this

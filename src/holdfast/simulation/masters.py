@@ -13,7 +13,7 @@ from holdfast.master.plan import Plan
 from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.view import MasterView
-from holdfast.simulation.disks import Disk, DiskStore, at_once
+from holdfast.simulation.disks import Disk, SnapshotDisk, at_once
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.store import StoreFaults, StoreLink
 from holdfast.supervisor import Supervisor
@@ -82,7 +82,7 @@ class MasterMachine:
             link=StoreLink(self.store, self.process, self.faults),
             supervisor=server.supervisor,
         )
-        self.master = Master(server, coordination, self.plan, DiskStore(self.disk))
+        self.master = Master(server, coordination, self.plan, SnapshotDisk(self.disk))
         MasterView(self.master)  # It answers what is asked about the process, snapshots among it.
         assert self.master.snapshots is not None
         self.master.snapshots.in_child = at_once  # type: ignore[assignment]

@@ -85,7 +85,7 @@ class NodeMachine:
             self.served.lending.withdraw()
 
 
-class Listener(Protocol):
+class NodeListener(Protocol):
     """A client of this machine that has the memory mapped."""
 
     def told_of(self, history: int) -> None:
@@ -106,7 +106,7 @@ class ServedNode:
         self._older: list[int] = []
         self.known_from: dict[int, int] = {}
         """Of each writer: the history that it knew the memory from."""
-        self.listeners: dict[Listener, None] = {}
+        self.listeners: dict[NodeListener, None] = {}
         self._memory: LentMemory | None = None
         commands = Commands()
         commands.on(MARK, self._mark)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from holdfast.simulation.script import BIG, FAULT_MS, PRIMARY, Fault, Operation, Shape, Verb
+from holdfast.simulation.script import BIG, FAULT_MS, PRIMARY, Fault, Operation, ScriptShape, Verb
 
 Scene: TypeAlias = tuple[list[Operation], list[Fault]]
 FIRST_NUMBER = 200
@@ -22,7 +22,7 @@ LARGE = 20_000
 """Of which each has a grant of its own; several of them are far from filling the memory."""
 
 
-def draw_scenes(seed: int, shape: Shape, only: str = "") -> Scene:
+def draw_scenes(seed: int, shape: ScriptShape, only: str = "") -> Scene:
     """`only`: this one for sure, and no other."""
     operations: list[Operation] = []
     faults: list[Fault] = []
@@ -36,7 +36,7 @@ def draw_scenes(seed: int, shape: Shape, only: str = "") -> Scene:
     return operations, faults
 
 
-def a_wrong_guess(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_wrong_guess(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """The primary is cut off from the store and refused to the other masters and to a client, which takes an object
     away at the new one, while somebody else still asks the old one."""
     at_ms = chance.randint(3_500, FAULT_MS - 3_000)
@@ -53,7 +53,7 @@ def a_wrong_guess(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [Fault(at_ms, "refuse", chance.randint(1_500, 4_000), PRIMARY, f"client-{takes}")]
 
 
-def a_late_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_late_writer(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A client on another machine is stopped, or its bytes are, between grant and copy, until the range is somebody
     else's; then they arrive."""
     if shape.clients <= shape.nodes:
@@ -81,7 +81,7 @@ def a_late_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
-def shorter_leases(chance: random.Random, shape: Shape, number: int) -> Scene:
+def shorter_leases(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A lease is given, then leases are made shorter, and the next primary must still honour the longer one."""
     at_ms = chance.randint(3_000, FAULT_MS - 6_000)
     reads, takes = chance.sample(range(shape.clients), 2)
@@ -100,7 +100,7 @@ def shorter_leases(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
-def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_cancelled_writer(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A put is cancelled while its thread has yet to copy; others want the memory, when an idle grant would be back."""
     at_ms = chance.randint(1_000, FAULT_MS - 9_000)
     writer = chance.randrange(shape.clients)
@@ -117,7 +117,7 @@ def a_cancelled_writer(chance: random.Random, shape: Shape, number: int) -> Scen
     return operations, [Fault(at_ms - 50, "slow_threads", cancel_ms + 40, f"client-{writer}", share=0.8)]
 
 
-def puts_in_a_row(chance: random.Random, shape: Shape, number: int) -> Scene:
+def puts_in_a_row(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A client puts one large object after another, each into memory that came with the commit before, while something
     happens to it, to the primary or on the way between; others read them, and want the memory that it is left with.
     After a while it goes on."""
@@ -159,7 +159,7 @@ def puts_in_a_row(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [happens]
 
 
-def a_dying_node(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_dying_node(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A client puts into the memory of its machine's node, one small object after another or a row of larger ones,
     while that node is killed; it may also lose its connection to the primary for a moment before."""
     at_ms = chance.randint(1_500, FAULT_MS - 6_000)
@@ -180,7 +180,7 @@ def a_dying_node(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
-def a_crowded_node(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_crowded_node(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """Objects of middling size fill the memory; some are pinned hard or soft, some read again and again. Then there are
     puts that need several of them out of the way, side by side."""
     at_ms = chance.randint(1_000, FAULT_MS - 12_000)
@@ -209,7 +209,7 @@ def a_crowded_node(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, []
 
 
-def a_stopped_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_stopped_primary(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """The primary stands still for a moment in which nobody may take it for dead: somebody asks it for an object,
     somebody else takes that away, and it goes on before its leadership has run out."""
     at_ms = chance.randint(3_500, FAULT_MS - 3_000)
@@ -226,7 +226,7 @@ def a_stopped_primary(chance: random.Random, shape: Shape, number: int) -> Scene
     return operations, [Fault(at_ms, "pause_master", chance.randint(250, 850), PRIMARY)]
 
 
-def a_false_witness(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_false_witness(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """As a wrong guess, and the nodes are refused too: they go to the new primary, which asks them about the old one,
     while that one lives and somebody still asks it."""
     operations, faults = a_wrong_guess(chance, shape, number)
@@ -236,7 +236,7 @@ def a_false_witness(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
-def a_killed_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_killed_primary(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """The primary is killed; objects that it leased are read on, put and taken away while it is replaced."""
     at_ms = chance.randint(3_500, FAULT_MS - 4_000)
     reads, takes = chance.sample(range(shape.clients), 2)
@@ -254,7 +254,7 @@ def a_killed_primary(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [Fault(at_ms, "kill_master", chance.choice((300, 2_000, 6_000)), PRIMARY)]
 
 
-def an_emptied_store(chance: random.Random, shape: Shape, number: int) -> Scene:
+def an_emptied_store(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """The store loses everything, under masters that run or that are all killed with it; after a while the operator has
     a new history begin. The masters keep snapshots of the old one, with larger numbers than the new log has for long.
     What is put then must outlive masters that die one after another."""
@@ -277,7 +277,7 @@ def an_emptied_store(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, faults
 
 
-def a_restored_store(chance: random.Random, shape: Shape, number: int) -> Scene:
+def a_restored_store(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """The store loses everything, and the operator brings the history back, from the newest that the masters hold or
     from a snapshot that is older than the log was. Since that snapshot, objects were removed and others put, some
     where those had been. Clients read, put and remove all the while; the command may be repeated, and masters, nodes
@@ -315,7 +315,7 @@ def a_restored_store(chance: random.Random, shape: Shape, number: int) -> Scene:
 
 
 def _doubted_leases(
-    chance: random.Random, shape: Shape, lost_ms: int, since_ms: int, ordered_ms: int, number: int
+    chance: random.Random, shape: ScriptShape, lost_ms: int, since_ms: int, ordered_ms: int, number: int
 ) -> Scene:
     """Objects come back that were removed since the last snapshot, and whose ranges hold later ones; verification waits
     for a writer that stands still. Until then a client is given leases on them; its puts make it learn, under those
@@ -349,7 +349,7 @@ def _doubted_leases(
     return operations, [Fault(stops_ms, "pause_client", ordered_ms + lasts_ms - stops_ms, f"client-{writer}")]
 
 
-def _around_a_restore(chance: random.Random, shape: Shape, ordered_ms: int) -> list[Fault]:
+def _around_a_restore(chance: random.Random, shape: ScriptShape, ordered_ms: int) -> list[Fault]:
     """What goes wrong while a history is restored, and soon after: each in some of the scenes."""
     master, node = f"master-{chance.randrange(shape.masters)}", f"node-{chance.randrange(shape.nodes)}"
     client = f"client-{chance.randrange(shape.clients)}"
@@ -370,7 +370,7 @@ def _around_a_restore(chance: random.Random, shape: Shape, ordered_ms: int) -> l
     return [fault for share, fault in possible if chance.random() < share]
 
 
-def an_engine(chance: random.Random, shape: Shape, number: int) -> Scene:
+def an_engine(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A client reserves memory, fills it by parts and commits it, or abandons it while a thread still copies into it;
     others want the memory at once, hold leases on what they find, and read it later."""
     at_ms = chance.randint(1_000, FAULT_MS - 9_000)
@@ -400,7 +400,7 @@ def an_engine(chance: random.Random, shape: Shape, number: int) -> Scene:
     return operations, [Fault(at_ms - 50, "slow_threads", 1_500, f"client-{writer}", share=0.8)]
 
 
-SCENES: dict[str, tuple[float, Callable[[random.Random, Shape, int], Scene]]] = {
+SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
     "shorter leases": (0.05, shorter_leases),

@@ -114,7 +114,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     """Where it is given, the fault begins right behind the event of that number instead of at its time."""
 
 
-class Shape(msgspec.Struct, frozen=True, array_like=True):
+class ScriptShape(msgspec.Struct, frozen=True, array_like=True):
     """How large the world is, and how slow."""
 
     masters: int = 2
@@ -131,7 +131,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
 class Script(msgspec.Struct, frozen=True, array_like=True):
     seed: int
-    shape: Shape
+    shape: ScriptShape
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...]
 

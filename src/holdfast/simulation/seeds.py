@@ -13,7 +13,7 @@ from itertools import islice
 
 from holdfast.simulation.drawing import draw
 from holdfast.simulation.runs import Run, run
-from holdfast.simulation.script import Script, Shape
+from holdfast.simulation.script import Script, ScriptShape
 
 WAITING_PER_PROCESS = 3
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -23,7 +23,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def play_seed(seed: int, shape: Shape | None = None) -> Run:
+def play_seed(seed: int, shape: ScriptShape | None = None) -> Run:
     return run(draw(seed, shape))
 
 

@@ -21,7 +21,7 @@ VERIFYING = 100_000
 """Operations from this number on are the last reads."""
 
 
-class Settling:
+class Convergence:
     def __init__(self, world: World, log: LogChecks, bounds: BoundChecks, renewals: RenewalChecks) -> None:
         self._world = world
         self._log = log

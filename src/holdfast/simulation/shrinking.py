@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.simulation.runs import Run, run
-from holdfast.simulation.script import Fault, Operation, Script, Shape
+from holdfast.simulation.script import Fault, Operation, Script, ScriptShape
 
 Step = TypeVar("Step", bound=Operation | Fault)
 MOST_RUNS = 600
@@ -152,7 +152,7 @@ def without_client(script: Script, gone: int) -> Script:
     return msgspec.structs.replace(fewer, operations=operations, faults=faults)
 
 
-def without_process(script: Script, name: str, shape: Shape) -> Script:
+def without_process(script: Script, name: str, shape: ScriptShape) -> Script:
     faults = tuple(fault for fault in script.faults if name not in (fault.one, fault.other))
     # Replicas are on distinct nodes, so there can be no more of them than nodes.
     operations = tuple(
@@ -161,5 +161,5 @@ def without_process(script: Script, name: str, shape: Shape) -> Script:
     return msgspec.structs.replace(script, shape=shape, faults=faults, operations=operations)
 
 
-def _with(shape: Shape, **changes: int) -> Shape:
+def _with(shape: ScriptShape, **changes: int) -> ScriptShape:
     return msgspec.structs.replace(shape, **changes)

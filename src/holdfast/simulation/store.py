@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.memory import Cluster, Link, MemoryStore
+from holdfast.coordination.memory import Cluster, MemoryLink, MemoryStore
 from holdfast.errors import ReplyLost
 from holdfast.simulation.process import ProcessLoop
 from holdfast.simulation.scheduler import SECOND
@@ -54,7 +54,7 @@ class ObservedStore(MemoryStore):
         return self.only
 
 
-class StoreLink(Link):
+class StoreLink(MemoryLink):
     def __init__(self, store: MemoryStore, process: ProcessLoop, faults: StoreFaults) -> None:
         super().__init__(store)
         self._process = process

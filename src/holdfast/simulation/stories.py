@@ -15,7 +15,7 @@ from holdfast.core import narrow
 from holdfast.core.apply import unpack_ids
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
-from holdfast.simulation.history import Call, number_of
+from holdfast.simulation.history import ClientCall, number_of
 from holdfast.simulation.scheduler import MS
 
 Line: TypeAlias = tuple[int, str, tuple[str, ...]]
@@ -35,7 +35,7 @@ def shown(lines: Iterable[Line]) -> list[str]:
     return [f"{at_ms:>7} ms  {text}" for at_ms, text, _ in lines]
 
 
-def lines_of_calls(calls: Iterable[Call]) -> list[Line]:
+def lines_of_calls(calls: Iterable[ClientCall]) -> list[Line]:
     """Each call when it was made, and when it was answered."""
     found: list[Line] = []
     for call in calls:

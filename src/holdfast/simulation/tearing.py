@@ -17,19 +17,19 @@ import xxhash
 from holdfast.client.arguments import Gathered
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.core import Core
-from holdfast.client.filling import Copying, Sending
+from holdfast.client.filling import MappedWrite, RemoteWrite
 from holdfast.coordination.whereabouts import Masters
 from holdfast.effects import Work
 from holdfast.messages.shapes import Message
 from holdfast.simulation.process import ProcessLoop
-from holdfast.transport.async_channel import AsyncChannel, Begun
+from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
 
 TORN_SHARE = 0.5
 
 
 def halves_of(run: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
     """The same copy as two, one after the other; None if it is none."""
-    if not isinstance(run, Copying | Sending):
+    if not isinstance(run, MappedWrite | RemoteWrite):
         return None
     # Simulated clients put bytes, none from several buffers.
     values = [memoryview(value) for value in run.values if not isinstance(value, Gathered)]
@@ -52,7 +52,7 @@ class TearingRunner(AsyncRunner):
         self._process = process
         self._sent = sent
 
-    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> Begun:
+    def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> PendingAsyncCall:
         self._sent(message)
         return super()._send(channel, message, deadline)
 
@@ -60,13 +60,13 @@ class TearingRunner(AsyncRunner):
         halves = halves_of(work.run)
         if halves is None or self._process.chance.random() >= TORN_SHARE:
             return super()._start(work)
-        assert isinstance(work.run, Copying | Sending), "it has halves"
+        assert isinstance(work.run, MappedWrite | RemoteWrite), "it has halves"
         working = self._process.create_task(self._both(*halves, work.run))
         self._working.add(working)
         working.add_done_callback(self._stopped_working)
         return working
 
-    async def _both(self, first: Callable[[], Any], second: Callable[[], Any], whole: Copying | Sending) -> object:
+    async def _both(self, first: Callable[[], Any], second: Callable[[], Any], whole: MappedWrite | RemoteWrite) -> object:
         await self._process.run_in_executor(None, first)
         written = await self._process.run_in_executor(None, second)
         values = [value for value in whole.values if not isinstance(value, Gathered)]

@@ -26,7 +26,7 @@ from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 
-class Begun(NamedTuple):
+class PendingAsyncCall(NamedTuple):
     """A request that was sent."""
 
     channel: AsyncChannel
@@ -112,7 +112,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
         """The reply, possibly `Failed`. Raises as the blocking channel's `call` does."""
         return await self.begin(message, deadline).reply()
 
-    def begin(self, message: Message, deadline: float) -> Begun:
+    def begin(self, message: Message, deadline: float) -> PendingAsyncCall:
         """Send it, and have the reply later. Raises Unreachable if it did not go out."""
         now = now_seconds()
         left = deadline - now
@@ -136,7 +136,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._ring_at(deadline, left)
         if self._minding is None and self._silence_seconds < math.inf:
             self._minding = self._loop.call_later(self._silence_seconds, self._mind_silence)
-        return Begun(self, request_id, reply)
+        return PendingAsyncCall(self, request_id, reply)
 
     def _gather(self, outgoing: bytes) -> None:
         if not self._gathered:

@@ -24,7 +24,7 @@ from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
-from holdfast.transport.looking import Ear
+from holdfast.transport.looking import SpinThenPoll
 from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
@@ -68,7 +68,7 @@ class _Slot:
             self.wake.release()
 
 
-class Begun(NamedTuple):
+class PendingCall(NamedTuple):
     """A request that was sent."""
 
     channel: Channel
@@ -103,7 +103,7 @@ class Channel:
         self._last_word = ""
         self._forked = False
         self._buffer = FrameBuffer()
-        self._receive = Ear(stream, SLICE_SECONDS).receive
+        self._receive = SpinThenPoll(stream, SLICE_SECONDS).receive
         self._sending = threading.Lock()
         self._baton = threading.Lock()
         self._waiting: dict[int, _Slot] = {}
@@ -193,14 +193,14 @@ class Channel:
                     self._pass_on()
         return self._begin(payload, deadline, left, before).reply()
 
-    def begin(self, message: Message, deadline: float) -> Begun:
+    def begin(self, message: Message, deadline: float) -> PendingCall:
         """Send it, and have the reply later. Raises Unreachable if it did not go out."""
         left = deadline - _clock(_BOOTTIME)
         if left <= 0:
             raise Unreachable("the deadline passed before the request was sent; nothing was changed")
         return self._begin(_encode(message), deadline, left, b"")
 
-    def _begin(self, payload: bytes, deadline: float, left: float, before: bytes) -> Begun:
+    def _begin(self, payload: bytes, deadline: float, left: float, before: bytes) -> PendingCall:
         slot = _Slot()
         sending = self._sending
         if not sending.acquire(False) and not sending.acquire(timeout=left):
@@ -217,7 +217,7 @@ class Channel:
         finally:
             sending.release()
         slot.sent = True
-        return Begun(self, request_id, slot, deadline)
+        return PendingCall(self, request_id, slot, deadline)
 
     def _send(self, outgoing: bytes, request_id: int, deadline: float) -> None:
         try:

@@ -33,7 +33,7 @@ _BOOTTIME = time.CLOCK_BOOTTIME
 _give_way = os.sched_yield
 
 
-class Ear:
+class SpinThenPoll:
     """Receives on one stream, for one caller at a time."""
 
     __slots__ = ("_awake_seconds", "_crowded_until", "_into", "_poll", "_sleep_ms")

@@ -49,7 +49,7 @@ class Line(Protocol):
     def descriptor(self) -> int: ...
 
 
-def shown_by(line: Line) -> ShownKeys | None:
+def shown_by(line: Line) -> KeyTableReader | None:
     """What the master shows to those on its own machine; None: it is asked for everything."""
     welcome = line.welcome
     if not (welcome.shown and line.address.startswith(LOCAL)):
@@ -60,7 +60,7 @@ def shown_by(line: Line) -> ShownKeys | None:
             memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        return ShownKeys(memory, line)
+        return KeyTableReader(memory, line)
     except (OSError, ValueError, Unreachable):
         # No descriptor or no address space to spare, or the master is about to end.
         return None
@@ -81,7 +81,7 @@ def fetch(name: str, secret: bytes) -> int:
     return descriptors[0]
 
 
-class ShownKeys:
+class KeyTableReader:
     """The keys of the master behind one connection, for as long as that is open; for any thread."""
 
     __slots__ = (

@@ -59,7 +59,7 @@ class Ready(msgspec.Struct, frozen=True):
     threads: int
 
 
-class Engine:
+class DemoEngine:
     def __init__(self, model: Model, block_tokens: int, cache: Cache | None) -> None:
         self._model = model
         self._block_tokens = block_tokens
@@ -134,8 +134,8 @@ def main() -> None:
     cache = holdfast.connect(order.address, timeout=TIMEOUT_S) if order.address else None
     chance = random.Random(order.seed)
     tokens = [chance.randrange(order.shape.vocabulary) for _ in range(order.block_tokens)]
-    Engine(model, order.block_tokens, None).answer(Request(prompt=tokens, new_tokens=2))
-    engine = Engine(model, order.block_tokens, cache)
+    DemoEngine(model, order.block_tokens, None).answer(Request(prompt=tokens, new_tokens=2))
+    engine = DemoEngine(model, order.block_tokens, cache)
     _say(Ready(threads=threads()))
     for line in sys.stdin.buffer:
         _say(engine.answer(msgspec.json.decode(line, type=Request)))

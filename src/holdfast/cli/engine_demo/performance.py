@@ -22,7 +22,7 @@ from holdfast.cli.engine_demo.engine import Answer, Order, Request
 from holdfast.cli.engine_demo.process import EngineProcess
 from holdfast.cli.engine_demo.shape import Shape
 from holdfast.cli.fleet import Fleet
-from holdfast.cli.local_cluster import LocalCluster, Wanted
+from holdfast.cli.local_cluster import LocalCluster, ClusterWanted
 from holdfast.cli.masters import await_primary, primary_of, survey
 from holdfast.errors import TryAgain
 from holdfast.instant import now_seconds
@@ -36,7 +36,7 @@ HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DemoRequest:
     """One request, and its answer."""
 
     name: str
@@ -46,10 +46,10 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Story:
+class EngineStory:
     began: float = field(default_factory=now_seconds)
     events: list[tuple[float, str]] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[DemoRequest] = field(default_factory=list)
     killed: str = ""
     new_primary: str = ""
     threads: int = 0
@@ -67,12 +67,12 @@ def prompt_of(settings: DemoSettings, shape: Shape) -> list[int]:
 class EnginePerformance:
     """From the start of the cluster to the verdict. Whoever calls `run` calls `end`."""
 
-    def __init__(self, settings: DemoSettings, wanted: Wanted, stop: Event, screen: Screen) -> None:
+    def __init__(self, settings: DemoSettings, wanted: ClusterWanted, stop: Event, screen: Screen) -> None:
         self.settings = settings
         self.shape = shape_of(settings)
         self.prompt = prompt_of(settings, self.shape)
         self.cluster = LocalCluster(Fleet(stop, self.tell), wanted)
-        self.story = Story()
+        self.story = EngineStory()
         self._stop = stop
         self._screen = screen
         self._engine: EngineProcess | None = None
@@ -124,7 +124,7 @@ class EnginePerformance:
     def ask(self, name: str, expected_cached: int = 0, salt: str = "") -> None:
         assert self._engine is not None
         answer = self._engine.ask(Request(self.prompt, self.settings.new_tokens, salt))
-        self.story.asked.append(Asked(name, self._engine.name, answer, expected_cached))
+        self.story.asked.append(DemoRequest(name, self._engine.name, answer, expected_cached))
         self.tell(
             f"{self._engine.name} answered: the first token after {answer.first_token_ms:,.0f} ms, "
             f"{answer.cached_tokens:,} of {len(self.prompt):,} tokens from holdfast"

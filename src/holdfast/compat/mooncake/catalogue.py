@@ -16,7 +16,7 @@ from holdfast.compat.mooncake.codes import (
     OK,
     TASK_NOT_FOUND,
 )
-from holdfast.compat.mooncake.link import Link, say_once
+from holdfast.compat.mooncake.link import MooncakeLink, say_once
 from holdfast.compat.mooncake.linked import Linked
 from holdfast.compat.mooncake.segment import EngineNode, node_name, node_prefix
 from holdfast.compat.mooncake.structures import (
@@ -32,7 +32,7 @@ log = logging.getLogger("holdfast.mooncake")
 NO_TASK = (0, 0)
 
 
-def remove_each(link: Link, keys: Sequence[str | None], force: bool) -> list[int]:
+def remove_each(link: MooncakeLink, keys: Sequence[str | None], force: bool) -> list[int]:
     """A code for each. A hard pin is no reason to refuse: in Mooncake it keeps from eviction alone."""
     codes = [OBJECT_NOT_FOUND] * len(keys)
     places = [(place, key) for place, key in enumerate(keys) if key is not None]
@@ -62,7 +62,7 @@ def described(replica: Replica, size_bytes: int) -> ReplicaDescriptor:
     return ReplicaDescriptor(MemoryDescriptor(Descriptor(size_bytes, replica.offset, replica.node)))
 
 
-class Catalogue(Linked):
+class StoreListing(Linked):
     """The methods about objects as a whole."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Catalogue(Linked):
         return self.batch_remove([key], force)[0]
 
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
-        def remove(link: Link) -> list[int]:
+        def remove(link: MooncakeLink) -> list[int]:
             return remove_each(link, link.names.stored_each(keys), force)
 
         return self._ask(remove, lambda code: [code] * len(keys)) if keys else []
@@ -94,7 +94,7 @@ class Catalogue(Linked):
             log.warning("remove_by_regex: %r is no regular expression: %s", regex_pattern, error)
             return INVALID_PARAMS
 
-        def remove(link: Link) -> int:
+        def remove(link: MooncakeLink) -> int:
             found = [
                 stored
                 for prefix in link.names.prefixes()
@@ -116,7 +116,7 @@ class Catalogue(Linked):
         return self.batch_get_replica_desc([key]).get(key, [])
 
     def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[ReplicaDescriptor]]:
-        def ask(link: Link) -> dict[str, list[ReplicaDescriptor]]:
+        def ask(link: MooncakeLink) -> dict[str, list[ReplicaDescriptor]]:
             stats = _stats(link, keys)
             return {
                 key: [described(replica, stat.size_bytes) for replica in stat.replicas]
@@ -130,7 +130,7 @@ class Catalogue(Linked):
         """Remove objects that nobody reads; the keys of those that were. With a segment, those whose only replicas lie
         there: one replica of several cannot be given up by hand."""
 
-        def clear(link: Link) -> list[str]:
+        def clear(link: MooncakeLink) -> list[str]:
             stats = _stats(link, keys)
             chosen = [
                 key for key, stat in zip(keys, stats, strict=True) if stat is not None and _only_on(stat, segment_name)
@@ -156,7 +156,7 @@ class Catalogue(Linked):
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
         """Lend this much more, as one more node of this process."""
 
-        def mount(link: Link) -> dict[str, Any]:
+        def mount(link: MooncakeLink) -> dict[str, Any]:
             host, _, port = link.hostname.rpartition(":")
             name = f"{node_name(f'{host}:{port}')}-{len(self._mounted) + 1}"
             node = EngineNode(name, link.address, host, size)
@@ -187,7 +187,7 @@ class Catalogue(Linked):
         return OK
 
 
-def _stats(link: Link, keys: Sequence[str]) -> list[ObjectStat | None]:
+def _stats(link: MooncakeLink, keys: Sequence[str]) -> list[ObjectStat | None]:
     stored = link.names.stored_each(keys)
     wanted = list(dict.fromkeys(each for each in stored if each is not None))
     found = dict(zip(wanted, link.cache.stat_many(wanted), strict=True)) if wanted else {}

@@ -50,7 +50,7 @@ def say_once(text: str, *arguments: object) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class MooncakeLink:
     cache: Cache
     puts: Cache
     """The same client, with less patience: a store without room should be told soon."""
@@ -118,7 +118,7 @@ def _say_what_is_ignored(config: ReplicateConfig) -> None:
         say_once("prefer_alloc_in_same_node is ignored: clients write to a node of their machine where there is one")
 
 
-def open_link(setup: Setup) -> Link:
+def open_link(setup: Setup) -> MooncakeLink:
     """Connected, and with its node where it lends one. HoldfastError within seconds; BadSetup for bad settings."""
     call_seconds = seconds_of("HOLDFAST_TIMEOUT", CALL_SECONDS)
     put_seconds = min(seconds_of(PUT_TIMEOUT, PUT_SECONDS), call_seconds)
@@ -134,7 +134,7 @@ def open_link(setup: Setup) -> Link:
     if not (host and port.isdigit()):
         # Not a secret: it only keeps two clients of a machine apart.
         host, port = setup.hostname, str(random.randint(FIRST_PORT, LAST_PORT))
-    link = Link(
+    link = MooncakeLink(
         cache=cache,
         puts=cache.with_timeout(put_seconds),
         address=setup.address,
@@ -151,7 +151,7 @@ def open_link(setup: Setup) -> Link:
     return link
 
 
-def _lend(link: Link, setup: Setup, mode: str, host: str) -> EngineNode | None:
+def _lend(link: MooncakeLink, setup: Setup, mode: str, host: str) -> EngineNode | None:
     nodes = link.cache.nodes().nodes
     if not setup.segment_bytes:
         if not any(node.available for node in nodes):

@@ -18,7 +18,7 @@ from holdfast.compat.mooncake.codes import (
     code_of,
 )
 from holdfast.compat.mooncake.configuration import BadSetup, setup_of
-from holdfast.compat.mooncake.link import Link, open_link, say_once
+from holdfast.compat.mooncake.link import MooncakeLink, open_link, say_once
 from holdfast.errors import HoldfastError
 from holdfast.outage import Outage
 
@@ -37,7 +37,7 @@ class Linked:
     """A store's life: 1. made, 2. set up, 3. used from any thread, 4. closed, and perhaps set up again."""
 
     def __init__(self) -> None:
-        self._link: Link | None = None
+        self._link: MooncakeLink | None = None
         self._changing = threading.RLock()
         self._outage = Outage(log, "the store fails; engines see misses")
 
@@ -149,7 +149,7 @@ class Linked:
         link = self._link
         return link.hostname if link is not None else ""
 
-    def _ask(self, ask: Callable[[Link], T], failed: Callable[[int], T]) -> T:
+    def _ask(self, ask: Callable[[MooncakeLink], T], failed: Callable[[int], T]) -> T:
         """The answer, or what `failed` makes of the code."""
         link = self._link
         if link is None:

@@ -56,7 +56,7 @@ class ReadTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """Which part of which tensor. `count` 1: it is not split."""
 
     base: str
@@ -71,7 +71,7 @@ class Part:
         return shard_key(self.base, self.rank, self.count)
 
 
-def part_of(key: str, parallelism: TensorParallelism | None) -> Part | None:
+def part_of(key: str, parallelism: TensorParallelism | None) -> TensorPart | None:
     """None: the axes contradict each other."""
     axes = list(parallelism.axes) if parallelism is not None else []
     kinds = [axis.kind for axis in axes]
@@ -81,15 +81,15 @@ def part_of(key: str, parallelism: TensorParallelism | None) -> Part | None:
     base = key + ("__" + "_".join(axis.label() for axis in others) if others else "")
     split = next((axis for axis in axes if axis.kind == "tp"), None)
     if split is None or split.split_dim is None:
-        return Part(base)
-    return Part(base, split.rank, split.size, split.split_dim, given_whole=bool(others))
+        return TensorPart(base)
+    return TensorPart(base, split.rank, split.size, split.split_dim, given_whole=bool(others))
 
 
-def writer_part(key: str, writer: Any) -> Part | None:
+def writer_part(key: str, writer: Any) -> TensorPart | None:
     rank, size, split_dim = (getattr(writer, name, -1) for name in ("rank", "size", "split_dim"))
     if not 0 <= rank < size or split_dim < 0:
         return None
-    return Part(f"{key}__writer_{size}_sd{split_dim}", rank, size, split_dim) if size > 1 else Part(key)
+    return TensorPart(f"{key}__writer_{size}_sd{split_dim}", rank, size, split_dim) if size > 1 else TensorPart(key)
 
 
 def manifest_key(key: str) -> str:
@@ -264,7 +264,7 @@ class ParallelTensors(Tensors):
         parts = chunks_of(whole, part.count, part.split_dim) if whole is not None else None
         return parts[part.rank].contiguous() if parts is not None else None
 
-    def _whole(self, key: str, part: Part) -> Any:
+    def _whole(self, key: str, part: TensorPart) -> Any:
         """Put together from its parts, or as it was stored."""
         first = self.get_buffer(f"{part.base}_tp_0")
         layout = layout_in(first) if first is not None else None
@@ -322,7 +322,7 @@ def _forms(key: str, tensor: Any, parallelism: Any, writer: Any) -> list[tuple[s
     return forms
 
 
-def _manifest(tensor: Any, part: Part) -> bytes:
+def _manifest(tensor: Any, part: TensorPart) -> bytes:
     form = stored_form(tensor.reshape(-1)[:0], 0, part.count, part.split_dim)
     assert form is not None
     header: bytes = form[0]

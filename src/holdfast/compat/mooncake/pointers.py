@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.compat.device_memory import CallersMemory
 from holdfast.compat.mooncake.codes import INVALID_PARAMS, OBJECT_NOT_FOUND, OK, TRANSFER_FAIL, code_of
-from holdfast.compat.mooncake.link import Link
+from holdfast.compat.mooncake.link import MooncakeLink
 from holdfast.compat.mooncake.linked import Linked, same_length
 from holdfast.compat.mooncake.structures import ReplicateConfig
 from holdfast.compat.mooncake.values import DEFAULT_CONFIG, checked_config, put_each
@@ -40,7 +40,7 @@ class Filling:
 
 
 def read_each(
-    link: Link,
+    link: MooncakeLink,
     keys: Sequence[str],
     pieces: Sequence[Sequence[tuple[int, int]]],
     shape: Callable[[int, list[memoryview]], Any],
@@ -63,7 +63,7 @@ def read_each(
     return codes
 
 
-def sources(link: Link, pieces: Sequence[tuple[int, int]]) -> Any:
+def sources(link: MooncakeLink, pieces: Sequence[tuple[int, int]]) -> Any:
     """The buffers of one key's value; the error if one cannot be read; None if there are no bytes."""
     try:
         found = [link.memory.source(address, size) for address, size in pieces if size]
@@ -146,7 +146,7 @@ class Pointers(Linked):
         if not same_length(keys, addresses, sizes):
             return [INVALID_PARAMS] * len(keys)
 
-        def put(link: Link) -> list[int]:
+        def put(link: MooncakeLink) -> list[int]:
             values = [
                 sources(link, list(zip(theirs, lengths, strict=True))) if same_length(theirs, lengths) else None
                 for theirs, lengths in zip(addresses, sizes, strict=True)
@@ -181,7 +181,7 @@ class Pointers(Linked):
             return [INVALID_PARAMS] * len(keys)
         pieces = [list(zip(*pair, strict=True)) for pair in zip(all_buffer_ptrs, all_sizes, strict=True)]
 
-        def read(link: Link) -> list[int]:
+        def read(link: MooncakeLink) -> list[int]:
             codes = read_each(link, keys, pieces, lambda place, views: views)
             # Mooncake fails a transfer into more room than the object has: what lies behind it would be stale.
             return [

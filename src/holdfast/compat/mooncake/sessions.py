@@ -19,7 +19,7 @@ from holdfast.compat.mooncake.codes import (
     OK,
     code_of,
 )
-from holdfast.compat.mooncake.link import Link
+from holdfast.compat.mooncake.link import MooncakeLink
 from holdfast.compat.mooncake.linked import Linked, same_length
 from holdfast.compat.mooncake.pointers import read_each, sources
 from holdfast.compat.mooncake.structures import ReplicateConfig
@@ -47,7 +47,7 @@ class Sessions(Linked):
             return super().close()
 
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
-        def start(link: Link) -> list[int]:
+        def start(link: MooncakeLink) -> list[int]:
             stored = link.names.stored_each(keys)
             sizes = dict.fromkeys(stored, 0)
             wanted = [each for each in stored if each is not None]
@@ -64,7 +64,7 @@ class Sessions(Linked):
         return self._ask(start, lambda code: [code] * len(keys)) if keys else []
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
-        def end(link: Link) -> int:
+        def end(link: MooncakeLink) -> int:
             ended = []
             with self._changing:
                 for key in keys:
@@ -98,7 +98,7 @@ class Sessions(Linked):
             if same_length(addresses, sizes, starts) and self._within(key, sizes, starts)
         ]
 
-        def read(link: Link) -> list[int]:
+        def read(link: MooncakeLink) -> list[int]:
             pieces = [list(zip(rows[place][1], rows[place][2], strict=True)) for place in good]
             read = read_each(
                 link,
@@ -128,7 +128,7 @@ class Sessions(Linked):
         if not same_length(keys, sizes):
             return [INVALID_PARAMS] * len(keys)
 
-        def start(link: Link) -> list[int]:
+        def start(link: MooncakeLink) -> list[int]:
             options = link.put_options(config, upsert=False)
             codes = [INVALID_PARAMS] * len(keys)
             if options is None:
@@ -146,7 +146,7 @@ class Sessions(Linked):
 
         return self._ask(start, lambda code: [code] * len(keys)) if keys else []
 
-    def _began(self, link: Link, key: str, got: Reservation | HoldfastError | None) -> int:
+    def _began(self, link: MooncakeLink, key: str, got: Reservation | HoldfastError | None) -> int:
         if got is None:
             return OBJECT_ALREADY_EXISTS
         if isinstance(got, HoldfastError):
@@ -169,14 +169,14 @@ class Sessions(Linked):
         if not same_length(keys, all_buffer_ptrs, all_sizes, all_dst_offsets):
             return [INVALID_PARAMS] * len(keys)
 
-        def write(link: Link) -> list[int]:
+        def write(link: MooncakeLink) -> list[int]:
             rows = zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True)
             return [self._write(link, *row) for row in rows]
 
         return self._ask(write, lambda code: [code] * len(keys)) if keys else []
 
     def _write(
-        self, link: Link, key: str, addresses: Sequence[int], sizes: Sequence[int], starts: Sequence[int]
+        self, link: MooncakeLink, key: str, addresses: Sequence[int], sizes: Sequence[int], starts: Sequence[int]
     ) -> int:
         reservation = self._writing.get(key)
         if reservation is None or not same_length(addresses, sizes, starts):
@@ -195,7 +195,7 @@ class Sessions(Linked):
         return sum(sizes)
 
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
-        def end(link: Link) -> list[int]:
+        def end(link: MooncakeLink) -> list[int]:
             codes = [INVALID_PARAMS] * len(keys)
             open_now = self._taken(keys)
             outcomes = link.puts.commit_many([reservation for _, reservation in open_now])
@@ -207,7 +207,7 @@ class Sessions(Linked):
         return self._ask(end, lambda code: [code] * len(keys)) if keys else []
 
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
-        def revoke(link: Link) -> list[int]:
+        def revoke(link: MooncakeLink) -> list[int]:
             codes = [INVALID_PARAMS] * len(keys)
             open_now = self._taken(keys)
             link.puts.abandon_many([reservation for _, reservation in open_now])
@@ -268,7 +268,7 @@ class _Ranges:
             answers[:] = [code] * len(answers)
         return self.results
 
-    def read(self, link: Link) -> list[list[list[int]]]:
+    def read(self, link: MooncakeLink) -> list[list[list[int]]]:
         stored = [link.names.stored(key) for _, key, _, _ in self._reads]
         wanted = [each for each in stored if each is not None]
         lengths = dict(zip(wanted, link.cache.lease_many(wanted), strict=True))
@@ -295,7 +295,7 @@ class _Ranges:
         return self.results
 
     @staticmethod
-    def _fits(link: Link, address: int, length: int, ranges: list[tuple[int, int, int]]) -> bool:
+    def _fits(link: MooncakeLink, address: int, length: int, ranges: list[tuple[int, int, int]]) -> bool:
         """Do all ranges lie within the object, and within the buffer where it is registered?"""
         room = link.memory.room_at(address)
         return all(

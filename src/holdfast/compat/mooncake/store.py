@@ -11,7 +11,7 @@ from holdfast.compat.mooncake.buffers import (
     get_alloc_func_addr,
     get_free_func_addr,
 )
-from holdfast.compat.mooncake.catalogue import Catalogue
+from holdfast.compat.mooncake.catalogue import StoreListing
 from holdfast.compat.mooncake.parallel_tensors import ParallelAxis, ParallelTensors, ReadTarget, TensorParallelism
 from holdfast.compat.mooncake.sessions import Sessions
 from holdfast.compat.mooncake.structures import (
@@ -46,7 +46,7 @@ REPLICA_COPY, REPLICA_MOVE = TaskType
 UNKNOWN, KVCACHE, TENSOR, WEIGHT, SAMPLE, ACTIVATION, GRADIENT, OPTIMIZER_STATE, METADATA, GENERAL = ObjectDataType
 
 
-class MooncakeDistributedStore(ParallelTensors, Sessions, Catalogue):
+class MooncakeDistributedStore(ParallelTensors, Sessions, StoreListing):
     """A client of the cluster with Mooncake's methods, answers and error codes. Any number of threads may share it."""
 
     def __init__(self) -> None:

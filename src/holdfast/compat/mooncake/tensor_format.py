@@ -30,7 +30,7 @@ DTYPES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """What a header says."""
 
     dtype: str
@@ -52,7 +52,7 @@ class Layout:
         return (head + axis).ljust(HEADER_BYTES, b"\0")
 
 
-def layout_in(stored: Any) -> Layout | None:
+def layout_in(stored: Any) -> TensorLayout | None:
     """What the header says that these bytes begin with; None: it is none."""
     view = memoryview(stored).cast("B")
     if view.nbytes < HEADER_BYTES:
@@ -65,9 +65,9 @@ def layout_in(stored: Any) -> Layout | None:
     if HEADER_BYTES + data_bytes > view.nbytes or any(dim < 0 for dim in shape):
         return None
     if not axes:
-        return Layout(DTYPES[dtype], shape, data_bytes)
+        return TensorLayout(DTYPES[dtype], shape, data_bytes)
     _, _, rank, count, split_dim, _, _ = _AXIS.unpack_from(view, _HEADER.size)
-    return Layout(DTYPES[dtype], shape, data_bytes, rank, count, split_dim)
+    return TensorLayout(DTYPES[dtype], shape, data_bytes, rank, count, split_dim)
 
 
 def stored_form(tensor: Any, rank: int = 0, count: int = 1, split_dim: int = -1) -> list[Any] | None:
@@ -81,7 +81,7 @@ def stored_form(tensor: Any, rank: int = 0, count: int = 1, split_dim: int = -1)
         return None
     whole = tensor.detach().cpu().contiguous()
     data_bytes = whole.numel() * whole.element_size()
-    header = Layout(name, tuple(whole.shape), data_bytes, rank, count, split_dim).packed()
+    header = TensorLayout(name, tuple(whole.shape), data_bytes, rank, count, split_dim).packed()
     # As plain bytes, whatever the dtype: some of them have no buffer of their own.
     return [header, whole.reshape(-1).view(torch.uint8)] if data_bytes else [header]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.compat.mooncake.codes import INVALID_PARAMS, OBJECT_NOT_FOUND, OK, code_of
-from holdfast.compat.mooncake.link import Link
+from holdfast.compat.mooncake.link import MooncakeLink
 from holdfast.compat.mooncake.linked import Linked
 from holdfast.compat.mooncake.structures import BufferHandle, ReplicateConfig
 from holdfast.errors import HoldfastError
@@ -37,7 +37,7 @@ def first_failure(codes: Sequence[int]) -> int:
 
 
 def put_each(
-    link: Link, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig, upsert: bool
+    link: MooncakeLink, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig, upsert: bool
 ) -> list[int]:
     """A code for each: 0 also where the key was there. A value is a buffer, or a list of them that follow each other;
     an error stands in the place of a value that could not be had."""
@@ -98,7 +98,7 @@ class Values(Linked):
     ) -> list[int]:
         checked_config(config)
 
-        def put(link: Link) -> list[int]:
+        def put(link: MooncakeLink) -> list[int]:
             # Mooncake copies a value through its local buffer, and refuses what does not fit: programs see the same.
             fitting = [
                 value if 0 < _size(value) <= link.buffer_bytes else None  # None: refused in its place.
@@ -117,7 +117,7 @@ class Values(Linked):
     def get_batch(self, keys: Sequence[str]) -> list[bytes]:
         """An empty one for what is not there. Of no keys it is one empty value, as in Mooncake."""
 
-        def get(link: Link) -> list[bytes]:
+        def get(link: MooncakeLink) -> list[bytes]:
             stored = link.names.stored_each(keys)
             found = link.cache.get_many([each for each in stored if each is not None])
             return [found.get(each, b"") if each is not None else b"" for each in stored]
@@ -128,7 +128,7 @@ class Values(Linked):
         return self.batch_get_buffer([key])[0]
 
     def batch_get_buffer(self, keys: Sequence[str]) -> list[BufferHandle | None]:
-        def get(link: Link) -> list[BufferHandle | None]:
+        def get(link: MooncakeLink) -> list[BufferHandle | None]:
             stored = link.names.stored_each(keys)
             wanted = [each for each in stored if each is not None]
             sizes = link.cache.lease_many(wanted)
@@ -147,7 +147,7 @@ class Values(Linked):
         return self._ask(get, lambda code: [None] * len(keys)) if keys else []
 
     def get_size(self, key: str) -> int:
-        def ask(link: Link) -> int:
+        def ask(link: MooncakeLink) -> int:
             stored = link.names.stored(key)
             return OBJECT_NOT_FOUND if stored is None else link.cache.stat(stored).size_bytes
 
@@ -160,7 +160,7 @@ class Values(Linked):
         """1, 0, or a code. It marks what is there as used and takes no lease, so that probes never keep memory from
         being evicted; HOLDFAST_MOONCAKE_PROBES says otherwise."""
 
-        def ask(link: Link) -> list[int]:
+        def ask(link: MooncakeLink) -> list[int]:
             stored = link.names.stored_each(keys)
             wanted = [each for each in stored if each is not None]
             if link.probes == "use":

@@ -30,7 +30,7 @@ from lmcache.v1.platform import create_event_notifier
 from holdfast.errors import HoldfastError
 from holdfast.integrations.lmcache.keys import L2, Chunk, l2_name, parsed_l2_name
 from holdfast.integrations.lmcache.ledger import Ledger
-from holdfast.integrations.lmcache.options import Options
+from holdfast.integrations.lmcache.options import LmcacheOptions
 from holdfast.integrations.lmcache.shared_pool import SWEEP_KEYS, SharedPool, empty_value
 
 Result = TypeVar("Result")
@@ -40,16 +40,16 @@ MemoryObj = Any
 class HoldfastL2AdapterConfig(L2AdapterConfigBase):
     """`adapter_params`, checked. LMCache finds this class by its name."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: LmcacheOptions) -> None:
         self.options = options
 
     @classmethod
     def from_dict(cls, d: Mapping[str, object]) -> HoldfastL2AdapterConfig:
-        return cls(Options.from_mapping(d))
+        return cls(LmcacheOptions.from_mapping(d))
 
     @classmethod
     def help(cls) -> str:
-        return Options.explained()
+        return LmcacheOptions.explained()
 
 
 class Desk(Generic[Result]):
@@ -86,7 +86,7 @@ class Desk(Generic[Result]):
 class HoldfastL2Adapter(L2AdapterInterface):
     def __init__(self, config: HoldfastL2AdapterConfig | Mapping[str, object], l1_memory_desc: object = None) -> None:
         """`l1_memory_desc` is where LMCache's own memory lies; shared memory and TCP need not know."""
-        options = config.options if isinstance(config, HoldfastL2AdapterConfig) else Options.from_mapping(config)
+        options = config.options if isinstance(config, HoldfastL2AdapterConfig) else LmcacheOptions.from_mapping(config)
         super().__init__(max_capacity_bytes=options.max_capacity_bytes)
         self._ledger: Ledger[Chunk] = Ledger(options.tracked_keys)
         self._cluster_bytes: tuple[int, int] = (0, 0)

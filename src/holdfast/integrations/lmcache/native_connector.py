@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 from holdfast.integrations.lmcache.keys import L2
 from holdfast.integrations.lmcache.lookup_holds import LookupHolds
-from holdfast.integrations.lmcache.options import Options
+from holdfast.integrations.lmcache.options import LmcacheOptions
 from holdfast.integrations.lmcache.shared_pool import SharedPool, empty_value
 
 Completion = tuple[int, bool, str, list[bool] | None]
@@ -25,10 +25,10 @@ Answer = tuple[bool, str, list[bool]]
 
 
 class HoldfastNativeConnector:
-    """For any thread. Keyword arguments are those of `Options`."""
+    """For any thread. Keyword arguments are those of `LmcacheOptions`."""
 
     def __init__(self, **adapter_params: object) -> None:
-        options = Options.from_mapping(adapter_params)
+        options = LmcacheOptions.from_mapping(adapter_params)
         self._pool = SharedPool(options, L2)
         self._holds = LookupHolds(options.lookup_hold_s)
         self._numbers = itertools.count(1)

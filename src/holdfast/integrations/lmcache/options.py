@@ -28,7 +28,7 @@ def _about(default: Any, text: str, secret: bool = False) -> Any:
 
 
 @dataclass(frozen=True)
-class Options:
+class LmcacheOptions:
     address: str = _about("", "masters as HOST:PORT, several with commas, or a coordination URL (HOLDFAST_ADDRESS)")
     token: str = _about("", "secret that the masters ask for (HOLDFAST_TOKEN); LMCache logs parameters", secret=True)
     token_file: str = _about("", "file that holds the secret, which is then in no log")

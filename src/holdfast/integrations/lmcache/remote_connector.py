@@ -23,7 +23,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from holdfast import Part
 from holdfast.integrations.lmcache.keys import META, RAW
-from holdfast.integrations.lmcache.options import BadOption, Options
+from holdfast.integrations.lmcache.options import BadOption, LmcacheOptions
 from holdfast.integrations.lmcache.shared_pool import SharedPool
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class HoldfastConnectorAdapter(ConnectorAdapter):
         return HoldfastRemoteConnector(options_of(context), context)
 
 
-def options_of(context: Any) -> Options:
+def options_of(context: Any) -> LmcacheOptions:
     name = context.plugin_name or "holdfast"
     start = f"remote_storage_plugin.{name}."
     extra: Mapping[str, object] = getattr(context.config, "extra_config", None) or {}
@@ -65,11 +65,11 @@ def options_of(context: Any) -> Options:
         given |= {"address": address.rstrip("/"), **dict(parse_qsl(query, keep_blank_values=True))}
         if not given["address"]:
             raise BadOption(f"{context.url!r} names no master; write holdfast://HOST:PORT")
-    return Options.from_mapping(given, f"extra_config ({start}*)")
+    return LmcacheOptions.from_mapping(given, f"extra_config ({start}*)")
 
 
 class HoldfastRemoteConnector(RemoteConnector):
-    def __init__(self, options: Options, context: Any) -> None:
+    def __init__(self, options: LmcacheOptions, context: Any) -> None:
         super().__init__(context.config, context.metadata)
         self._memory = context.local_cpu_backend
         self._pool = SharedPool(options, META if self.save_chunk_meta else RAW)

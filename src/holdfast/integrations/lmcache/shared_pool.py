@@ -17,7 +17,7 @@ from holdfast.errors import BadValue, HoldfastError
 from holdfast.integrations.link import Link
 from holdfast.integrations.lmcache.failures import Failures, log
 from holdfast.integrations.lmcache.keys import Namespace
-from holdfast.integrations.lmcache.options import Options
+from holdfast.integrations.lmcache.options import LmcacheOptions
 from holdfast.messages.requests import NodeInfo
 from holdfast.supervisor import Supervisor
 
@@ -27,7 +27,7 @@ SWEEP_KEYS = 4_096
 
 
 @dataclass(slots=True)
-class Figures:
+class PoolFigures:
     """What was done, since the start."""
 
     lookups: int = 0
@@ -46,11 +46,11 @@ class Figures:
 class SharedPool:
     """For any thread."""
 
-    def __init__(self, options: Options, layout: str) -> None:
+    def __init__(self, options: LmcacheOptions, layout: str) -> None:
         self.options = options
         self.namespace = Namespace(options.key_prefix, layout)
         self.failures = Failures()
-        self.figures = Figures()
+        self.figures = PoolFigures()
         self._counting = threading.Lock()
         self._stopped = threading.Event()
         self._supervisor = Supervisor()
