@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.measure import Row, Scale, least_row, most_row
-from holdfast.core.catalogue import HARD_PIN
-from holdfast.core.primary import Parked, Primary
+from holdfast.core.catalogue.catalogue import HARD_PIN
+from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.master.engine import Engine, Waiting
 from holdfast.messages.of_nodes import RegisterNode

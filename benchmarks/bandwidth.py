@@ -9,7 +9,7 @@ from collections.abc import Callable
 from benchmarks.baselines import Dialled, Memory, ServerProcess, raw_bytes
 from benchmarks.measure import DURABLE, Row, Scale, interleaved, ratio_row
 from benchmarks.processes import Cluster, memory_of
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 
 BLOCK = 16 << 20
 COUNT = 8

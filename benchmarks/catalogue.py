@@ -13,7 +13,7 @@ import holdfast
 from benchmarks.baselines import ANSWER_WITHIN_S, Dialled, ServerProcess, echo, spawned
 from benchmarks.measure import DURABLE, Row, Scale, least_row, most_row, rate, rate_over
 from benchmarks.processes import Cluster
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 
 BATCH = 4096
 ASKED = 512

@@ -7,10 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from holdfast.core.primary import Parked, Primary
+from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine, Waiting
 from holdfast.messages.of_nodes import RegisterNode
@@ -18,7 +18,7 @@ from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Failed, Granted, GrantRanges, Locate, Presence
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 from holdfast.replication.renewals import RenewalReceiver, RenewalSender
 from holdfast.replication.standby import Standby
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from benchmarks.failover import ETCD, SQLITE, coordination_on, fill, wait_for_snapshot
 from benchmarks.measure import Row, Scale, least_row, most_row
 from benchmarks.processes import Cluster
-from holdfast.cli.lab_run import cpu_seconds
-from holdfast.cli.masters import ask_one
+from holdfast.cli.cluster.masters import ask_one
+from holdfast.cli.lab.run import cpu_seconds
 from holdfast.ids import extent_of
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import ChangeSettings, GetStatus, Hello, SettingsInForce, Status

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from benchmarks.measure import DURABLE, Row, Scale, least_row, most_row
 from benchmarks.processes import Cluster
 from holdfast import errors
-from holdfast.core.eviction import evicted, victims
-from holdfast.core.primary import Parked, Primary
+from holdfast.core.objects.eviction import evicted, victims
+from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
 from holdfast.messages.of_nodes import RegisterNode

@@ -20,7 +20,7 @@ from pathlib import Path
 import holdfast
 from benchmarks.measure import Row, Scale, least_row, most_row
 from benchmarks.processes import Cluster, wait_until_mapped
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from tests.contract.servers import start_etcd
 from tests.waiting import wait_until
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.measure import Row, Scale, least_row, most_row
 from benchmarks.processes import Cluster
 from benchmarks.sessions import started
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.instant import now_ms
 from tests.waiting import wait_until
 

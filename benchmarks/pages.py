@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.processes import Cluster, wait_until_mapped
 from holdfast import memory_at
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 
 PAGES = 64
 PAGE_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from benchmarks.measure import interleaved, rate
 from benchmarks.peer_lines import Line, libraries_silenced, print_lines
 from benchmarks.peer_stores import SEGMENT, Started, mooncake_client, start_mooncake
 from benchmarks.processes import Cluster, wait_until_mapped
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.transport.bulk_copy import address_of
 
 GIB = 1 << 30

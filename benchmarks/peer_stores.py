@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.processes import Cluster
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.transport.bulk_copy import address_of
 from tests.contract.servers import Server, start_etcd
 from tests.ports import free_ports

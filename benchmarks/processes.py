@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import holdfast
-from holdfast.cli.processes import PARENT
-from holdfast.client.blocking import Cache
+from holdfast.cli.processes.run import PARENT
+from holdfast.client.cache import Cache
 from tests.waiting import wait_until
 
 SOURCE = str(Path(holdfast.__file__).parents[1])

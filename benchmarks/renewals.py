@@ -17,13 +17,13 @@ import numpy as np
 
 from benchmarks.conversing import Cache, Turn, hit_rates
 from benchmarks.measure import Row, Scale, least_row, most_row
-from holdfast.cli.lab_workload import conversations
-from holdfast.core.eviction import evicted, victims
-from holdfast.core.primary import Primary
+from holdfast.cli.lab.workload import conversations
+from holdfast.core.objects.eviction import evicted, victims
+from holdfast.core.objects.reads import renew_leases
+from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import guard_leases, promote
-from holdfast.core.reads import renew_leases
 from holdfast.core.rules import Rules
-from holdfast.core.state import Segment, State
+from holdfast.core.state.state import Segment, State
 from holdfast.ids import MAX_BATCH, SegmentName, object_id
 from holdfast.messages.requests import RenewLeases
 from holdfast.replication.batches import Position, encode_batch, encode_record

@@ -10,7 +10,7 @@ import time
 from benchmarks.baselines import Dialled, ServerProcess, raw_bytes
 from benchmarks.measure import Row, Scale, most_row, ratio_row
 from benchmarks.processes import Cluster
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import ChangeMode
 from tests.waiting import wait_until

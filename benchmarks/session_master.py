@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast.core.primary import Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError
 from holdfast.instant import SYSTEM_CLOCK, now_ms
 from holdfast.master.engine import Engine

@@ -10,7 +10,7 @@ from benchmarks.baselines import Dialled, ServerProcess, echo
 from benchmarks.crowd import Crowd
 from benchmarks.measure import DURABLE, Row, Scale, interleaved, most_row, rate, rate_over, ratio_row
 from benchmarks.processes import Cluster, apart
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 
 ECHO = "64-byte socket echo"
 VALUE = os.urandom(1024)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.processes import memory_of
 from benchmarks.torment import hand_over
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Compacted
-from holdfast.coordination.opening import open_coordination
 from tests.failover.cluster import Cluster
 from tests.failover.load import Load
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import holdfast
 from chaos.history import LEFT_OUT, HistoryFile, seen
 from chaos.workload import Step, Workload
-from holdfast.client.asynchronous import AsyncCache
-from holdfast.client.blocking import Cache
-from holdfast.client.core import Core
+from holdfast.client.async_cache import AsyncCache
+from holdfast.client.cache import Cache
+from holdfast.client.state.client import Core
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
-from holdfast.simulation.history import value_of
+from holdfast.simulation.scripts.history import value_of
 
 READS = ("get", "view", "get_many")
 CALLS_AT_ONCE = 2

@@ -16,7 +16,7 @@ import grpc
 from aetcd import rpc
 
 from chaos.cluster import ETCD, ETCD_QUOTA_BYTES, ChaosCluster, Client
-from holdfast.coordination.etcd_channel import stubs_on
+from holdfast.coordination.etcd.channel import stubs_on
 from holdfast.errors import HoldfastError
 from holdfast.messages.of_masters import HandOver
 from tests.failover.cluster import Process, call

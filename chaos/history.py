@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.simulation.history import ClientCall, Outcome, number_of, value_of
-from holdfast.simulation.script import Operation, Verb
+from holdfast.simulation.scripts.history import ClientCall, Outcome, number_of, value_of
+from holdfast.simulation.scripts.script import Operation, Verb
 
 WRONG = -1
 """As the number of a value: it is of no put, or of several."""

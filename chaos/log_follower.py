@@ -15,14 +15,14 @@ import time
 from collections import deque
 from typing import NamedTuple, Self
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.opening import open_coordination
-from holdfast.core.digest import digest
+from holdfast.core.catalogue.digest import digest
 from holdfast.messages import records as r
 from holdfast.replication.batches import Position, decode_batch
-from holdfast.simulation.linearizability import NEVER_NS
-from holdfast.simulation.log_checks import LogChecks, spans_of
-from holdfast.simulation.restore_checks import RestoreChecks
+from holdfast.simulation.checks.linearizability import NEVER_NS
+from holdfast.simulation.checks.log_checks import LogChecks, spans_of
+from holdfast.simulation.checks.restore_checks import RestoreChecks
 
 AGAIN_S = 0.2
 PARTITION_EVERY = 500

@@ -13,7 +13,7 @@ from chaos.history import Told, read_history, seen
 from chaos.log_follower import LogFollower
 from chaos.tracebacks import tracebacks
 from chaos.verdict import PUTS, Run, Struck
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.errors import HoldfastError
 from tests.waiting import wait_until
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from chaos.history import Told
 from chaos.log_follower import Away
-from holdfast.simulation.history import ClientCall
-from holdfast.simulation.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
-from holdfast.simulation.restore_checks import Fate
+from holdfast.simulation.checks.linearizability import Step, is_linearizable, steps_in_log, where_objects_hide
+from holdfast.simulation.checks.restore_checks import Fate
+from holdfast.simulation.scripts.history import ClientCall
 
 SLOW_NS = 500_000_000
 ASKED_FOR = frozenset({"REMOVE", "REMOVE_BY_REGEX", "REMOVE_ALL", "PUT_REVOKE", "UPSERT"})

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.simulation.script import Verb
+from holdfast.simulation.scripts.script import Verb
 
 SHARED_KEYS = 8
 FRESH_EVERY_S = 12

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from holdfast.cli.processes import PARENT
+from holdfast.cli.processes.run import PARENT
 
 APART = (
     *("setpriv", "--pdeathsig", "KILL"),

@@ -104,8 +104,10 @@ def test_the_page_names_much() -> None:
 
 def test_the_checks_themselves_can_fail() -> None:
     here = "tests/test_requirements.py"
-    assert stale_names(f"`{here}::test_the_page_names_much` `{here}` `core/apply.py` `src/holdfast/errors.py`") == []
-    assert stale_names("`holdfast.core.apply` `holdfast.session` `session/` `put` `Standing.EXPIRED`") == []
+    assert (
+        stale_names(f"`{here}::test_the_page_names_much` `{here}` `core/state/apply.py` `src/holdfast/errors.py`") == []
+    )
+    assert stale_names("`holdfast.core.state.apply` `holdfast.session` `session/` `put` `Standing.EXPIRED`") == []
     for wrong in (
         f"{here}::test_that_nobody_wrote",
         "tests/test_of_nothing.py::test_x",
@@ -117,7 +119,7 @@ def test_the_checks_themselves_can_fail() -> None:
         "nowhere/",
     ):
         assert stale_names(f"see `{wrong}`, or not") == [wrong]
-    table = "| theirs | ours | where |\n| --- | --- | --- |\n| PutEnd | `CommitPuts`, `{}` | `core/puts.py` |\n"
+    table = "| theirs | ours | where |\n| --- | --- | --- |\n| PutEnd | `CommitPuts`, `{}` | `core/objects/puts.py` |\n"
     assert stale_words(table.format("ObjectsCommitted")) == []
     assert stale_words(table.format("Nonesuch" + "Record")) == ["NonesuchRecord"]
     assert stale_links("# A b\n[x](#a-b) [y](glossary.md)") == []

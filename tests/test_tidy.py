@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ BENCHMARKS = sorted(path for folder in ("benchmarks", "chaos", "ecosystem") for 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MOST_LINES = 600
 MOST_FUNCTION_LINES = 50
+MOST_FILES = 14
+"""In one folder."""
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "base", "common", "misc"}
 IMPURE = {"asyncio", "time", "random", "socket", "os", "logging", "threading", "structlog", "secrets", "datetime"}
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~$])/(?:work|root|home|Users|mnt)/[\w.]")
@@ -90,6 +93,27 @@ def test_names_say_something(path: Path) -> None:
     classes = [node.name for node in definitions(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
     hollow = [name for name in [path.stem, *classes] if words_of(name) & BANNED_WORDS]
     assert not hollow, "these words fit anything; say what it does"
+
+
+@named(SOURCES)
+def test_a_module_is_named_by_a_noun(path: Path) -> None:
+    """Nobody searches for `filling` or `keeping`: a module has the name of the thing that it is about."""
+    assert not path.stem.endswith("ing")
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    files = Counter(path.parent for path in SOURCES)
+    crowded = {str(folder.relative_to(ROOT)): count for folder, count in files.items() if count > MOST_FILES}
+    assert not crowded, "group them by what they are about"
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 @named([path for path in SOURCES if path.is_relative_to(ROOT / "src" / "holdfast" / "core")])

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from holdfast import errors
 
 if TYPE_CHECKING:
-    from holdfast.client.asynchronous import AsyncCache, Connecting
-    from holdfast.client.blocking import Cache, Reservation
+    from holdfast.client.async_cache import AsyncCache, Connecting
     from holdfast.client.buffers import memory_at
+    from holdfast.client.cache import Cache, Reservation
     from holdfast.client.targets import Part
 
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ def connect(
 
     Without `shared_memory` the bytes of nodes on this machine move over TCP too."""
     # Imported here, so that masters and nodes, which share this package, do not load the client.
-    from holdfast.client.blocking import open_cache
+    from holdfast.client.cache import open_cache
 
     return open_cache(address, timeout, token, tls, verify, shared_memory)
 
@@ -51,7 +51,7 @@ def connect_async(
     shared_memory: bool = True,
 ) -> Connecting:
     """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`."""
-    from holdfast.client.asynchronous import Connecting
+    from holdfast.client.async_cache import Connecting
 
     return Connecting(address, timeout, token, tls, verify, shared_memory)
 
@@ -68,10 +68,10 @@ __all__ = [
     "memory_at",
 ]
 _MODULES = {
-    "AsyncCache": "holdfast.client.asynchronous",
-    "Cache": "holdfast.client.blocking",
+    "AsyncCache": "holdfast.client.async_cache",
+    "Cache": "holdfast.client.cache",
     "Part": "holdfast.client.targets",
-    "Reservation": "holdfast.client.blocking",
+    "Reservation": "holdfast.client.cache",
     "memory_at": "holdfast.client.buffers",
 }
 """Names that are imported when they are first asked for."""

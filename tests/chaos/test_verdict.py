@@ -10,9 +10,9 @@ import pytest
 from chaos.history import HistoryFile, Told, read_history, seen
 from chaos.log_follower import Away
 from chaos.verdict import Run, Struck, judge
-from holdfast.simulation.history import ClientCall, Outcome, value_of
-from holdfast.simulation.restore_checks import Fate
-from holdfast.simulation.script import Operation, Verb
+from holdfast.simulation.checks.restore_checks import Fate
+from holdfast.simulation.scripts.history import ClientCall, Outcome, value_of
+from holdfast.simulation.scripts.script import Operation, Verb
 
 S = 1_000_000_000
 
@@ -27,7 +27,9 @@ def call(
     return made
 
 
-def run(*calls: ClientCall, fates: list[Fate] | None = None, faults: list[Struck] | None = None, until_s: float = 10) -> Run:
+def run(
+    *calls: ClientCall, fates: list[Fate] | None = None, faults: list[Struck] | None = None, until_s: float = 10
+) -> Run:
     told = Told("client-1.0", list(calls))
     for one in calls:
         if one.operation.verb == "get" and isinstance(one.result, dict):

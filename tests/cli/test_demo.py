@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cli.test_up import PYTHON, environment
-from holdfast.cli.demo import check_own_cluster
+from holdfast.cli.demo.command import check_own_cluster
 from holdfast.errors import Refused
 from waiting import wait_until
 

@@ -13,7 +13,7 @@ import psutil
 
 import holdfast
 from cli.test_up import PYTHON, SMALL, environment, running
-from holdfast.cli.masters import ask_one, primary_of, survey
+from holdfast.cli.cluster.masters import ask_one, primary_of, survey
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import TakeSnapshot
 from holdfast.messages.requests import Done, Status

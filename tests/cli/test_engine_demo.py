@@ -19,7 +19,7 @@ import pytest
 
 from cli.conftest import Run
 from cli.test_up import PYTHON, environment
-from holdfast.cli.demo_screen import Screen
+from holdfast.cli.demo.screen import Screen
 from holdfast.cli.engine_demo import command
 from holdfast.cli.engine_demo.engine import Answer, DemoEngine, Request
 from holdfast.cli.engine_demo.performance import DemoRequest, EnginePerformance, prompt_of
@@ -27,7 +27,7 @@ from holdfast.cli.engine_demo.picture import BARS, drawing_of
 from holdfast.cli.engine_demo.prefix import block_keys
 from holdfast.cli.engine_demo.report import LABELS, verdict_of
 from holdfast.cli.engine_demo.shape import Shape
-from holdfast.cli.local_cluster import ClusterWanted
+from holdfast.cli.processes.local_cluster import ClusterWanted
 from holdfast.errors import HoldfastError, NodeLost, Unreachable
 from holdfast.settings import DemoSettings
 from waiting import wait_until

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from cli.waiting_child import ScriptChild
-from holdfast.cli.fleet import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_AFTER_S, Child, Fleet, how
+from holdfast.cli.processes.fleet import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_AFTER_S, Child, Fleet, how
 from holdfast.errors import Refused, TryAgain
 from waiting import wait_until
 
@@ -34,7 +34,7 @@ def stop() -> Event:
 
 @pytest.fixture
 def fleet(stop: Event, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    monkeypatch.setattr("holdfast.cli.fleet.STOP_WITHIN_S", 2.0)
+    monkeypatch.setattr("holdfast.cli.processes.fleet.STOP_WITHIN_S", 2.0)
     fleet = Fleet(stop, said.append)
     yield fleet
     fleet.end()

@@ -9,10 +9,10 @@ from threading import Event
 
 import pytest
 
-from holdfast.cli.lab import chosen, course_of, memory_for, run_all
-from holdfast.cli.lab_report import NO_FAILOVER, bars, row_of
-from holdfast.cli.lab_run import Outcome
-from holdfast.cli.lab_workload import conversations, distinct_blocks, traced, value_of
+from holdfast.cli.lab.command import chosen, course_of, memory_for, run_all
+from holdfast.cli.lab.report import NO_FAILOVER, bars, row_of
+from holdfast.cli.lab.run import Outcome
+from holdfast.cli.lab.workload import conversations, distinct_blocks, traced, value_of
 from holdfast.cli.main import main
 from holdfast.cli.output import Output
 from holdfast.errors import BadValue, Refused
@@ -76,7 +76,7 @@ def test_a_row_and_its_bars_are_for_people() -> None:
 
 
 def test_the_picture_is_drawn_or_says_what_it_needs(tmp_path: Path) -> None:
-    from holdfast.cli.lab_report import draw
+    from holdfast.cli.lab.report import draw
 
     outcomes = [Outcome(name, gone=1, hit_rates=[0.1, 0.2, 0.3, 0.4]) for name in PRESETS]
     path = tmp_path / "lab.png"

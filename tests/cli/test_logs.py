@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 SOURCE = str(Path(holdfast.__file__).parents[1])
 NOISY = """
 import asyncio, gc, logging, threading, warnings
-from holdfast.cli.logs import configure_logs
+from holdfast.cli.processes.logs import configure_logs
 assert configure_logs("info", "auto", "master-1", "prod")
 import structlog
 structlog.get_logger("holdfast.master").info("ours", bytes=7)

@@ -126,7 +126,7 @@ def test_a_verb_imports_no_other() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert "much" in ran.stderr
-    assert "holdfast.cli.processes" in ran.stdout.split()
+    assert "holdfast.cli.processes.run" in ran.stdout.split()
     assert not {"demo", "lab", "bench", "keys", "transfer"} & {name.split(".")[-1] for name in ran.stdout.split()}
 
 
@@ -178,5 +178,5 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
 
 def test_no_server_answers_is_exit_code_3() -> None:
     """The real client against a port where nobody listens."""
-    pytest.importorskip("holdfast.client.blocking")
+    pytest.importorskip("holdfast.client.cache")
     assert main(["status", "--address", "127.0.0.1:1", "--timeout", "2"]) == 3

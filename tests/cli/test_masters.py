@@ -9,8 +9,9 @@ import pytest
 
 from cli.conftest import Run
 from cli.fake_cache import FakeCache
-from holdfast.cli import connection, handing_over
-from holdfast.cli.masters import MasterSeen, facts_of, given_addresses, primary_of, row_of
+from holdfast.cli import connection
+from holdfast.cli.cluster import failover
+from holdfast.cli.cluster.masters import MasterSeen, facts_of, given_addresses, primary_of, row_of
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Status
 
@@ -125,7 +126,7 @@ def test_failover_asks_for_the_other_masters_where_only_the_primary_is_known(
 
 
 def test_a_probe_keeps_the_longest_wait_and_counts_failures(cache: FakeCache) -> None:
-    with handing_over.probing(cache) as probe:  # type: ignore[arg-type]
+    with failover.probing(cache) as probe:  # type: ignore[arg-type]
         assert probe.answers >= 2
         cache.failure = Unreachable("away")
         probe.await_answer(0.0)

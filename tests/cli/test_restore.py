@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli import restore
+from holdfast.cli.cluster import restore
 from holdfast.cli.output import Output
 from holdfast.errors import DeadlineExceeded, TryAgain
 from holdfast.instant import now_seconds

@@ -15,7 +15,7 @@ import pytest
 
 from cli.conftest import Run
 from cli.fake_cache import FakeCache
-from holdfast.cli import transfer
+from holdfast.cli.objects import transfer
 from holdfast.errors import NodeLost
 
 

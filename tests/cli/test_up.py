@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.cli import ports, up
+from holdfast.cli.processes import ports, up
 from holdfast.errors import Refused
 from waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.cli.fleet import Child
+from holdfast.cli.processes.fleet import Child
 
 
 class ScriptChild(Child):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.client.asynchronous import AsyncReservation
+from holdfast.client.async_cache import AsyncReservation
 from holdfast.errors import HoldfastError
 
 

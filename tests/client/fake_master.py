@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
-from holdfast.client.grants import lay_out
+from holdfast.client.state.grants import lay_out
 from holdfast.errors import HoldfastError, NoRoom
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages import requests as m

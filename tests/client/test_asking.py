@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.client.core import Core, ask, ask_timed
+from holdfast.client.state.client import Core, ask, ask_timed
 from holdfast.effects import Checked, LeaveMaster, Operation, Sleep
 from holdfast.errors import NodeAway, NoRoom, ReplyLost, Unreachable
 from holdfast.ids import GrantId

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.grants import (
+from holdfast.client.state.grants import (
     CARRIED_WITHIN_SECONDS,
     IDLE_SECONDS,
     ROW_BYTES,
     ROW_SECONDS,
-    WriteGrant,
     Grants,
     Kind,
+    WriteGrant,
     lay_out,
 )
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from client.fake_master import Act, FakeMaster
-from holdfast.client import reading
-from holdfast.client.core import Core
+from holdfast.client.operations import gets
+from holdfast.client.state.client import Core
 from holdfast.errors import ChecksumMismatch, ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range
@@ -68,7 +68,7 @@ def test_a_view_of_the_old_history_is_not_opened_after_the_new_one_was_met(
 
 def test_a_location_told_under_the_old_history_is_not_kept(master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread of the client met the new master between the question and its answer."""
-    told = reading.read_located
+    told = gets.read_located
     seen: list[object] = []
 
     def meanwhile(core: Core, key: str, located: m.Located, sent_at: float, history: int) -> bytes | None:
@@ -80,7 +80,7 @@ def test_a_location_told_under_the_old_history_is_not_kept(master: FakeMaster, m
         cache.put("key", b"of the old history")
         cache.get("key")
         cache._core.leases.clear()
-        monkeypatch.setattr(reading, "read_located", meanwhile)
+        monkeypatch.setattr(gets, "read_located", meanwhile)
         cache.get("key")
     assert seen == [(None, {})]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.client.leases import ReadLease, Leases, lease_until
-from holdfast.client.segments import Segments
+from holdfast.client.state.leases import Leases, ReadLease, lease_until
+from holdfast.client.state.segments import Segments
 from holdfast.ids import SegmentName
 from holdfast.messages.requests import SegmentList
 from holdfast.messages.shapes import SegmentPlace

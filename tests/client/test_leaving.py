@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from client.fake_master import Act, FakeMaster, first
 from holdfast import errors
-from holdfast.coordination import whereabouts
+from holdfast.coordination import masters
 from holdfast.effects import LeaveMaster, Operation, Sleep
 from holdfast.instant import now_seconds
 from holdfast.messages import requests as m
@@ -124,7 +124,7 @@ async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
     remote_master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I10: whoever dials may have much more time."""
-    monkeypatch.setattr(whereabouts, "LOST_MASTER_SECONDS", 60.0)
+    monkeypatch.setattr(masters, "LOST_MASTER_SECONDS", 60.0)
     cache = await holdfast.connect_async(remote_master.address, timeout=60)
     assert cache._runner._channel is not None
     cache._runner._channel.close()
@@ -179,7 +179,7 @@ def test_a_standby_that_names_a_stopped_primary_is_asked_again_soon(
         cache = connect(f"{master.address},{standby.address}", timeout=6)
         standby.judge = first(m.Hello, *[m.Failed("not_leader", "not yet", hint=master.address)] * 6)
         master.judge = lambda request: Act.SILENCE
-        monkeypatch.setattr(whereabouts, "LOST_MASTER_SECONDS", 0.005)
+        monkeypatch.setattr(masters, "LOST_MASTER_SECONDS", 0.005)
         master.cut()
         assert cache.exists("key") is False
         assert len(standby.asked(m.Hello)) == 7

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast.client.own_removals import OwnRemovals, guarded_read
+from holdfast.client.state.own_removals import OwnRemovals, guarded_read
 from holdfast.effects import Sleep
 from holdfast.errors import DeadlineExceeded
 

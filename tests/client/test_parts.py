@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.fake_master import Act, FakeMaster
-from holdfast.client.batch_reading import LEAST_PORTION, MOST_PORTION
+from holdfast.client.operations.batch_gets import LEAST_PORTION, MOST_PORTION
 from holdfast.errors import ChecksumMismatch, DeadlineExceeded, HoldfastError, NotLeader
 from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message

@@ -10,8 +10,9 @@ import pytest
 
 import holdfast
 from client.fake_master import Act, FakeMaster, first
-from holdfast.client import grants, writing
 from holdfast.client.arguments import PLAIN_PUT
+from holdfast.client.operations import puts
+from holdfast.client.state import grants
 from holdfast.effects import Checked
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
@@ -185,7 +186,7 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
             put_some(cache, 3, start=10 * steps)
             core, runner = cache._core, cache._runner
             deadline = core.clock() + 20
-            put = writing.put(core, f"key {10 * steps + 3}", memoryview(value(3)), PLAIN_PUT, deadline)
+            put = puts.put(core, f"key {10 * steps + 3}", memoryview(value(3)), PLAIN_PUT, deadline)
             effect = next(put)
             assert isinstance(effect, Checked), "it has its memory"
             with contextlib.suppress(StopIteration):

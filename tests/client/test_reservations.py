@@ -12,7 +12,7 @@ import pytest
 from client.faces import AwaitedFace
 from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
-from holdfast.client.reservations import WrittenPart
+from holdfast.client.operations.reservations import WrittenPart
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from tests.waiting import wait_until

@@ -14,7 +14,8 @@ import pytest
 
 from client.fake_master import Act, FakeMaster, closed_port
 from holdfast import errors
-from holdfast.client import failing_nodes, node_bytes, places
+from holdfast.client.bytes import failing_nodes, nodes
+from holdfast.client.operations import places
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import Sending
 from holdfast.transport.addresses import host_and_port
@@ -77,8 +78,8 @@ def slow_at_first(target: str, mute: int) -> Iterator[str]:
 @pytest.fixture
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for the silent node waits until the deadline, and fails; one that answers has time to."""
-    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 1_000.0)
-    monkeypatch.setattr(node_bytes, "HEDGE_SECONDS", 0.5)
+    monkeypatch.setattr(nodes, "STALLED_SECONDS", 1_000.0)
+    monkeypatch.setattr(nodes, "HEDGE_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("endless_patience")
@@ -136,7 +137,7 @@ def test_a_single_replica_is_waited_for(
     remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I10: and the silence is said at last."""
-    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "STALLED_SECONDS", 0.2)
     connect(remote_master.address).put("key", b"x")
     with silent() as nowhere:
         remote_master.elsewhere[1] = nowhere
@@ -150,7 +151,7 @@ def test_a_lost_node_costs_a_batch_its_keys_only(
     remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch, gone: str, count: int
 ) -> None:
     """I2, I10: they are left out like keys that are not stored, and whoever wants to know is told why."""
-    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(failing_nodes, "FIRST_PROBE_SECONDS", 1_000.0)
     writer = connect(remote_master.address)
     kept = {f"kept {number}": os.urandom(500) for number in range(count)}
@@ -200,14 +201,14 @@ def test_puts_go_elsewhere_while_a_node_does_not_take_them(
 ) -> None:
     """I10: the first one finds out, and is stored on another node; nobody else meets the silent one."""
     monkeypatch.setattr(failing_nodes, "FIRST_PROBE_SECONDS", 1_000.0)
-    monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 0.3)
-    monkeypatch.setattr(node_bytes, "SLOWEST_BYTES_PER_SECOND", 1e12)
+    monkeypatch.setattr(nodes, "STALLED_SECONDS", 0.3)
+    monkeypatch.setattr(nodes, "SLOWEST_BYTES_PER_SECOND", 1e12)
     with silent() as nowhere:
         remote_master.elsewhere[1] = nowhere
         cache = connect(remote_master.address, timeout=20)
         assert cache.put("first", bytes(size))
         asked = len(remote_master.asked(m.GrantRanges))
-        monkeypatch.setattr(node_bytes, "STALLED_SECONDS", 1_000.0)
+        monkeypatch.setattr(nodes, "STALLED_SECONDS", 1_000.0)
         assert cache.put("second", bytes(size))
         assert cache.put_many({f"more {number}": bytes(size) for number in range(4)}) == 4
         assert {segment for _, segment, *_ in remote_master.objects.values()} == {2}

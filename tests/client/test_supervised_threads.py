@@ -9,10 +9,10 @@ import pytest
 
 from client.fake_master import FakeMaster
 from holdfast.client import async_runner, blocking_runner
-from holdfast.client.hearing import Hearing
+from holdfast.client.bytes.revocations import Hearing
 from holdfast.messages import requests as m
 from node.rig import Served
-from tests.client.test_hearing import listened, packed
+from tests.client.test_revocations import listened, packed
 from waiting import wait_until
 
 Connect = Callable[..., Any]

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
-from holdfast.client import node_bytes
+from holdfast.client.bytes import nodes
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
@@ -53,7 +53,7 @@ def test_no_node_that_answers_is_said_at_the_deadline(remote_master: FakeMaster,
 def test_a_node_that_comes_back_is_found_within_the_deadline(
     remote_master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_bytes, "BAD_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "BAD_SECONDS", 0.01)
     connect(remote_master.address).put("key", b"x")
     remote_master.dead.update((1, 2))
     cache = connect(remote_master.address)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import processes
+from holdfast.cli.processes import run
 from holdfast.compat.mooncake import link, segment
 from holdfast.compat.mooncake.async_store import MooncakeDistributedStoreAsync
 from holdfast.compat.mooncake.configuration import MooncakeConfig
@@ -198,7 +198,7 @@ def test_a_segment_is_declined_where_the_cluster_has_nodes_of_its_own() -> None:
 
 
 def test_the_variable_for_the_parent_is_the_one_that_nodes_read() -> None:
-    assert segment.PARENT == processes.PARENT
+    assert segment.PARENT == run.PARENT
 
 
 def test_a_name_of_a_node_says_whose_it_is() -> None:

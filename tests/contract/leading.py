@@ -9,8 +9,8 @@ import asyncio
 import sqlite3
 import sys
 
-from holdfast.coordination.locations import parse_location
-from holdfast.coordination.opening import open_coordination
+from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.urls import parse_location
 
 
 async def lead(url: str, locks: bool) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from aetcd import rpc
 from kazoo.client import KazooClient
 
-from holdfast.coordination.etcd_channel import EtcdChannel, range_end_of
+from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.etcd.channel import EtcdChannel, range_end_of
 from holdfast.coordination.interface import Coordination, CoordinationLost
-from holdfast.coordination.locations import parse_location
 from holdfast.coordination.memory import named_store
-from holdfast.coordination.opening import open_coordination
+from holdfast.coordination.urls import parse_location
 from holdfast.instant import now_seconds
 from tests.contract.servers import Server
 

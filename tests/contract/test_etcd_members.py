@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from aetcd import rpc
 
-from holdfast.coordination.finding import find_leader
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.opening import open_coordination
+from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import ReplyLost
 from holdfast.instant import now_seconds
 from tests.contract.servers import Server, etcd_of_three, start_etcd

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from aetcd import rpc
 
-from holdfast.coordination.etcd import EtcdCoordination
-from holdfast.coordination.finding import find_leader
+from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.etcd.backend import EtcdCoordination
 from holdfast.coordination.interface import CoordinationLost, Leader, Term
-from holdfast.coordination.opening import open_coordination
+from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import BadValue, NotAuthorized
 from tests.contract.servers import Server, start_etcd
 from tests.contract.stories import append_all, read_log, soon

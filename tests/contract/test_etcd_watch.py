@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aetcd import rpc
 
-from holdfast.coordination.etcd import EtcdCoordination
-from holdfast.coordination.etcd_channel import EtcdChannel
-from holdfast.coordination.etcd_following import FOLLOW_EVERY_S
-from holdfast.coordination.locations import parse_location
+from holdfast.coordination.etcd.backend import EtcdCoordination
+from holdfast.coordination.etcd.channel import EtcdChannel
+from holdfast.coordination.etcd.log_watch import FOLLOW_EVERY_S
+from holdfast.coordination.urls import parse_location
 from tests.contract.servers import Server
 from tests.contract.stories import append_all, read_log, soon, until_true
 

@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.coordination.finding import find_leader
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import CoordinationLost, Deposed, Term
-from holdfast.coordination.opening import open_coordination
+from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import ReplyLost
 from tests.contract.places import Place
 from tests.contract.servers import leader_process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.coordination.campaigning import Look, Silence, judge
+from holdfast.coordination.campaign import Look, Silence, judge
 from holdfast.coordination.terms import TermRecord, Timing, Verdict
 
 TTL_S = 1.0

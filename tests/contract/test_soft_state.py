@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.coordination.finding import find_leader
 from holdfast.coordination.interface import Leader
+from holdfast.coordination.leader_lookup import find_leader
 from tests.contract.places import Place
 from tests.contract.stories import soon, until
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost, Deposed
-from holdfast.coordination.opening import open_coordination
-from holdfast.coordination.sqlite_file import FILES, StoreMoved
+from holdfast.coordination.sqlite.file import FILES, StoreMoved
 from tests.contract.stories import append_all, read_log, soon, until
 
 SUFFIXES = pytest.mark.parametrize("suffix", FILES, ids=["database", "log", "index"])

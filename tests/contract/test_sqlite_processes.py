@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from holdfast.coordination import process_proof
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost, Leader
-from holdfast.coordination.opening import open_coordination
-from holdfast.coordination.sqlite import SqliteCoordination
+from holdfast.coordination.sqlite import process_proof
+from holdfast.coordination.sqlite.backend import SqliteCoordination
 from holdfast.errors import BadValue, WrongVersion
 from holdfast.ids import ProcessName
 from holdfast.instant import now_seconds

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import CoordinationLost, Deposed
-from holdfast.coordination.opening import open_coordination
-from holdfast.coordination.sqlite_file import CHECKPOINT_PAGES, WAL_READY_BYTES, lay_out_wal
-from holdfast.coordination.sqlite_worker import AT_ONCE_IN_A_ROW, Worker
+from holdfast.coordination.sqlite.file import CHECKPOINT_PAGES, WAL_READY_BYTES, lay_out_wal
+from holdfast.coordination.sqlite.worker import AT_ONCE_IN_A_ROW, Worker
 from holdfast.errors import BadValue
 from tests.contract.stories import append_all, read_log, soon, until
 

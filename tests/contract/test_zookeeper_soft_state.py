@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.opening import open_coordination
-from holdfast.coordination.zookeeper import ZooKeeperCoordination
+from holdfast.coordination.zookeeper.backend import ZooKeeperCoordination
 from tests.contract.places import Place
 from tests.contract.servers import Server
 from tests.contract.stories import until

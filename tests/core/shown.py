@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue import Catalogue, Words
-from holdfast.core.shown_keys import KeyTable
-from holdfast.wire.shown import GONE, MASK
+from holdfast.core.catalogue.catalogue import Catalogue, Words
+from holdfast.core.catalogue.key_table import KeyTable
+from holdfast.wire.key_table_layout import GONE, MASK
 
 
 def show(

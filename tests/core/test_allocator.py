@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.allocator import Allocator, class_of, class_that_fits
+from holdfast.core.space.allocator import Allocator, class_of, class_that_fits
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
 
 SIZE = 1 << 20

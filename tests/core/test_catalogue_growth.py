@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue import _COLUMNS, FIRST_CAPACITY, Catalogue
+from holdfast.core.catalogue.catalogue import _COLUMNS, FIRST_CAPACITY, Catalogue
 
 SIZE = 640
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from holdfast.core.digest import digest
-from holdfast.core.leaving import left_on
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.copies.evacuation import left_on
 from holdfast.core.promotion import promote
 from holdfast.errors import BadValue, GrantRefused, NoRoom, UnknownNode
 from holdfast.ids import GrantId

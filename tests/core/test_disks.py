@@ -8,11 +8,11 @@ import struct
 import numpy as np
 import pytest
 
-from holdfast.core.copies import begin
-from holdfast.core.disks import evict_from_disks
-from holdfast.core.narrow import pack_ids
-from holdfast.core.primary import Primary
+from holdfast.core.copies.disks import evict_from_disks
+from holdfast.core.copies.plan import begin
+from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
+from holdfast.core.state.packed_numbers import pack_ids
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n

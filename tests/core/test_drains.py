@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
-from holdfast.core.drains import forecast
+from holdfast.core.copies.drains import forecast
 from holdfast.core.promotion import promote
 from holdfast.ids import extent_of
 from holdfast.master.events import EventHistory
-from holdfast.master.session_view import node_info
+from holdfast.master.status.sessions import node_info
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import dump, load

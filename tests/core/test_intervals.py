@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.intervals import IntervalSet
+from holdfast.core.space.intervals import IntervalSet
 
 LENGTH = 60
 

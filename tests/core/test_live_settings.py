@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.apply import apply
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.rules import CHANGEABLE, Rules
-from holdfast.core.state import State
+from holdfast.core.state.apply import apply
+from holdfast.core.state.state import State
 from holdfast.errors import BadValue
 from holdfast.master.engine import Engine
 from holdfast.messages import requests as q

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from holdfast.core import lost_files
+from holdfast.core.copies import lost_files
 from holdfast.errors import BadRequest, Settling, UnknownNode
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q

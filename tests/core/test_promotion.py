@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.core.apply import apply
-from holdfast.core.digest import digest
+from holdfast.core.catalogue.digest import digest
 from holdfast.core.drift import lengthened
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.apply import apply
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
 from holdfast.messages import of_nodes as n

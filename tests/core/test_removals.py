@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
-from holdfast.core.lessees import MOST_KNOWN, Lessees
+from holdfast.core.primary.lessees import MOST_KNOWN, Lessees
 from holdfast.core.promotion import guard_leases
 from holdfast.core.rules import REMEMBERED_ANSWERS, VISIT_SLOTS
 from holdfast.ids import extent_of

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from holdfast import errors
+from holdfast.core.nodes.restored_memory import ALL_NAMED
 from holdfast.core.promotion import promote
-from holdfast.core.restored_memory import ALL_NAMED
 from holdfast.core.rules import Rules
 from holdfast.ids import COUNTER_BITS, GrantId
 from holdfast.instant import Instant

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from holdfast.core import copy_book
+from holdfast.core.primary import copy_book
 from holdfast.messages import commands as c
 from tests.core.copying import kinds
 from tests.core.test_copies import three_nodes

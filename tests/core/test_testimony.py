@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.nodes.testimony import seen_gone
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
-from holdfast.core.testimony import seen_gone
 from holdfast.errors import Settling, UnknownNode
 from holdfast.ids import ProcessName
 from holdfast.master.engine import Engine

@@ -11,8 +11,8 @@ import struct
 import numpy as np
 import pytest
 
-from holdfast.core import room
-from holdfast.core.placement import Wanted
+from holdfast.core.objects import room
+from holdfast.core.objects.placement import Wanted
 from holdfast.ids import SMALL_ALIGN, GrantId, extent_of
 from holdfast.messages import requests as q
 from tests.core.world import CLIENT, World

@@ -8,15 +8,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from holdfast.core.apply import Freed, apply, ranges_of
-from holdfast.core.catalogue import MASKED
-from holdfast.core.digest import digest
-from holdfast.core.primary import Parked, Primary
-from holdfast.core.renewing import apply_renewed, take_renewed
+from holdfast.core.catalogue.catalogue import MASKED
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.objects.standby_eviction import evict_alone
+from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.session_book import RESTORED
 from holdfast.core.rules import Rules
-from holdfast.core.sessions import RESTORED
-from holdfast.core.standby_eviction import evict_alone
-from holdfast.core.state import State
+from holdfast.core.state.apply import Freed, apply, ranges_of
+from holdfast.core.state.renewals import apply_renewed, take_renewed
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine, UpkeepFailure, Waiting
@@ -26,7 +26,7 @@ from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.wire.codec import expect
-from holdfast.wire.shown import FIRST_PLACES
+from holdfast.wire.key_table_layout import FIRST_PLACES
 from tests.core.shown import fingerprints_in, show
 
 T = TypeVar("T", bound=Message)

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from tests.e2e.rig import Rig
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.core.rules import Rules
 from holdfast.ids import extent_of
 from tests.e2e.rig import Rig

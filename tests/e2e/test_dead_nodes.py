@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from tests import prefork
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until

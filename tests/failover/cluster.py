@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import holdfast
-from holdfast.cli.processes import PARENT
-from holdfast.client.blocking import Cache
+from holdfast.cli.processes.run import PARENT
+from holdfast.client.cache import Cache
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message

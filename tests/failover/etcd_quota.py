@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 from aetcd import rpc
 
-from holdfast.coordination.etcd_channel import stubs_on
+from holdfast.coordination.etcd.channel import stubs_on
 from tests.contract.servers import Server
 
 FILLING = b"filling/"

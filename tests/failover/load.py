@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Self
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from tests.failover.cluster import Cluster
 from tests.waiting import wait_until
 

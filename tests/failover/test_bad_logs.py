@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination
-from holdfast.coordination.opening import open_coordination
 from holdfast.errors import TryAgain
 from holdfast.replication.batches import VERSION, Position, decode_batch, encode_batch
 from tests.contract.stories import soon

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from aetcd import rpc
 
-from holdfast.coordination.etcd_channel import stubs_on
-from holdfast.coordination.etcd_keys import Keys
+from holdfast.coordination.etcd.channel import stubs_on
+from holdfast.coordination.etcd.keys import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
 from tests import prefork

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.errors import HoldfastError, LogFull, LogFullInDoubt
 from tests.failover.cluster import Cluster
 from tests.failover.load import content_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.blocking import Cache
-from holdfast.coordination.sqlite_file import FILES
+from holdfast.client.cache import Cache
+from holdfast.coordination.sqlite.file import FILES
 from holdfast.errors import HoldfastError
 from tests.failover.cluster import Cluster
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.instant import now_seconds
 from holdfast.settings import PRESETS, PresetName
 from tests.failover.cluster import Cluster, Process

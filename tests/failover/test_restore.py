@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.blocking import Cache
-from holdfast.coordination.sqlite_file import FILES
+from holdfast.client.cache import Cache
+from holdfast.coordination.sqlite.file import FILES
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
 from tests import prefork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.errors import ClientClosed
 from holdfast.messages.of_masters import HandOver
 from holdfast.messages.requests import Done

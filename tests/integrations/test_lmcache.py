@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.integrations import lmcache as faces
 from holdfast.integrations.lmcache.lookup_holds import LookupHolds
 from tests.failover.cluster import Cluster

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from holdfast.core.copies import begin
-from holdfast.core.primary import Parked, Primary
+from holdfast.core.copies.plan import begin
+from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId, object_id
 from holdfast.master.engine import MAX_PENDING_BYTES, Engine, Waiting
 from holdfast.messages import commands as c
@@ -16,7 +16,7 @@ from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 
 CLIENT = 7
 

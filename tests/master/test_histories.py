@@ -13,13 +13,14 @@ import structlog
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
-from holdfast.master import histories, roles, snapshotting
-from holdfast.master.histories import Word
+from holdfast.master import roles
+from holdfast.master.histories import histories, snapshot_upkeep
+from holdfast.master.histories.histories import Word
+from holdfast.master.histories.snapshot_upkeep import PREFIX
 from holdfast.master.plan import Plan
 from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
-from holdfast.master.snapshotting import PREFIX
-from holdfast.master.view import MasterView
+from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings
 from holdfast.replication.batches import NO_HASH, Position, encode_batch, encode_record
 from holdfast.replication.chain import first_batch, goes_through
@@ -34,7 +35,7 @@ CLUSTER = "holdfast"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.02)
-    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.02)
 
 
 @asynccontextmanager

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import struct
 
-from holdfast.core.primary import Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.master.engine import Engine
-from holdfast.master.object_events import ObjectEvents, Told
+from holdfast.master.object_events.events import ObjectEvents, Told
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 from holdfast.replication.standby import Standby
 
 CLIENT = 7

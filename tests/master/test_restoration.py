@@ -12,8 +12,10 @@ import pytest
 from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import HoldfastError
-from holdfast.master import candidacy, histories, restoration, roles, snapshotting
-from holdfast.master.histories import Word
+from holdfast.master import restoration, roles
+from holdfast.master.election import candidacy
+from holdfast.master.histories import histories, snapshot_upkeep
+from holdfast.master.histories.histories import Word
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles import EPOCHS_APART, Master
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
@@ -38,7 +40,7 @@ PATIENT_MS = 60_000
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.02)
-    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.02)
 
 
 async def ask(master: Master, request: Message, kind: type[T]) -> T:

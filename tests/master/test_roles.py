@@ -12,17 +12,18 @@ import pytest
 
 from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
-from holdfast.core.apply import Freed
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.apply import Freed
+from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
-from holdfast.master import roles, snapshotting
+from holdfast.master import roles
+from holdfast.master.histories import snapshot_upkeep
+from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.plan import Plan
-from holdfast.master.renewing import RenewalFollower
+from holdfast.master.renewals import RenewalFollower
 from holdfast.master.roles import MASTERS, Master
 from holdfast.master.server import RpcServer
-from holdfast.master.snapshotting import Snapshots
-from holdfast.master.view import MasterView
+from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
@@ -217,7 +218,7 @@ async def test_a_record_that_could_be_applied_in_part_only_ends_the_term(
             raise KeyError("a defect")
 
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.core.primary.apply", tear)
+            patched.setattr("holdfast.core.primary.primary.apply", tear)
             with pytest.raises(KeyError):
                 engine.handle(ChangeSettings({"lease_ttl_ms": 3_000}), 1, 1, 0)
         reply, _ = engine.handle(ChangeSettings({}), 1, 1, 0)
@@ -267,7 +268,7 @@ async def test_a_standby_whose_snapshot_directory_is_gone_says_so_and_takes_over
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I15, I18: what fails beside following the log is seen while it fails, and costs no promotion."""
-    monkeypatch.setattr(snapshotting, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.01)
     store = MemoryStore()
     leader = MemoryCoordination(store)
     term = await soon(leader.campaign("there:7070"))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.primary import Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.instant import now_ms
 from holdfast.master.engine import Engine
 from holdfast.master.server import LONG_BYTES, Connection, RpcServer
@@ -18,7 +18,7 @@ from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import Exists, Hello
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.core.digest import digest
+from holdfast.core.catalogue.digest import digest
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.master.plan import Plan
 from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
-from holdfast.master.view import MasterView
+from holdfast.master.status.view import MasterView
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.replication.standby import Standby
 from tests.stories.pair import Pair

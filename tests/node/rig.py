@@ -29,10 +29,10 @@ from holdfast.messages.of_sessions import (
 )
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.node.attach_server import AttachServer
-from holdfast.node.data_server import DataServer
-from holdfast.node.lent_memory import Lending, LentMemory
-from holdfast.node.report import Report
+from holdfast.node.memory.attach_server import AttachServer
+from holdfast.node.memory.data_server import DataServer
+from holdfast.node.memory.lent_memory import Lending, LentMemory
+from holdfast.node.session.report import Report
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.wire.codec import decode_request, encode, failed

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.errors import TryAgain, UnknownSegment
 from holdfast.messages.of_nodes import Attached, AttachSegment, ReadRange
 from holdfast.messages.requests import Failed
-from holdfast.node.lent_memory import LentMemory
-from holdfast.node.report import AHEAD
+from holdfast.node.memory.lent_memory import LentMemory
+from holdfast.node.session.report import AHEAD
 from holdfast.transport.attach import NodeLink
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from holdfast.errors import Refused, TryAgain, UnknownSegment
-from holdfast.node.disk_store import (
+from holdfast.node.disk.store import (
     HEADER,
     MOST_UNREADABLE,
     DamagedFile,
@@ -224,7 +224,7 @@ QUOTA = """
 import resource, signal, sys
 from pathlib import Path
 from tests.node.test_disk_store import opened, write
-from holdfast.node.disk_store import DiskTrouble
+from holdfast.node.disk.store import DiskTrouble
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = opened(Path(sys.argv[1]))
 write(store, 1, 0, b"x" * 1_000)

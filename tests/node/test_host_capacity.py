@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Refused
 from holdfast.node.host_capacity import available_memory, check_disk, check_memory, memory_to_lend
-from holdfast.node.lent_memory import Lending, LentMemory
+from holdfast.node.memory.lent_memory import Lending, LentMemory
 
 GIB = 1 << 30
 
@@ -99,7 +99,7 @@ def test_a_node_that_would_take_more_than_there_is_ends_before_it_takes_anything
 
 
 def test_memory_that_the_machine_lacks_is_not_added_unless_it_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.node.lent_memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("holdfast.node.memory.lent_memory.available_memory", lambda: 1 << 20)
     lending = Lending()
     lending.lend(LentMemory.create("n1", 1 << 20, 1))
     try:

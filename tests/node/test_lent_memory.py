@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
-from holdfast.node.lent_memory import Lending, LentMemory, huge_page_for
+from holdfast.node.memory.lent_memory import Lending, LentMemory, huge_page_for
 from node.rig import open_files
 
 MEMINFO = (

@@ -18,10 +18,10 @@ from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage, Re
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, Opened, OpenSession, SessionCommand
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
-from holdfast.node.life import NodeLife
 from holdfast.node.node import Node, NodePlan
-from holdfast.node.performing import Commands
-from holdfast.node.report import Report
+from holdfast.node.session.commands import Commands
+from holdfast.node.session.life import NodeLife
+from holdfast.node.session.report import Report
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host

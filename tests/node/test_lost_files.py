@@ -16,14 +16,14 @@ from holdfast.instant import now_seconds
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import AddReplicas, Damage, FileList, FilesForgotten, ListFiles, ReportLostFiles
 from holdfast.messages.shapes import Message
-from holdfast.node import disk_files
-from holdfast.node.disk_store import HEADER, DamagedFile, DiskStore, DiskTrouble
-from holdfast.node.disk_tier import DiskTier
-from holdfast.node.lost_files import MOST_UNSAID, LostFiles
-from holdfast.node.scrub import Scrub
+from holdfast.node.disk import files
+from holdfast.node.disk.lost_files import MOST_UNSAID, LostFiles
+from holdfast.node.disk.scrub import Scrub
+from holdfast.node.disk.store import HEADER, DamagedFile, DiskStore, DiskTrouble
+from holdfast.node.disk.tier import DiskTier
 from holdfast.supervisor import Supervisor
 from holdfast.transport.data_tcp import DataConnection
-from tests.node.test_copying import MIB, Master, Served, nodes, order
+from tests.node.test_copier import MIB, Master, Served, nodes, order
 from tests.waiting import wait_until
 
 __all__ = ["nodes"]
@@ -164,7 +164,7 @@ def test_an_audit_compares_the_log_with_the_files(disk: DiskTier) -> None:
         rows = b"".join(struct.pack("<3Q", *row) for row in pages[message.cursor])
         return FileList(rows, 0 if message.cursor else 40)
 
-    Master(answer=answer).run(disk_files.audit(disk))
+    Master(answer=answer).run(files.audit(disk))
     assert lost(disk) == [
         (6, 4_096, Damage.MISSING),
         (7, 8_192, Damage.WRONG_SIZE),
@@ -248,7 +248,7 @@ def test_losses_are_bounded_and_said_until_answered() -> None:
 
 
 def test_the_scrub_finds_what_nobody_reads(disk: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.node.scrub.BETWEEN_PASSES_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.node.disk.scrub.BETWEEN_PASSES_SECONDS", 0.01)
     paths = [write(disk, 5 + i, i << 16, os.urandom(5_000)) for i in range(3)]
     flip(paths[1], HEADER.size + 4_000)
     scrub = Scrub(disk, Supervisor(), 1 << 30)

@@ -10,8 +10,8 @@ import xxhash
 from holdfast.errors import GrantRefused, UnknownSegment
 from holdfast.ids import GrantId, object_id
 from holdfast.messages.of_nodes import WriteRange
-from holdfast.node.refused_grants import COPIES
-from holdfast.node.verification import mismatched
+from holdfast.node.memory.refused_grants import COPIES
+from holdfast.node.memory.verification import mismatched
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PREAMBLE, frame
 from node.rig import SIZE, Served, read_to_end, soon

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.ids import GrantId
-from holdfast.node.report import AHEAD, MOST_SAID_AT_ONCE, Report
+from holdfast.node.session.report import AHEAD, MOST_SAID_AT_ONCE, Report
 
 GRANT = GrantId(1, 1)
 

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.messages.commands import UpdateConfig, encode_body
 from holdfast.messages.of_nodes import ReportUsage
-from holdfast.node.attach_server import AttachServer
-from holdfast.node.data_server import DataServer
-from holdfast.node.errands import Errands
-from holdfast.node.life import NodeLife
+from holdfast.node.commands.worker import Errands
+from holdfast.node.memory.attach_server import AttachServer
+from holdfast.node.memory.data_server import DataServer
+from holdfast.node.session.life import NodeLife
 from holdfast.session.follower import Follower
 from holdfast.supervisor import Supervisor
 from tests.node.rig import FakeMaster, Served, soon

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.digest import digest
-from holdfast.core.state import State
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.state.state import State
 from holdfast.instant import Instant
 from holdfast.messages.records import LogStarted
 from holdfast.replication.batches import BrokenChain, Position, UnknownRecord, encode_batch, encode_record

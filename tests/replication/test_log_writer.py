@@ -17,7 +17,7 @@ from holdfast.messages.records import EpochStarted
 from holdfast.replication import log_writer
 from holdfast.replication.batches import Position, decode_batch
 from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending import PendingLog, PendingReply
+from holdfast.replication.pending_log import PendingLog, PendingReply
 from tests.contract.stories import soon, until_true
 
 ROUNDS = 20

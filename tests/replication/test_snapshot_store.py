@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.digest import digest
+from holdfast.core.catalogue.digest import digest
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshot_store import KEPT, SnapshotFailed, SnapshotStore, file_name
 from holdfast.replication.snapshots import CorruptSnapshot

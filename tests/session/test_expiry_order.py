@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.sessions import Book, SessionTimes
+from holdfast.core.primary.session_book import Book, SessionTimes
 from holdfast.effects import Call, LeaveMaster, Pause
 from holdfast.errors import DeadlineExceeded, HoldfastError, Unreachable
 from holdfast.messages.of_sessions import KeepAlive, OpenSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client.fake_master import FakeMaster
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.masters import Masters
 from holdfast.effects import Call, Operation
 from holdfast.errors import Unreachable
 from holdfast.instant import now_seconds

@@ -18,23 +18,26 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.client import keeping, reading
-from holdfast.client.leases import KEPT_SHARE
-from holdfast.coordination import following
+from holdfast.client import background
+from holdfast.client.operations import gets
+from holdfast.client.state.leases import KEPT_SHARE
+from holdfast.coordination import watches
 from holdfast.coordination.memory import MemoryCoordination, MemoryTerm
 from holdfast.coordination.terms import out_of_order
-from holdfast.core import decide, eviction, membership, promotion, puts, removals, room, standby_eviction, upkeep
-from holdfast.core.primary import Primary
+from holdfast.core import decide, promotion, upkeep
+from holdfast.core.nodes import membership
+from holdfast.core.objects import eviction, puts, removals, room, standby_eviction
+from holdfast.core.primary.primary import Primary
 from holdfast.errors import HoldfastError
-from holdfast.master import engine, resting, roles
+from holdfast.master import durability, engine, roles
 from holdfast.master.engine import FOR_EVER, Engine
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
 from holdfast.messages.requests import CommitPuts, GrantRanges
-from holdfast.node import refused_grants
-from holdfast.node.lent_memory import LentMemory
+from holdfast.node.memory import refused_grants
+from holdfast.node.memory.lent_memory import LentMemory
 from holdfast.replication import batches, snapshots, standby
-from holdfast.simulation.drawing import draw
-from holdfast.simulation.runs import Run, run
+from holdfast.simulation.runs.run import Run, run
+from holdfast.simulation.scripts.draw import draw
 
 Patch = contextlib.AbstractContextManager[Any]
 QUICK = 60
@@ -86,7 +89,7 @@ def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
     """Answers to such requests leave at once, durable or not."""
 
     def rests_on(log: Any, request: Any, *more: Any) -> int:
-        return 0 if isinstance(request, kind) else resting.rests_on(log, request, *more)
+        return 0 if isinstance(request, kind) else durability.rests_on(log, request, *more)
 
     return patch.object(engine, "rests_on", rests_on)
 
@@ -96,7 +99,7 @@ def acknowledge_before_durable() -> Patch:
 
 
 def answer_from_an_undurable_record() -> Patch:
-    return _rests_on_nothing(resting.BY_KEYS)
+    return _rests_on_nothing(durability.BY_KEYS)
 
 
 def hand_out_a_grant_before_durable() -> Patch:
@@ -145,12 +148,12 @@ def fence_by_the_tail_alone() -> Patch:
 
 def wait_for_the_watch_alone() -> Patch:
     """A watch event that never came is never noticed."""
-    real = following.Changes.beyond
+    real = watches.Changes.beyond
 
-    async def beyond(self: following.Changes, seen: int, wait_s: float) -> None:
+    async def beyond(self: watches.Changes, seen: int, wait_s: float) -> None:
         await real(self, seen, 3600.0)
 
-    return patch.object(following.Changes, "beyond", beyond)
+    return patch.object(watches.Changes, "beyond", beyond)
 
 
 @contextlib.contextmanager
@@ -315,7 +318,7 @@ def lease_until_by(until: Callable[[float, int, float], float]) -> Patch:
     def lease_until(sent_at: float, ttl_ms: int) -> float:
         return until(sent_at, ttl_ms, now_seconds())
 
-    return both(patch.object(reading, "lease_until", lease_until), patch.object(keeping, "lease_until", lease_until))
+    return both(patch.object(gets, "lease_until", lease_until), patch.object(background, "lease_until", lease_until))
 
 
 def believe_a_spoiled_snapshot() -> Patch:

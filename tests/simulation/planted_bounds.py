@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.coordination.memory import MemoryCoordination
-from holdfast.core import puts
-from holdfast.core.sessions import Book
+from holdfast.core.objects import puts
+from holdfast.core.primary.session_book import Book
 from holdfast.replication import renewals, snapshot_store
-from holdfast.simulation import disks
+from holdfast.simulation.world import disks
 from holdfast.transport.async_channel import AsyncChannel
 from simulation.planted import Patch, Planted, both
 

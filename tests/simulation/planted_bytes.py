@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.client import reservations
 from holdfast.client.async_runner import AsyncRunner
-from holdfast.client.core import Core
-from holdfast.client.grants import WriteGrant, Grants
+from holdfast.client.operations import reservations
+from holdfast.client.state.client import Core
+from holdfast.client.state.grants import Grants, WriteGrant
 from simulation.planted import Patch, Planted
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.core import decide
-from holdfast.core.apply import apply, pack_ids
+from holdfast.core.state.apply import apply, pack_ids
 from holdfast.master.engine import Engine
 from holdfast.messages.records import Cause, ObjectsEvicted, ObjectsRemoved, RemovalAnswered
 from holdfast.messages.requests import Locate, Located

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.core import decide, lost_files
-from holdfast.core.primary import Primary
+from holdfast.core import decide
+from holdfast.core.copies import lost_files
+from holdfast.core.primary.primary import Primary
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import ObjectsRemoved
-from holdfast.node.lost_files import LostFiles
+from holdfast.node.disk.lost_files import LostFiles
 from simulation.planted import Patch, Planted
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.master import histories, roles
-from holdfast.master.histories import Histories
+from holdfast.master import roles
+from holdfast.master.histories import histories
+from holdfast.master.histories.histories import Histories
 from holdfast.replication.snapshot_store import SnapshotStore
 from simulation.planted import Patch, Planted, both
 

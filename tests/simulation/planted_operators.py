@@ -7,9 +7,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from holdfast.core import eviction, promotion, removals
-from holdfast.core.catalogue import DISK, HARD_PIN
-from holdfast.core.primary import Primary
+from holdfast.core import promotion
+from holdfast.core.catalogue.catalogue import DISK, HARD_PIN
+from holdfast.core.objects import eviction, removals
+from holdfast.core.primary.primary import Primary
 from holdfast.replication import snapshot_store
 from simulation.planted import Patch, Planted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from holdfast.core.primary import Primary
-from holdfast.simulation.node_bytes import SimulatedLink
+from holdfast.core.primary.primary import Primary
+from holdfast.simulation.world.node_bytes import SimulatedLink
 from simulation.planted import Patch, Planted
 
 

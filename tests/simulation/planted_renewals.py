@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from holdfast.core import apply as applying
-from holdfast.core.apply import apply, pack_ids, unpack_ids
-from holdfast.core.catalogue import LIVE, MASKED
-from holdfast.core.mask import Mask
+from holdfast.core.catalogue.catalogue import LIVE, MASKED
+from holdfast.core.state import apply as applying
+from holdfast.core.state.apply import apply, pack_ids, unpack_ids
+from holdfast.core.state.unlogged import Mask
 from holdfast.master import engine
 from holdfast.messages.records import ObjectsEvicted, ObjectsRemoved, RangesGranted
 from holdfast.replication import standby

@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.client.segments import Segments
-from holdfast.core import promotion, restored_memory, upkeep
-from holdfast.core.primary import Primary
-from holdfast.core.state import State
+from holdfast.client.state.segments import Segments
+from holdfast.core import promotion, upkeep
+from holdfast.core.nodes import restored_memory
+from holdfast.core.primary.primary import Primary
+from holdfast.core.state.state import State
 from holdfast.instant import Instant
 from holdfast.master import roles
 from holdfast.messages.records import MemorySettled
 from holdfast.messages.shapes import Record
 from holdfast.replication import carried
 from holdfast.replication.standby import Standby
-from holdfast.simulation import nodes
+from holdfast.simulation.world import nodes
 from simulation.planted import Patch, Planted, both
 
 

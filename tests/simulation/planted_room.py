@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from holdfast.core import eviction, puts, room
-from holdfast.core.placement import Room, place
+from holdfast.core.objects import eviction, puts, room
+from holdfast.core.objects.placement import Room, place
 from simulation.planted import Patch, Planted
 
 

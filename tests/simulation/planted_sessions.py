@@ -7,13 +7,14 @@ from unittest.mock import patch
 
 import msgspec
 
-from holdfast.core import promotion, sessions
-from holdfast.core.primary import Primary
-from holdfast.core.sessions import Book
+from holdfast.core import promotion
+from holdfast.core.primary import session_book
+from holdfast.core.primary.primary import Primary
+from holdfast.core.primary.session_book import Book
 from holdfast.instant import Instant, now_ms
 from holdfast.session import follower
 from holdfast.session.follower import Follower
-from holdfast.session.standing import Lease
+from holdfast.session.lease import Lease
 from simulation.planted import Patch, Planted
 
 
@@ -28,8 +29,8 @@ def count_the_lease_from_receipt() -> Patch:
 
 def forget_the_time_of_jeopardy() -> Patch:
     """The master calls a session expired when its lease is over."""
-    real = sessions.lengthened
-    return patch.object(sessions, "lengthened", lambda span_ms: real(span_ms) // 3)
+    real = session_book.lengthened
+    return patch.object(session_book, "lengthened", lambda span_ms: real(span_ms) // 3)
 
 
 def restore_sessions_as_last_heard_long_ago() -> Patch:

@@ -6,13 +6,14 @@ import asyncio
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.coordination import campaigning
-from holdfast.core import decide, testimony
-from holdfast.core.primary import Primary
+from holdfast.coordination import campaign
+from holdfast.core import decide
+from holdfast.core.nodes import testimony
+from holdfast.core.primary.primary import Primary
 from holdfast.ids import ProcessName
 from holdfast.messages.of_nodes import ReportGone
-from holdfast.node import testimony as of_nodes
-from holdfast.simulation.process import ProcessLoop
+from holdfast.node.session import testimony as of_nodes
+from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.witness import can_see, is_gone
 from simulation.planted import Patch, Planted, both
 
@@ -27,9 +28,7 @@ def take_a_stopped_process_for_gone() -> Patch:
         stopped = can_see(process) and other is not None and other.paused and other.life == process.started
         return is_gone(process) or stopped
 
-    return both(
-        patch.object(campaigning, "is_gone", gone_or_stopped), patch.object(of_nodes, "is_gone", gone_or_stopped)
-    )
+    return both(patch.object(campaign, "is_gone", gone_or_stopped), patch.object(of_nodes, "is_gone", gone_or_stopped))
 
 
 def testify_without_looking() -> Patch:

@@ -6,20 +6,20 @@ import struct
 
 import msgspec
 
-from holdfast.client.filling import RemoteWrite
-from holdfast.core.catalogue import DISK, MEMORY
-from holdfast.core.narrow import pack_column
+from holdfast.client.operations.transfer import RemoteWrite
+from holdfast.core.catalogue.catalogue import DISK, MEMORY
+from holdfast.core.state.packed_numbers import pack_column
 from holdfast.ids import SegmentName
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record
-from holdfast.simulation.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
-from holdfast.simulation.drawing import draw, draw_operations, draw_shape
-from holdfast.simulation.log_checks import LogChecks
-from holdfast.simulation.restore_checks import RestoreChecks
-from holdfast.simulation.scenes import FIRST_NUMBER
-from holdfast.simulation.script import FAULT_MS
-from holdfast.simulation.tearing import halves_of
+from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
+from holdfast.simulation.checks.log_checks import LogChecks
+from holdfast.simulation.checks.restore_checks import RestoreChecks
+from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
+from holdfast.simulation.scripts.scenes import FIRST_NUMBER
+from holdfast.simulation.scripts.script import FAULT_MS
+from holdfast.simulation.world.torn_writes import halves_of
 
 FAR_MS = FAR_SECONDS * 1000
 LAST_MS = FAR_MS + SPREAD_SECONDS * 1000

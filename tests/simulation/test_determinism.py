@@ -9,8 +9,8 @@ import sys
 SEEDS = "0 7 11 23"
 PLAYED = """
 import sys
-from holdfast.simulation.runs import run
-from holdfast.simulation.drawing import draw
+from holdfast.simulation.runs.run import run
+from holdfast.simulation.scripts.draw import draw
 for seed in map(int, sys.argv[1:]):
     played = run(draw(seed))
     print(seed, played.steps, f"{played.trace:x}", played.violation)

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
+from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.server import RpcServer
-from holdfast.master.snapshotting import Snapshots
-from holdfast.simulation.runs import run
-from holdfast.simulation.script import Fault, Operation, Script, ScriptShape
+from holdfast.simulation.runs.run import run
+from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
 from simulation.planted import PLANTED, Planted
 
 SEEDS = range(4)

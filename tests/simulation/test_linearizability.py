@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.simulation.history import ClientCall, value_of
-from holdfast.simulation.linearizability import is_linearizable, steps_in_log
-from holdfast.simulation.script import Operation, Verb
+from holdfast.simulation.checks.linearizability import is_linearizable, steps_in_log
+from holdfast.simulation.scripts.history import ClientCall, value_of
+from holdfast.simulation.scripts.script import Operation, Verb
 
 SIZE = 100
 

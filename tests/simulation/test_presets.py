@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.settings import PRESETS, PresetName
-from holdfast.simulation.drawing import draw
-from holdfast.simulation.runs import run
-from holdfast.simulation.script import ScriptShape
+from holdfast.simulation.runs.run import run
+from holdfast.simulation.scripts.draw import draw
+from holdfast.simulation.scripts.script import ScriptShape
 
 SEEDS = (1, 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.simulation.seeds import play_seeds
+from holdfast.simulation.runs.seeds import play_seeds
 
 SEEDS = 300
 AT_ONCE = 60

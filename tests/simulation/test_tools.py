@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.simulation.commands import INTERRUPTED, main
-from holdfast.simulation.drawing import draw
-from holdfast.simulation.exhausting import SHORT_SCRIPTS, exhausted, single_faults
-from holdfast.simulation.runs import run, told
-from holdfast.simulation.script import Fault, Operation, Script, ScriptShape
-from holdfast.simulation.seeds import play_seeds
-from holdfast.simulation.shrinking import Shrinking, smaller_worlds
-from holdfast.simulation.story_files import test_file as written
+from holdfast.simulation.runs.commands import INTERRUPTED, main
+from holdfast.simulation.runs.exhaustive import SHORT_SCRIPTS, exhausted, single_faults
+from holdfast.simulation.runs.run import run, told
+from holdfast.simulation.runs.seeds import play_seeds
+from holdfast.simulation.runs.shrink import Shrinking, smaller_worlds
+from holdfast.simulation.runs.story_files import test_file as written
+from holdfast.simulation.scripts.draw import draw
+from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
 from simulation.planted import PLANTED
 from tests.waiting import wait_until
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from holdfast.core.primary import Primary
+from holdfast.core.objects.standby_eviction import evict_alone
+from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
-from holdfast.core.standby_eviction import evict_alone
 from holdfast.master.engine import Engine
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.digest import digest
-from holdfast.core.eviction import victims
-from holdfast.core.primary import Primary
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.objects.eviction import victims
+from holdfast.core.primary.primary import Primary
 from holdfast.messages import requests as q
 from holdfast.messages.records import LeasesRenewed, ObjectsEvicted, RangesGranted
 from holdfast.settings import PRESETS, PresetName

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from holdfast.core.narrow import unpack_ids
+from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.promotion import evicted_alone, promote
-from holdfast.core.standby_eviction import evict_alone
-from holdfast.core.state import Segment, State
+from holdfast.core.state.packed_numbers import unpack_ids
+from holdfast.core.state.state import Segment, State
 from holdfast.ids import MAX_BATCH, SegmentName, object_id
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.simulation.runs import within
-from holdfast.simulation.scheduler import MS
-from holdfast.simulation.script import Operation, Script, ScriptShape
-from holdfast.simulation.store import STORE
-from holdfast.simulation.world import World
+from holdfast.simulation.kernel.scheduler import MS
+from holdfast.simulation.runs.run import within
+from holdfast.simulation.scripts.script import Operation, Script, ScriptShape
+from holdfast.simulation.world.store import STORE
+from holdfast.simulation.world.world import World
 
 PUTS = (
     Operation(1_000, 0, "put", 1, ("key/1",), size_bytes=100),

@@ -24,27 +24,33 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "up": Verb("up", "Processes", "Example: holdfast up --size 4GiB --nodes 2"),
-    "master": Verb("processes", "Processes", "Example: holdfast master --listen 0.0.0.0:7070 --name master-1"),
-    "node": Verb("processes", "Processes", "Example: holdfast node --address 10.0.0.1:7070 --name node-7 --size 64GiB"),
-    "put": Verb("transfer", "Objects", "Example: holdfast put greeting README.md; date | holdfast put now -"),
-    "get": Verb("transfer", "Objects", "Example: holdfast get greeting -o copy.md; holdfast get now | wc -c"),
-    "exists": Verb("keys", "Objects", "Example: holdfast exists greeting && echo there"),
-    "ls": Verb("keys", "Objects", "Example: holdfast ls model-7/ --long"),
-    "rm": Verb("keys", "Objects", "Example: holdfast rm greeting; holdfast rm --matching '^model-7/'"),
-    "stat": Verb("keys", "Objects", "Example: holdfast stat greeting --json"),
-    "explain": Verb("keys", "Objects", "Example: holdfast explain greeting"),
-    "status": Verb("cluster", "Cluster", "Example: holdfast status --address 10.0.0.1:7070"),
-    "nodes": Verb("cluster", "Cluster", "Example: holdfast nodes --json; holdfast nodes resize node-7 8GiB"),
-    "drain": Verb("setting_aside", "Cluster", "Example: holdfast drain node-7; holdfast drain node-7 --cancel"),
-    "failover": Verb("handing_over", "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
-    "snapshot": Verb("cluster", "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
-    "restore": Verb("restore", "Cluster", "Example: holdfast restore --address 10.0.0.1:7070,10.0.0.2:7070"),
-    "settings": Verb("live_settings", "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
-    "demo": Verb("demo", "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
-    "lab": Verb("lab", "Cluster", "Example: holdfast lab --presets follow,timer --trace conversation_trace.jsonl"),
-    "bench": Verb("bench", "Cluster", "Example: holdfast bench --seconds 5"),
-    "doctor": Verb("doctor", "Cluster", "Example: holdfast doctor"),
+    "up": Verb("processes.up", "Processes", "Example: holdfast up --size 4GiB --nodes 2"),
+    "master": Verb("processes.run", "Processes", "Example: holdfast master --listen 0.0.0.0:7070 --name master-1"),
+    "node": Verb(
+        "processes.run", "Processes", "Example: holdfast node --address 10.0.0.1:7070 --name node-7 --size 64GiB"
+    ),
+    "put": Verb("objects.transfer", "Objects", "Example: holdfast put greeting README.md; date | holdfast put now -"),
+    "get": Verb("objects.transfer", "Objects", "Example: holdfast get greeting -o copy.md; holdfast get now | wc -c"),
+    "exists": Verb("objects.keys", "Objects", "Example: holdfast exists greeting && echo there"),
+    "ls": Verb("objects.keys", "Objects", "Example: holdfast ls model-7/ --long"),
+    "rm": Verb("objects.keys", "Objects", "Example: holdfast rm greeting; holdfast rm --matching '^model-7/'"),
+    "stat": Verb("objects.keys", "Objects", "Example: holdfast stat greeting --json"),
+    "explain": Verb("objects.keys", "Objects", "Example: holdfast explain greeting"),
+    "status": Verb("cluster.status", "Cluster", "Example: holdfast status --address 10.0.0.1:7070"),
+    "nodes": Verb("cluster.status", "Cluster", "Example: holdfast nodes --json; holdfast nodes resize node-7 8GiB"),
+    "drain": Verb(
+        "cluster.node_operations", "Cluster", "Example: holdfast drain node-7; holdfast drain node-7 --cancel"
+    ),
+    "failover": Verb("cluster.failover", "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
+    "snapshot": Verb("cluster.status", "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
+    "restore": Verb("cluster.restore", "Cluster", "Example: holdfast restore --address 10.0.0.1:7070,10.0.0.2:7070"),
+    "settings": Verb("cluster.live_settings", "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
+    "demo": Verb("demo.command", "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
+    "lab": Verb(
+        "lab.command", "Cluster", "Example: holdfast lab --presets follow,timer --trace conversation_trace.jsonl"
+    ),
+    "bench": Verb("objects.bench", "Cluster", "Example: holdfast bench --seconds 5"),
+    "doctor": Verb("cluster.doctor", "Cluster", "Example: holdfast doctor"),
 }
 
 

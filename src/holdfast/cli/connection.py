@@ -11,7 +11,7 @@ from holdfast.transport.channel import Channel
 from holdfast.transport.tls import client_context, speak_as
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 
 def open_cache(settings: ClientSettings) -> Cache:

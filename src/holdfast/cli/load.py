@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 MOST_FAULTS_KEPT = 20
 GET_AT_ONCE_BYTES = 8 << 20

@@ -14,18 +14,18 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
-from holdfast.client.core import Core
-from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
-from holdfast.client.reservations import abandon_all
-from holdfast.client.viewing import abandon_views
-from holdfast.coordination.whereabouts import Masters
+from holdfast.client.operations.reservations import abandon_all
+from holdfast.client.operations.views import abandon_views
+from holdfast.client.state.client import Core
+from holdfast.coordination.masters import Masters
 from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
 from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
-from holdfast.transport.shown_keys import shown_by
+from holdfast.transport.key_table import shown_by
 
 T = TypeVar("T")
 _SENT = (Message, Checked)

@@ -10,17 +10,17 @@ import time
 import weakref
 from typing import TypeVar
 
-from holdfast.client.core import Core
-from holdfast.client.keeping import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
-from holdfast.client.reservations import abandon_all
-from holdfast.client.viewing import abandon_views
-from holdfast.coordination.whereabouts import Masters
+from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
+from holdfast.client.operations.reservations import abandon_all
+from holdfast.client.operations.views import abandon_views
+from holdfast.client.state.client import Core
+from holdfast.coordination.masters import Masters
 from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
-from holdfast.transport.channel import PendingCall, Channel
-from holdfast.transport.shown_keys import shown_by
+from holdfast.transport.channel import Channel, PendingCall
+from holdfast.transport.key_table import shown_by
 
 T = TypeVar("T")
 _SENT = (Message, Checked)

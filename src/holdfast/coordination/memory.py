@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.coordination import following
-from holdfast.coordination.campaigning import Look, campaign
+from holdfast.coordination import watches
+from holdfast.coordination.campaign import Look, campaign
 from holdfast.coordination.interface import (
     MIB,
     Batches,
@@ -78,7 +78,7 @@ class MemoryLink:
     """The way of one client to the store and back."""
 
     def __init__(self, store: MemoryStore, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self.changes = following.Changes(sleep)
+        self.changes = watches.Changes(sleep)
         self._store = store
         self._sleep = sleep
 
@@ -267,12 +267,12 @@ class MemoryCoordination:
         return None if record is None or beat is None else Leader(record.epoch, record.address)
 
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
-        return following.watch_leader(
+        return watches.watch_leader(
             self.leader, self.leader_changes, self.leader_changed, self.look_every_s, self.timing.sleep
         )
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        return following.follow_log(self._read_after, after_index, self.timing.sleep)
+        return watches.follow_log(self._read_after, after_index, self.timing.sleep)
 
     async def _read_after(self, after_index: int) -> Batches:
         seen = self._link.changes.count
@@ -292,7 +292,7 @@ class MemoryCoordination:
         for index in range(after_index + 1, self._cluster.last + 1):
             found.append((index, batches[index][1]))
             size_bytes += len(batches[index][1])
-            if size_bytes >= following.READ_BYTES:
+            if size_bytes >= watches.READ_BYTES:
                 break
         await self._link.answer()
         return found
@@ -344,7 +344,7 @@ class MemoryCoordination:
             return {name: value for name, value in found.items() if cluster.published_at.get(name, 0) > before}
 
         changes = self._link.changes
-        return following.watch_published(
+        return watches.watch_published(
             read, lambda: changes.count, changes.beyond, self.look_every_s, self.timing.sleep
         )
 

@@ -9,21 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import (
-    attendance,
-    disks,
-    live_settings,
-    lost_files,
-    membership,
-    puts,
-    reads,
-    removals,
-    replicas,
-    restored_memory,
-    setting_aside,
-    testimony,
-)
-from holdfast.core.primary import Decision, Primary
+from holdfast.core import live_settings
+from holdfast.core.copies import completion, disks, lost_files
+from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
+from holdfast.core.objects import puts, reads, removals
+from holdfast.core.primary.primary import Decision, Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes, of_sessions, requests
@@ -43,23 +33,23 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.Stat: reads.stat,
     requests.Explain: reads.explain,
     requests.ListSegments: reads.list_segments,
-    requests.ChangeMode: setting_aside.change_mode,
-    requests.ResizeNode: setting_aside.resize_node,
-    requests.RevokeWrites: setting_aside.revoke_writes,
+    requests.ChangeMode: node_operations.change_mode,
+    requests.ResizeNode: node_operations.resize_node,
+    requests.RevokeWrites: node_operations.revoke_writes,
     requests.ChangeCopying: live_settings.change_copying,
     requests.ChangeSettings: live_settings.change_settings,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,
     of_nodes.ReportGone: testimony.report_gone,
-    of_sessions.OpenSession: attendance.open_session,
-    of_sessions.KeepAlive: attendance.keep_alive,
-    of_sessions.CloseSession: attendance.close_session,
-    of_nodes.AddReplicas: replicas.add_replicas,
+    of_sessions.OpenSession: session_verbs.open_session,
+    of_sessions.KeepAlive: session_verbs.keep_alive,
+    of_sessions.CloseSession: session_verbs.close_session,
+    of_nodes.AddReplicas: completion.add_replicas,
     of_nodes.MountDisk: disks.mount_disk,
     of_nodes.ReportFiles: disks.report_files,
     of_nodes.ReportDisk: disks.report_disk,
-    of_nodes.MountSegment: setting_aside.mount_segment,
+    of_nodes.MountSegment: node_operations.mount_segment,
     of_nodes.ReportLostFiles: lost_files.report_lost_files,
     of_nodes.ListFiles: lost_files.list_files,
     of_nodes.VerifyRanges: restored_memory.verify_ranges,

@@ -8,9 +8,9 @@ by is told to them as a command.
 
 from __future__ import annotations
 
-from holdfast.core.primary import Decision, Primary
+from holdfast.core.nodes.node_operations import tell
+from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import CHANGEABLE, Rules, in_force
-from holdfast.core.setting_aside import tell
 from holdfast.errors import BadValue
 from holdfast.instant import Instant
 from holdfast.messages.commands import UpdateConfig

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.core.allocator import Allocator
-from holdfast.core.apply import ranges_of
-from holdfast.core.doubt import Doubt
 from holdfast.core.drift import lengthened
-from holdfast.core.lessees import SEVERAL_LESSEES
-from holdfast.core.narrow import pack_ids
-from holdfast.core.primary import Member, Primary
+from holdfast.core.primary.doubt import Doubt
+from holdfast.core.primary.lessees import SEVERAL_LESSEES
+from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.space.allocator import Allocator
+from holdfast.core.state.apply import ranges_of
+from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.state import State
 from holdfast.ids import MAX_BATCH, ProcessName, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.records import ObjectsEvicted

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.core.copies import plan
-from holdfast.core.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
-from holdfast.core.drains import drained, to_look_at
-from holdfast.core.eviction import let_go, over_brim, over_watermark, spared, within
+from holdfast.core.copies.dedupe import named_once
+from holdfast.core.copies.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
+from holdfast.core.copies.drains import drained, to_look_at
+from holdfast.core.copies.offload_ahead import save_ahead
+from holdfast.core.copies.plan import plan
 from holdfast.core.live_settings import leases_shortened
-from holdfast.core.membership import ask_to_clean, expire, given_up, unmount
-from holdfast.core.named_once import named_once
-from holdfast.core.primary import Primary
-from holdfast.core.restored_memory import settle
-from holdfast.core.saving_ahead import save_ahead
+from holdfast.core.nodes.membership import ask_to_clean, expire, given_up, unmount
+from holdfast.core.nodes.restored_memory import settle
+from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, spared, within
+from holdfast.core.primary.primary import Primary
 from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.messages.records import GrantEnded, RangesFreed

@@ -22,11 +22,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from holdfast.dashboard.view import (
     EventsShown,
     HealthShown,
-    ShownMaster,
     NodesShown,
     ObjectsShown,
     ReadinessShown,
     SessionsShown,
+    ShownMaster,
     StatusShown,
 )
 from holdfast.supervisor import Supervisor

@@ -29,7 +29,7 @@ from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 T = TypeVar("T")
 NO_MASTER = (Unreachable, DeadlineExceeded, NotLeader, ReplyLost, Stopping)

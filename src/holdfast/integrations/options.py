@@ -22,7 +22,7 @@ from holdfast.instant import now_seconds
 from holdfast.transport.tls import client_context
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 RETRY_SECONDS = 0.25
 LONGEST_SECONDS = 86_400.0

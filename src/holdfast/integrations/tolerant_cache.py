@@ -23,7 +23,7 @@ from holdfast.instant import now_seconds
 from holdfast.integrations.link import NO_MASTER, Link
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 log = logging.getLogger("holdfast.integrations")
 

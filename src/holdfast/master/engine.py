@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from holdfast.core.apply import Freed
-from holdfast.core.copy_book import Command
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
-from holdfast.core.placement import why_no_room
-from holdfast.core.primary import Parked, Primary
+from holdfast.core.objects.placement import why_no_room
+from holdfast.core.objects.puts import least_wanted_bytes
+from holdfast.core.primary.copy_book import Command
+from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.promotion import evicted_alone
-from holdfast.core.puts import least_wanted_bytes
-from holdfast.core.state import State
+from holdfast.core.state.apply import Freed
+from holdfast.core.state.state import State
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import CommandsWaiting, HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain, UnknownNode
 from holdfast.instant import Instant
-from holdfast.master.object_events import ObjectEvents
-from holdfast.master.resting import rests_on
+from holdfast.master.durability import rests_on
+from holdfast.master.object_events.events import ObjectEvents
 from holdfast.messages.of_nodes import (
     AddReplicas,
     RegisterNode,
@@ -69,7 +69,7 @@ from holdfast.messages.requests import (
     RevokeWrites,
 )
 from holdfast.messages.shapes import Message, Record
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 from holdfast.wire.codec import failed
 
 MAX_PARKED = 10_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from holdfast.core.leaving import left_on
-from holdfast.core.state import MODES, State
+from holdfast.core.copies.evacuation import left_on
+from holdfast.core.state.state import MODES, State
 from holdfast.instant import Instant
 from holdfast.messages.records import (
     Cause,

@@ -13,17 +13,17 @@ import signal
 
 import structlog
 
+from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost
-from holdfast.coordination.opening import open_coordination
 from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
-from holdfast.master.event_publisher import EventPublisher
-from holdfast.master.object_events import ObjectEvents
+from holdfast.master.object_events.events import ObjectEvents
+from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
 from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
-from holdfast.master.view import MasterView
+from holdfast.master.status.view import MasterView
 from holdfast.outage import Outage
 from holdfast.replication.depots import open_depot
 from holdfast.replication.shared_snapshots import SharedSnapshotStore

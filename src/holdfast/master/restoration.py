@@ -4,7 +4,7 @@
 2. `OfferCatalogue`: an operator may send a snapshot that no master has.
 3. `RestoreHistory`: the order. A master that serves gives way to itself, under a new term with a larger epoch.
 4. The catalogue is appended to the log as a new history (`replication.carried`), and served.
-5. Nodes come back, and verify their memory (`core.restored_memory`).
+5. Nodes come back, and verify their memory (`core.nodes.restored_memory`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Coroutine
 
 import structlog
 
-from holdfast.core.catalogue import MEMORY
-from holdfast.core.restored_memory import unverified_objects
-from holdfast.core.state import State
+from holdfast.core.catalogue.catalogue import MEMORY
+from holdfast.core.nodes.restored_memory import unverified_objects
+from holdfast.core.state.state import State
 from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
 from holdfast.instant import now_ms, now_seconds
-from holdfast.master.candidacy import note_order
+from holdfast.master.election.candidacy import note_order
 from holdfast.master.engine import Answer
-from holdfast.master.histories import Word
+from holdfast.master.histories.histories import Word
 from holdfast.master.roles import Master
 from holdfast.messages.of_masters import (
     DescribeHistories,

@@ -26,29 +26,37 @@ from holdfast.coordination.interface import (
     LogBehind,
     Term,
 )
-from holdfast.core.primary import Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
-from holdfast.core.state import State
+from holdfast.core.state.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
-from holdfast.master.candidacy import HOW_IT_ENDED, PROVEN, check_order, give_back, win, win_for_order, withdraw
+from holdfast.master.election.candidacy import (
+    HOW_IT_ENDED,
+    PROVEN,
+    check_order,
+    give_back,
+    win,
+    win_for_order,
+    withdraw,
+)
+from holdfast.master.election.suspects import watch_suspects
 from holdfast.master.engine import Engine
 from holdfast.master.events import EventHistory
-from holdfast.master.histories import Histories, WaitsForOperator, Word
-from holdfast.master.object_events import ObjectEvents
+from holdfast.master.histories.histories import Histories, WaitsForOperator, Word
+from holdfast.master.histories.snapshot_upkeep import Snapshots
+from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.plan import Plan
-from holdfast.master.renewing import RenewalFollower, RenewalWriter, keep_evicting_alone
+from holdfast.master.renewals import RenewalFollower, RenewalWriter, keep_evicting_alone
 from holdfast.master.server import RpcServer
-from holdfast.master.snapshotting import Snapshots
-from holdfast.master.suspects import watch_suspects
 from holdfast.master.tasks import first, until_ended
 from holdfast.outage import Outage
 from holdfast.replication.batches import NO_HASH, BrokenChain, Position, UnknownRecord
 from holdfast.replication.carried import append_catalogue
 from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby

@@ -17,17 +17,17 @@ from typing import Any, cast
 
 import structlog
 
-from holdfast.core.primary import Parked
+from holdfast.core.primary.primary import Parked
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
+from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.engine import Answer, Engine, UpkeepFailure, Waiting
-from holdfast.master.lookout import BusyPoll
-from holdfast.master.showing import KeyTablePublisher, may_show
+from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.replication.pending import PendingReply
+from holdfast.replication.pending_log import PendingReply
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed

@@ -121,8 +121,8 @@ class ObjectsRemoved(Record, tag=10):
 
 
 class ObjectsEvicted(Record, tag=11):
-    """Ids, packed closely (`core.narrow`). With `held` an earlier primary may have leased them: their ranges go to
-    quarantine instead of being free."""
+    """Ids, packed closely (`core.state.packed_numbers`). With `held` an earlier primary may have leased them: their
+    ranges go to quarantine instead of being free."""
 
     ids: bytes
     held: bool = False

@@ -15,23 +15,23 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.masters import Masters
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
 from holdfast.messages.commands import UpdateConfig, decode_body
-from holdfast.node.attach_server import AttachServer
-from holdfast.node.belonging import Belonging
-from holdfast.node.data_server import DataServer
-from holdfast.node.disk_store import DiskStore
-from holdfast.node.disk_tier import DiskTier
+from holdfast.node.commands.handlers import Orders
+from holdfast.node.disk.lost_files import LostFiles
+from holdfast.node.disk.store import DiskStore
+from holdfast.node.disk.tier import DiskTier
 from holdfast.node.host_capacity import available_memory, check_disk, memory_to_lend
-from holdfast.node.lent_memory import Lending, LentMemory, check_machine
-from holdfast.node.life import NodeCard, NodeLife
-from holdfast.node.lost_files import LostFiles
-from holdfast.node.orders import Orders
-from holdfast.node.performing import Commands
-from holdfast.node.report import Report
-from holdfast.node.verification import mismatched
+from holdfast.node.memory.attach_server import AttachServer
+from holdfast.node.memory.data_server import DataServer
+from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
+from holdfast.node.memory.verification import mismatched
+from holdfast.node.session.commands import Commands
+from holdfast.node.session.life import NodeCard, NodeLife
+from holdfast.node.session.report import Report
+from holdfast.node.session.session_threads import Belonging
 from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host

@@ -15,8 +15,8 @@ import structlog
 import xxhash
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Term
-from holdfast.core.apply_restored import begin_history
-from holdfast.core.state import State
+from holdfast.core.state.apply_restored import begin_history
+from holdfast.core.state.state import State
 from holdfast.errors import Uncertain
 from holdfast.instant import Instant
 from holdfast.messages.records import CatalogueCarried, HistoryRestored

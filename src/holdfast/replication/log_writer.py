@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, ReplyLost
 from holdfast.instant import now_seconds
 from holdfast.outage import Outage
 from holdfast.replication.batches import Position
-from holdfast.replication.pending import PendingLog
+from holdfast.replication.pending_log import PendingLog
 
 log = logging.getLogger("holdfast.log")
 PAUSE_SECONDS = 0.02

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from holdfast.core.narrow import pack_column, pack_ids, unpack_column, unpack_ids
-from holdfast.core.renewing import Renewed, apply_renewed, put_back, take_renewed
 from holdfast.core.rules import Rules
-from holdfast.core.state import State
+from holdfast.core.state.packed_numbers import pack_column, pack_ids, unpack_column, unpack_ids
+from holdfast.core.state.renewals import Renewed, apply_renewed, put_back, take_renewed
+from holdfast.core.state.state import State
 from holdfast.errors import BadValue, Refused
 from holdfast.instant import Instant
 

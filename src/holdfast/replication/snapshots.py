@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from holdfast.core.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
-from holdfast.core.grants import Grant, Quarantined
-from holdfast.core.state import Drain, Origin, Segment, State
+from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
+from holdfast.core.state.grants import Grant, Quarantined
+from holdfast.core.state.state import Drain, Origin, Segment, State
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant

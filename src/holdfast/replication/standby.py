@@ -5,8 +5,8 @@ It holds no callbacks and no timers (I15): whoever promotes it takes its state a
 
 from __future__ import annotations
 
-from holdfast.core.apply import apply
-from holdfast.core.state import State
+from holdfast.core.state.apply import apply
+from holdfast.core.state.state import State
 from holdfast.instant import Instant
 from holdfast.messages.records import HistoryRestored
 from holdfast.replication.batches import Position, decode_batch

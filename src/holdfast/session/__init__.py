@@ -6,11 +6,11 @@ thread and `AsyncSessionFollower` in an event loop. holdfast's nodes are followe
 
 from __future__ import annotations
 
-from holdfast.core.sessions import SessionTimes
+from holdfast.core.primary.session_book import SessionTimes
 from holdfast.session.follower import Event, Follower, Happening
-from holdfast.session.following import AsyncSessionFollower, SessionFollower
-from holdfast.session.serving import MasterEvent, MasterHappening, Remembered, SessionMaster, SessionSeen
-from holdfast.session.standing import Lease, Standing
+from holdfast.session.followers import AsyncSessionFollower, SessionFollower
+from holdfast.session.lease import Lease, Standing
+from holdfast.session.session_master import MasterEvent, MasterHappening, Remembered, SessionMaster, SessionSeen
 
 __all__ = [
     "AsyncSessionFollower",

@@ -18,7 +18,7 @@ from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, NameTaken, NotLeader, Refused, SessionExpired, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.messages.of_sessions import CloseSession, EpochDiffers, KeepAlive, KeptAlive, Opened, OpenSession
-from holdfast.session.standing import Lease, Standing
+from holdfast.session.lease import Lease, Standing
 from holdfast.wire.codec import expect
 
 OPEN_SECONDS = 5.0

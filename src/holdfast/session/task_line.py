@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.coordination.whereabouts import Masters, Round
+from holdfast.coordination.masters import Masters, Round
 from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
@@ -13,7 +13,7 @@ from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.session.thread_line import CLOSED_TEXT, CONNECT_SECONDS
 from holdfast.transport.async_channel import AsyncChannel
-from holdfast.transport.patience import SILENCE_SECONDS
+from holdfast.transport.timeouts import SILENCE_SECONDS
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeVar
 
-from holdfast.coordination.whereabouts import Masters, Round
+from holdfast.coordination.masters import Masters, Round
 from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
-from holdfast.transport.patience import SILENCE_SECONDS
+from holdfast.transport.timeouts import SILENCE_SECONDS
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from holdfast.simulation.commands import main
+from holdfast.simulation.runs.commands import main
 
 if __name__ == "__main__":
     # As Ctrl-C: it says what was done, and ends the processes that play.

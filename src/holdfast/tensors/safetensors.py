@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.client.targets import Part
 from holdfast.errors import BadValue, HoldfastError, ObjectNotFound
 from holdfast.tensors.header import MOST_DIMENSIONS, SIZES, Header, header_of

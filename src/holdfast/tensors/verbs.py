@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.client.targets import Part
 from holdfast.errors import BadValue, HoldfastError, ObjectNotFound
 from holdfast.tensors.frameworks import Framework, elements_of, flat, header_for

@@ -20,7 +20,7 @@ from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL, host_and_port
 from holdfast.transport.channel import LAST_ID
-from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
+from holdfast.transport.timeouts import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import dialing
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame

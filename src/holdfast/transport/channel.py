@@ -24,8 +24,8 @@ from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
-from holdfast.transport.looking import SpinThenPoll
-from holdfast.transport.patience import SILENCE_SECONDS, told_timeout_ms
+from holdfast.transport.spin import SpinThenPoll
+from holdfast.transport.timeouts import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame

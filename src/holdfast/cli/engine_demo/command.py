@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 from threading import Event
 
-from holdfast.cli.demo import check_own_cluster, wanted_by
-from holdfast.cli.demo_screen import Screen
+from holdfast.cli.demo.command import check_own_cluster, wanted_by
+from holdfast.cli.demo.screen import Screen
 from holdfast.cli.engine_demo.performance import HEAD_WIDTH, QUESTION_TOKENS, EnginePerformance, shape_of
 from holdfast.cli.engine_demo.picture import drawing_of
 from holdfast.cli.engine_demo.report import report
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
 from holdfast.cli.output import Output
-from holdfast.cli.up import on_signals
+from holdfast.cli.processes.up import on_signals
 from holdfast.errors import Refused
 from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.settings import BadSetting, DemoSettings

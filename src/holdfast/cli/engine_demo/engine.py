@@ -22,7 +22,7 @@ from holdfast.instant import now_seconds
 
 if TYPE_CHECKING:
     from holdfast.cli.engine_demo.model import Model
-    from holdfast.client.blocking import Cache
+    from holdfast.client.cache import Cache
 
 TIMEOUT_S = 30.0
 """Patient, because the demo judges whether something was lost. Real engines rather compute after some seconds."""
@@ -126,7 +126,7 @@ class DemoEngine:
 def main() -> None:
     import holdfast
     from holdfast.cli.engine_demo.model import Model, threads
-    from holdfast.cli.processes import die_with_parent
+    from holdfast.cli.processes.run import die_with_parent
 
     die_with_parent()
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)

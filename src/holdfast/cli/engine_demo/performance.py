@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from holdfast.cli.demo_screen import Screen
+from holdfast.cli.cluster.masters import await_primary, primary_of, survey
+from holdfast.cli.demo.screen import Screen
 from holdfast.cli.engine_demo.engine import Answer, Order, Request
 from holdfast.cli.engine_demo.process import EngineProcess
 from holdfast.cli.engine_demo.shape import Shape
-from holdfast.cli.fleet import Fleet
-from holdfast.cli.local_cluster import LocalCluster, ClusterWanted
-from holdfast.cli.masters import await_primary, primary_of, survey
+from holdfast.cli.processes.fleet import Fleet
+from holdfast.cli.processes.local_cluster import ClusterWanted, LocalCluster
 from holdfast.errors import TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status

@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.cli.engine_demo.engine import Answer, Order, Ready, Request
-from holdfast.cli.fleet import LOOK_EVERY_S, how
-from holdfast.cli.processes import PARENT
+from holdfast.cli.processes.fleet import LOOK_EVERY_S, how
+from holdfast.cli.processes.run import PARENT
 from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import holdfast
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.compat.device_memory import CallersMemory, cuda_driver
 from holdfast.compat.mooncake.configuration import (
     CALL_SECONDS,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.client.blocking import Reservation
+from holdfast.client.cache import Reservation
 from holdfast.client.targets import Part
 from holdfast.compat.mooncake.codes import (
     INVALID_PARAMS,
@@ -21,9 +21,9 @@ from holdfast.compat.mooncake.codes import (
 )
 from holdfast.compat.mooncake.link import MooncakeLink
 from holdfast.compat.mooncake.linked import Linked, same_length
-from holdfast.compat.mooncake.pointers import read_each, sources
+from holdfast.compat.mooncake.memory.pointers import read_each, sources
+from holdfast.compat.mooncake.memory.values import DEFAULT_CONFIG, checked_config
 from holdfast.compat.mooncake.structures import ReplicateConfig
-from holdfast.compat.mooncake.values import DEFAULT_CONFIG, checked_config
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.mooncake")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.compat.mooncake.buffers import (
+from holdfast.compat.mooncake.catalogue import StoreListing
+from holdfast.compat.mooncake.memory.buffers import (
     BufferLease,
     BufferLeaseView,
     BufferPool,
@@ -11,8 +12,6 @@ from holdfast.compat.mooncake.buffers import (
     get_alloc_func_addr,
     get_free_func_addr,
 )
-from holdfast.compat.mooncake.catalogue import StoreListing
-from holdfast.compat.mooncake.parallel_tensors import ParallelAxis, ParallelTensors, ReadTarget, TensorParallelism
 from holdfast.compat.mooncake.sessions import Sessions
 from holdfast.compat.mooncake.structures import (
     BufferHandle,
@@ -28,9 +27,10 @@ from holdfast.compat.mooncake.structures import (
     TaskStatus,
     TaskType,
 )
-from holdfast.compat.mooncake.tensor_format import deserialize_tensor as _deserialize_tensor
-from holdfast.compat.mooncake.tensor_format import serialize_tensor as _serialize_tensor
-from holdfast.compat.mooncake.tensor_format import tensor_metadata_size as _tensor_metadata_size
+from holdfast.compat.mooncake.tensors.format import deserialize_tensor as _deserialize_tensor
+from holdfast.compat.mooncake.tensors.format import serialize_tensor as _serialize_tensor
+from holdfast.compat.mooncake.tensors.format import tensor_metadata_size as _tensor_metadata_size
+from holdfast.compat.mooncake.tensors.parallel import ParallelAxis, ParallelTensors, ReadTarget, TensorParallelism
 
 RegisteredBufferPool = BufferPool
 RegisteredBufferLease = BufferLease

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from holdfast.client.arguments import checked_timeout, put_options
-from holdfast.coordination.whereabouts import Masters
+from holdfast.coordination.masters import Masters
 from holdfast.errors import HoldfastError
 
 MOST_WORKERS = 64

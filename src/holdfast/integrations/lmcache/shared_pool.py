@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import holdfast
-from holdfast.client.blocking import Cache
+from holdfast.client.cache import Cache
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.integrations.link import Link
 from holdfast.integrations.lmcache.failures import Failures, log

@@ -1,0 +1,193 @@
+"""Verbs that ask about keys or remove them: `exists`, `ls`, `rm`, `stat`, `explain`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from holdfast.cli import connection
+from holdfast.cli.exit_codes import NOT_FOUND, OK
+from holdfast.cli.options import takes
+from holdfast.cli.output import Output, human_bytes, human_ms, plain, shown
+from holdfast.errors import ObjectNotFound
+from holdfast.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from holdfast.client.cache import Cache
+    from holdfast.messages.requests import ObjectStat
+
+PAGE = 512
+
+Keys: TypeAlias = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys to ask about.", show_default=False)]
+
+
+@takes(ClientSettings)
+def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
+    """Say which keys are stored. Exit code 0: all of them; 4: some are not."""
+    with connection.open_cache(settings) as cache:
+        found = cache.exists_many(keys)
+    if out.as_json:
+        out.data(dict(zip(keys, found, strict=True)))
+    else:
+        for key, there in zip(keys, found, strict=True):
+            out.line(f"{'yes' if there else 'no '}  {shown(key)}")
+    return OK if all(found) else NOT_FOUND
+
+
+@takes(ClientSettings)
+def ls(
+    settings: ClientSettings,
+    out: Output,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="List keys that begin so.", show_default=False)
+    ] = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="Size, lease, pin and copies too.")] = False,
+) -> None:
+    """List keys, in no order. JSON is one object a line, because there may be millions."""
+    with connection.open_cache(settings) as cache:
+        found = iter(cache.keys(prefix))
+        if not long:
+            for key in found:
+                if out.as_json:
+                    out.data({"key": key})
+                else:
+                    out.line(shown(key))
+            return
+        while page := list(itertools.islice(found, PAGE)):
+            _print_long(out, [stat for key in page if (stat := _stat_or_none(cache, key)) is not None])
+
+
+@takes(ClientSettings)
+def rm(
+    settings: ClientSettings,
+    out: Output,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys to remove.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also what is leased or pinned.")] = False,
+    matching: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Remove every key that this RE2 matches.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every object; asks for --yes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+) -> int:
+    """Remove objects. An object that is being read is kept, unless --force is given."""
+    if sum((bool(keys), matching is not None, everything)) != 1:
+        raise typer.BadParameter("name keys, or --matching REGEX, or --all: one of the three", param_hint="KEY")
+    if everything and not yes:
+        raise typer.BadParameter("this removes every object of the cluster; say --yes too", param_hint="--all")
+    missing: list[str] = []
+    with connection.open_cache(settings) as cache:
+        if everything:
+            removed = cache.remove_all(force=force)
+        elif matching is not None:
+            removed = cache.remove_matching(matching, force=force)
+        else:
+            removed, missing = _remove_each(cache, keys or [], force)
+    if out.as_json:
+        out.data({"removed": removed, "missing": missing})
+    else:
+        for key in missing:
+            out.note(f"holdfast: {key}: no object is stored under this key")
+        out.note(f"removed {removed:,} object{'' if removed == 1 else 's'}")
+    return NOT_FOUND if missing else OK
+
+
+@takes(ClientSettings)
+def stat(settings: ClientSettings, out: Output, keys: Keys) -> int:
+    """Show size, checksum, lease, pins and where the copies are. Exit code 4 if a key is not stored."""
+    with connection.open_cache(settings) as cache:
+        stats = {key: _stat_or_none(cache, key) for key in keys}
+    if out.as_json:
+        out.data([plain(one) if one is not None else {"key": key, "missing": True} for key, one in stats.items()])
+    else:
+        for key, one in stats.items():
+            if one is None:
+                out.note(f"holdfast: {key}: no object is stored under this key")
+            else:
+                out.facts(_facts(one))
+    return OK if all(stats.values()) else NOT_FOUND
+
+
+@takes(ClientSettings)
+def explain(
+    settings: ClientSettings,
+    out: Output,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the object.", show_default=False)],
+) -> int:
+    """Say why an object is kept, or what removed it while that is remembered. Exit code 4 if it is not stored."""
+    with connection.open_cache(settings) as cache:
+        told = cache.explain(key)
+    if out.as_json:
+        out.data({"key": key, "stored": told.stat is not None, "reasons": told.reasons, "stat": told.stat})
+    else:
+        if told.stat is not None:
+            out.facts(_facts(told.stat))
+        for reason in told.reasons:
+            out.line(f"- {reason}")
+    return OK if told.stat is not None else NOT_FOUND
+
+
+def _remove_each(cache: Cache, keys: list[str], force: bool) -> tuple[int, list[str]]:
+    removed, missing = 0, []
+    for key in keys:
+        count = cache.remove(key, force=force)
+        removed += count
+        if not count:
+            missing.append(key)
+    return removed, missing
+
+
+def _stat_or_none(cache: Cache, key: str) -> ObjectStat | None:
+    try:
+        return cache.stat(key)
+    except ObjectNotFound:
+        # It may have left since it was listed; the caller says so where that matters.
+        return None
+
+
+def _print_long(out: Output, stats: list[ObjectStat]) -> None:
+    if out.as_json:
+        for stat in stats:
+            out.data(stat)
+        return
+    rows = [
+        (
+            human_bytes(stat.size_bytes),
+            human_ms(stat.lease_left_ms) if stat.lease_left_ms > 0 else "-",
+            _pin(stat),
+            ",".join(replica.node for replica in stat.replicas),
+            stat.key,
+        )
+        for stat in stats
+    ]
+    out.table(("SIZE", "LEASE", "PIN", "NODES", "KEY"), rows, right=("SIZE", "LEASE"))
+
+
+def _pin(stat: ObjectStat) -> str:
+    if stat.hard_pin:
+        return "hard"
+    return "soft" if stat.soft_pin_left_ms > 0 else "-"
+
+
+def _facts(stat: ObjectStat) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("key", stat.key),
+        ("id", f"{stat.id:016x}"),
+        ("size", f"{human_bytes(stat.size_bytes)} ({stat.size_bytes:,} bytes)"),
+        ("checksum", f"{stat.checksum:016x}" if stat.checksum else "none"),
+        ("lease", f"{human_ms(stat.lease_left_ms)} left" if stat.lease_left_ms > 0 else "none"),
+        ("last used", f"{human_ms(stat.unused_ms)} ago"),
+        ("pin", _pin(stat) if stat.hard_pin or stat.soft_pin_left_ms <= 0 else _soft_pin(stat)),
+    ]
+    facts += [
+        ("replica", f"{replica.kind} on {replica.node}, segment {replica.segment}, offset {replica.offset:,}")
+        for replica in stat.replicas
+    ]
+    return facts
+
+
+def _soft_pin(stat: ObjectStat) -> str:
+    return f"soft, {human_ms(stat.soft_pin_left_ms)} left"

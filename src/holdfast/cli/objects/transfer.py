@@ -1,0 +1,195 @@
+"""`put` and `get`: bytes between files or pipes and the cache.
+
+A file written by `get -o` is there whole or not at all: the bytes go to a file beside it, whose room is reserved
+first, and which takes the name when everything has arrived. A full disk is therefore found before the transfer.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import errno
+import mmap
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from holdfast.cli import connection
+from holdfast.cli.options import takes
+from holdfast.cli.output import Output, human_bytes
+from holdfast.errors import BufferTooSmall, Refused
+from holdfast.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from holdfast.client.cache import Cache
+
+LONG_FROM = 64 << 20
+"""What is at least this long is worth a progress bar, and is written in pieces."""
+LOOKED_AT = 64 << 10
+TRIES = 3
+
+
+@takes(ClientSettings)
+def put(
+    settings: ClientSettings,
+    out: Output,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Name of the object, at most 1,024 bytes.", show_default=False)
+    ],
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="File to store; - or nothing is stdin.", show_default=False)
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies, each on a node of its own.")] = 1,
+    soft_pin: Annotated[bool, typer.Option("--soft-pin", help="Evict it last.")] = False,
+    hard_pin: Annotated[bool, typer.Option("--hard-pin", help="Never evict it.")] = False,
+    upsert: Annotated[bool, typer.Option("--upsert", help="Replace an object that has the key.")] = False,
+    prefer: Annotated[str | None, typer.Option(help="Node to place it on, if it has room.", show_default=False)] = None,
+) -> None:
+    """Store a file, or stdin, under a key. A key that is taken keeps its object, unless --upsert is given."""
+    if file is None and sys.stdin.isatty():
+        raise typer.BadParameter("name a file, or - to type the value here", param_hint="FILE")
+    with connection.open_cache(settings) as cache:
+        content = read_source(file or "-")
+        size_bytes = len(content)
+        with moving(f"put {key}", size_bytes):
+            stored = cache.put(
+                key,
+                content,
+                replicas=replicas,
+                soft_pin=soft_pin,
+                hard_pin=hard_pin,
+                upsert=upsert,
+                prefer=prefer,
+            )
+    if out.as_json:
+        out.data({"key": key, "stored": stored, "size_bytes": size_bytes})
+    elif stored:
+        out.note(f"stored {key} ({human_bytes(size_bytes)})")
+    else:
+        out.note(f"{key} was there already and keeps its object; replace it with --upsert")
+
+
+@takes(ClientSettings)
+def get(
+    settings: ClientSettings,
+    out: Output,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the object.", show_default=False)],
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="File to write, or - for stdout.", show_default=False)
+    ] = None,
+) -> None:
+    """Print an object, or write it to a file. The file appears whole or not at all."""
+    with connection.open_cache(settings) as cache:
+        if output in {None, "-"}:
+            content = cache.get(key)
+            if out.as_json:
+                encoded = base64.b64encode(content).decode()
+                out.data({"key": key, "size_bytes": len(content), "base64": encoded})
+                return
+            if output is None:
+                refuse_binary_on_terminal(content)
+            write_whole(sys.stdout.buffer, content)
+            return
+        target = Path(str(output))
+        size_bytes = write_file(cache, key, target)
+    if out.as_json:
+        out.data({"key": key, "size_bytes": size_bytes, "file": str(target)})
+    else:
+        out.note(f"wrote {target} ({human_bytes(size_bytes)})")
+
+
+def read_source(name: str) -> bytes:
+    """The bytes of a file or of stdin. Read and not mapped: a mapped file that somebody truncates ends the process."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def write_file(cache: Cache, key: str, target: Path) -> int:
+    """Write the object under the name, replacing what has it, and give its size."""
+    if target.exists() and not target.is_file():
+        # A pipe or a device cannot be replaced by a file of that name.
+        content = cache.get(key)
+        with target.open("wb") as sink:
+            write_whole(sink, content)
+        return len(content)
+    real = Path(os.path.realpath(target))
+    partial = real.with_name(f".{real.name[:200]}.{secrets.token_hex(4)}.partial")
+    for tries_left in reversed(range(TRIES)):
+        try:
+            size_bytes = fill(cache, key, partial)
+            partial.replace(real)
+        except BufferTooSmall:
+            # The object was replaced by a larger one since its size was asked for.
+            if not tries_left:
+                raise
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise Refused(
+                    f"no room for {key} on the disk of {target} ({error.strerror}); no file was left"
+                ) from error
+            # The name of the partial file would tell the user nothing.
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        else:
+            return size_bytes
+        finally:
+            partial.unlink(missing_ok=True)
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def fill(cache: Cache, key: str, partial: Path) -> int:
+    """Copy the object into a new file whose room is reserved before the first byte moves."""
+    size_bytes = cache.stat(key).size_bytes
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        mapped = mmap.mmap(descriptor, size_bytes)
+        with moving(f"get {key}", size_bytes):
+            copied = cache.get_into(key, mapped)
+        mapped.flush()
+        if copied < size_bytes:
+            os.ftruncate(descriptor, copied)
+        return copied
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(sink: BinaryIO, content: bytes) -> None:
+    """Write in pieces, so that Ctrl-C and a closed pipe are noticed during a long write."""
+    view = memoryview(content)
+    sink.writelines(view[start : start + LONG_FROM] for start in range(0, len(view), LONG_FROM))
+    sink.flush()
+
+
+def refuse_binary_on_terminal(content: bytes) -> None:
+    if sys.stdout.isatty() and is_binary(content[:LOOKED_AT]):
+        raise Refused("the object is binary and stdout is a terminal; write it with -o FILE, or insist with -o -")
+
+
+def is_binary(head: bytes) -> bool:
+    if b"\0" in head or b"\x1b" in head:
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def moving(what: str, size_bytes: int) -> Iterator[None]:
+    """Show that something is going on, where a person waits long enough to wonder."""
+    if size_bytes < LONG_FROM or not sys.stderr.isatty():
+        yield
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        # One call moves the whole object, so the bar says that it is moving, not how far.
+        progress.add_task(f"{what} ({human_bytes(size_bytes)})", total=None)
+        yield

@@ -1,0 +1,1 @@
+"""How a client reaches the bytes of nodes: mapped memory or TCP."""

@@ -1,0 +1,484 @@
+"""Moves bytes between callers and nodes: through mapped memory on the same machine, over TCP to others.
+
+Everything here blocks and may be called from any thread. Whether a segment is read through a map is never decided by
+the master's word alone: where mapping it fails, TCP is used. A node that does not answer is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import ssl
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import TypeAlias, TypeVar
+
+import xxhash
+
+from holdfast.client.bytes.failing_nodes import FailingNodes
+from holdfast.client.bytes.revocations import Hearing, Heed
+from holdfast.client.targets import Room
+from holdfast.errors import DeadlineExceeded, HoldfastError, ReplyLost, TryAgain, Uncertain, Unreachable
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.messages.shapes import Attachment, Range, SegmentPlace
+from holdfast.transport.attach import NodeLink
+from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.host import this_host
+from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
+
+T = TypeVar("T")
+_LinkKey: TypeAlias = tuple[str, int]
+"""Socket path and boot id: a node that was restarted is another one."""
+
+CONNECT_SECONDS = 1.0
+BAD_SECONDS = 5.0
+IDLE_CONNECTIONS = 4
+STALLED_SECONDS = 2.0
+HEDGE_SECONDS = 0.1
+"""With another replica to turn to, a node that says nothing for so long is left for it. A killed process is silent
+while the kernel takes its memory apart, which it does before it closes the sockets; a stopped one stays silent."""
+MAPPED_SECONDS = 0.15
+"""A reader does not wait longer for a map: the same bytes come over TCP, or from another replica."""
+SILENT_SECONDS = 0.25
+"""A node that says nothing for so long, to a request with no other replica to turn to, is failing. It is probed soon
+after, so that one which was only slow is not for long."""
+PROBE_SECONDS = 0.3
+NO_SEGMENT = 2**31 - 1
+"""A number that no segment has: a probe reads from there, and any answer will do."""
+CHECK_SECONDS = 10.0
+"""For a node to read a whole file from its disk again."""
+SLOWEST_BYTES_PER_SECOND = 10e6
+PARALLEL_FROM = 32 << 20
+PARALLEL_WAYS = 4
+
+_NOT_MAPPED: tuple[None, int, None] = (None, 0, None)
+
+
+def _patience(size_bytes: int, deadline: float) -> float:
+    """A stopped node must not use up the whole deadline: another replica may answer."""
+    return min(deadline, now_seconds() + STALLED_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
+
+
+def _link_key(place: SegmentPlace) -> _LinkKey:
+    return place.socket_path, place.name.boot
+
+
+class NodeBytes:
+    """The maps of local segments and the connections to remote nodes."""
+
+    def __init__(self, shared_memory: bool = True, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self.host = this_host() if shared_memory else ""
+        self.maps: dict[int, mmap.mmap] = {}
+        """Mapped for reading, by segment handle."""
+        self.settled: set[int] = set()
+        """Segments for which it is decided whether they are read through a map."""
+        self._reading: dict[int, Mapping] = {}
+        self._writing: dict[int, tuple[Mapping, int, NodeLink]] = {}
+        """(map, our number as a writer there, the node's life line) by segment handle."""
+        self._links: dict[_LinkKey, NodeLink] = {}
+        self._doomed: dict[NodeLink, set[int]] = {}
+        """Links to be closed once no grant is held on these segments."""
+        self._bad_until: dict[str, float] = {}
+        """Asked last. Also nodes that were silent for a moment, while there were other replicas."""
+        self.failing = FailingNodes()
+        """Not asked at all."""
+        self._silent: set[str] = set()
+        """Socket paths of nodes that did not answer in time."""
+        self._idle: dict[str, list[DataConnection]] = {}
+        self.history = 0
+        """The log that the segments are known from."""
+        self._lock = threading.Lock()
+        self._attaching = threading.Lock()
+        self._hearing: Hearing | None = None
+
+    def hear(self, heed: Heed) -> None:
+        """Have this called with the ids of objects that go while they may be leased, as far as nodes of this machine
+        tell; with None if it may be any."""
+        reference = weakref.WeakMethod(heed)
+        self._hearing = Hearing(reference)
+        weakref.finalize(self, self._hearing.close)
+
+    def _listen(self, place: SegmentPlace) -> None:
+        if self._hearing is not None:
+            self._hearing.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
+
+    def is_bad(self, place: SegmentPlace) -> bool:
+        """It did not answer a moment ago."""
+        address = place.data_address
+        return address in self.failing or now_seconds() < self._bad_until.get(address, 0.0)
+
+    def mapping(self, segment: int) -> Mapping | None:
+        """Through which this segment is read."""
+        return self._reading.get(segment)
+
+    def mapped_views(self) -> dict[int, memoryview]:
+        """The memory of all segments that are mapped for reading. A view that is unmapped raises ValueError."""
+        return {segment: mapping.view for segment, mapping in list(self._reading.items())}
+
+    def attach_reading(self, places: Iterable[SegmentPlace], deadline: float) -> None:
+        """Map the local ones among these for reading, and note the others as remote."""
+        for place in places:
+            with self._attaching:
+                if place.handle not in self.settled:
+                    mapping = self._attach(place, False, deadline)
+                    if mapping is not None:
+                        self._reading[place.handle] = mapping
+                        self.maps[place.handle] = mapping.map
+                        self._listen(place)
+                    # One that did not answer is tried again when it has been left alone for a while.
+                    if mapping is not None or place.socket_path not in self._silent:
+                        self.settled.add(place.handle)
+
+    def attach_writing(self, places: Iterable[SegmentPlace], deadline: float) -> None:
+        for place in places:
+            with self._attaching:
+                if place.handle in self._writing:
+                    continue
+                mapping = self._attach(place, True, deadline)
+                link = self._links.get(_link_key(place))
+                # Without a link another thread has just seen its end: then there is nobody to write to.
+                if mapping is not None and link is not None:
+                    self._listen(place)
+                    self._writing[place.handle] = (mapping, link.writer, link)
+
+    def unattached(self, places: Iterable[SegmentPlace]) -> list[SegmentPlace]:
+        """Local segments that are not mapped for writing, though they may be."""
+        now = now_seconds()
+        return [
+            place
+            for place in places
+            if self._is_local(place)
+            and place.handle not in self._writing
+            and now >= self._bad_until.get(place.socket_path, 0.0)
+        ]
+
+    def _is_local(self, place: SegmentPlace) -> bool:
+        """Can it be mapped? A disk cannot, wherever it is."""
+        return bool(self.host) and place.host == self.host and bool(place.socket_path) and not place.kind
+
+    def attachments(self) -> list[Attachment]:
+        return [Attachment(handle, writer) for handle, (_, writer, _) in list(self._writing.items())]
+
+    def writable(self, piece: Range) -> Mapping | None:
+        """The map through which this range is to be written, if we are the writer that it names."""
+        mapping, writer, _ = self._writing.get(piece.segment, _NOT_MAPPED)
+        return mapping if writer == piece.writer else None
+
+    def ended(self, piece: Range) -> bool:
+        """Is the node of this range, which we wrote through a map, known to be dead? Does not wait."""
+        _, writer, link = self._writing.get(piece.segment, _NOT_MAPPED)
+        # Not mapped any more: its end was seen by another thread, or the master unmounted it.
+        return link is None or writer != piece.writer or link.ended()
+
+    def lose(self, piece: Range) -> set[int]:
+        """The life line of this range's node has ended: write to none of its segments any more. Their handles.
+
+        No lock is taken: somebody may hold it who waits for another node. Readers keep their maps until their leases
+        end."""
+        _, writer, lost = self._writing.get(piece.segment, _NOT_MAPPED)
+        if lost is None or writer != piece.writer:  # Another thread did it, and may have mapped it anew.
+            return {piece.segment}
+        handles = {handle for handle, (_, _, link) in list(self._writing.items()) if link is lost}
+        for handle in handles:
+            self._writing.pop(handle, None)
+        for key, link in list(self._links.items()):
+            if link is lost:
+                self._links.pop(key, None)
+        self._doomed[lost] = handles
+        return handles
+
+    def _attach(self, place: SegmentPlace, write: bool, deadline: float) -> Mapping | None:
+        now = now_seconds()
+        if not self._is_local(place) or now < self._bad_until.get(place.socket_path, 0.0):
+            return None
+        key = _link_key(place)
+        link = self._links.get(key)
+        # A link that we write through is of no use after a question without an answer: it is given more time.
+        hurried = not write and (link is None or link.writer == 0)
+        deadline = min(deadline, now + (MAPPED_SECONDS if hurried else CONNECT_SECONDS))
+        self._silent.discard(place.socket_path)
+        try:
+            if link is None:
+                link = self._links[key] = self._open_link(place.socket_path, deadline)
+            return link.attach(place.name, write, deadline, self.history)
+        except BaseException as error:
+            # One that we write through must stay open while the memory is mapped.
+            if link is not None and link.writer == 0:
+                self._links.pop(key, None)
+                link.close()
+            if not isinstance(error, (HoldfastError, OSError)):
+                raise
+            # The same kernel, but another container, user or a node that is gone: its bytes come over TCP.
+            self._bad_until[place.socket_path] = now_seconds() + BAD_SECONDS
+            if isinstance(error, DeadlineExceeded):
+                self._silent.add(place.socket_path)
+            return None
+
+    def _open_link(self, socket_path: str, deadline: float) -> NodeLink:
+        return NodeLink.open(socket_path, deadline)
+
+    def forget(self, gone: set[int], kept: Iterable[SegmentPlace], busy: set[int]) -> None:
+        """These segments are mounted no more. Memory to which a copy may still run is let go of by `sweep`."""
+        keys = {_link_key(place) for place in kept}
+        with self._attaching:
+            for handle in gone:
+                self.maps.pop(handle, None)
+                # Not closed here: readers may be at it. Its last user unmaps it.
+                self._reading.pop(handle, None)
+                self.settled.discard(handle)
+            for key in [key for key in self._links if key not in keys]:
+                self._doomed[self._links.pop(key)] = gone & self._writing.keys()
+            for handle in gone:
+                self._writing.pop(handle, None)
+        self.sweep(busy)
+
+    def enter_history(self, history: int) -> None:
+        """Let go of everything that is known from another one, in one step with what is attached from now on. A copy
+        that still runs keeps its map, and with it the line that tells the node of its writer."""
+        with self._attaching:
+            self.history = history
+            self.maps.clear()
+            self._reading.clear()
+            self.settled.clear()
+            self._writing.clear()
+            links = [*self._links.values(), *self._doomed]
+            self._links.clear()
+            self._doomed.clear()
+            for link in links:
+                link.close()
+
+    def reconsider(self) -> None:
+        """The cluster has changed: what could not be mapped may be tried again."""
+        self.settled.intersection_update(list(self.maps))
+
+    def sweep(self, busy: set[int]) -> None:
+        """Close the links of nodes that are gone, once no grant is held in their memory."""
+        if not self._doomed:
+            return
+        with self._attaching:
+            for link, handles in list(self._doomed.items()):
+                if not handles & busy:
+                    del self._doomed[link]
+                    link.close()
+
+    def read(
+        self,
+        place: SegmentPlace,
+        offset: int,
+        room: Room,
+        checksum: bool,
+        deadline: float,
+        hurried: bool = False,
+    ) -> int:
+        """Fill the room with bytes of the object at `offset`; their checksum in the order of the room, or 0 where none
+        is wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
+        mapping = self._reading.get(place.handle)
+        if mapping is not None:
+            return copy_out_parts(mapping, offset, room, checksum)
+        if len(room) > 1:
+            self.read_many(place, [(place, offset + start, view) for start, view in room], deadline, hurried)
+            return digest_of_parts(room) if checksum else 0
+        [(start, target)] = room
+        return self._read_one(place, offset + start, target, checksum, deadline, hurried)
+
+    def _read_one(
+        self,
+        place: SegmentPlace,
+        offset: int,
+        target: memoryview,
+        checksum: bool,
+        deadline: float,
+        hurried: bool,
+    ) -> int:
+        began = now_seconds()
+        deadline = _patience(target.nbytes, deadline)
+        try:
+            if target.nbytes >= PARALLEL_FROM:
+                self._read_parallel(place, offset, target, deadline, hurried)
+                return (xxhash.xxh3_64_intdigest(target) or 1) if checksum else 0
+            digest = xxhash.xxh3_64() if checksum else None
+            self._with_connection(
+                place,
+                deadline,
+                hurried,
+                lambda link: link.read_into(place.name, offset, target, deadline, digest),
+                digest,
+            )
+            return (digest.intdigest() or 1) if digest is not None else 0
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried, began)
+            raise
+
+    def _failed(self, place: SegmentPlace, error: HoldfastError, hurried: bool, began: float) -> None:
+        """It did not give what was asked for. One that refuses has answered, and one that was hurried or given no time
+        may be about to."""
+        now = now_seconds()
+        self._bad_until[place.data_address] = now + BAD_SECONDS
+        silent = isinstance(error, DeadlineExceeded) and not hurried and now - began >= SILENT_SECONDS
+        if silent or isinstance(error, Unreachable | ReplyLost):
+            self.failing.failed(place, now)
+
+    def probe(self, place: SegmentPlace) -> None:
+        """Ask a failing node for something that it does not have: once it refuses that, it is asked again."""
+        address, deadline = place.data_address, now_seconds() + PROBE_SECONDS
+        try:
+            connection = self._dial(address, deadline)
+            try:
+                nothing = place.name._replace(number=NO_SEGMENT)
+                connection.read_into(nothing, 0, memoryview(bytearray(1)), deadline)
+            finally:
+                self._give_back(address, connection)
+        except (Unreachable, DeadlineExceeded, ReplyLost):
+            self.failing.failed(place, now_seconds())
+            return
+        except HoldfastError:
+            pass  # It refuses: that is an answer.
+        self._bad_until.pop(address, None)
+        self.failing.answered(address)
+
+    def check_file(self, place: SegmentPlace, offset: int, deadline: float) -> None:
+        """Wrong bytes came from there: have its node look at the file itself. ReplicaLost if it finds the same."""
+        deadline = min(deadline, now_seconds() + CHECK_SECONDS)
+        self._with_connection(place, deadline, False, lambda link: link.check_file(place.name, offset, deadline))
+
+    def _read_parallel(
+        self, place: SegmentPlace, offset: int, target: memoryview, deadline: float, hurried: bool
+    ) -> None:
+        step = -(-target.nbytes // (PARALLEL_WAYS * 4096)) * 4096
+
+        def piece(start: int) -> None:
+            part = target[start : start + step]
+            self._with_connection(
+                place, deadline, hurried, lambda link: link.read_into(place.name, offset + start, part, deadline)
+            )
+
+        with ThreadPoolExecutor(PARALLEL_WAYS, "holdfast-read") as threads:
+            for done in [threads.submit(piece, start) for start in range(0, target.nbytes, step)]:
+                done.result()
+
+    def read_many(
+        self,
+        place: SegmentPlace,
+        wanted: Sequence[tuple[SegmentPlace, int, memoryview]],
+        deadline: float,
+        hurried: bool = False,
+    ) -> None:
+        """Ranges of one node, over one connection. `hurried` as for `read`."""
+        ranges = [(each.name, offset, target) for each, offset, target in wanted]
+        began = now_seconds()
+        deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
+        try:
+            self._with_connection(place, deadline, hurried, lambda link: link.read_many(ranges, deadline))
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried, began)
+            raise
+
+    def write(
+        self,
+        place: SegmentPlace,
+        grant: GrantId,
+        piece: Range,
+        length: int,
+        values: Sequence[tuple[int, Sequence[memoryview]]],
+        checksum: bool,
+        deadline: float,
+    ) -> list[int]:
+        """Write these (offset in the grant, parts of a value) over TCP, in one attempt; their checksums, or zeros."""
+        deadline = _patience(sum(source.nbytes for _, parts in values for source in parts), deadline)
+        digests = [xxhash.xxh3_64() if checksum else None for _ in values]
+        sources = [
+            (offset + start, source, digest)
+            for (offset, parts), digest in zip(values, digests, strict=True)
+            for start, source in zip(accumulate(map(len, parts), initial=0), parts, strict=False)
+        ]
+        began = now_seconds()
+        try:
+            connection = self._borrow(place.data_address, min(deadline, began + CONNECT_SECONDS))
+        except (TryAgain, Uncertain) as error:
+            self._failed(place, error, hurried=False, began=began)
+            raise
+        connection.silence_seconds = math.inf
+        try:
+            connection.write_many(place.name, grant, piece.offset, length, piece.mac, sources, deadline)
+        except DeadlineExceeded as error:
+            # A connection that had ended proves nothing, as it may have lain idle for long; silence does.
+            self._failed(place, error, hurried=False, began=began)
+            raise
+        finally:
+            self._give_back(place.data_address, connection)
+        return [(digest.intdigest() or 1) if digest is not None else 0 for digest in digests]
+
+    def _with_connection(
+        self,
+        place: SegmentPlace,
+        deadline: float,
+        hurried: bool,
+        use: Callable[[DataConnection], T],
+        digest: xxhash.xxh3_64 | None = None,
+    ) -> T:
+        for fresh in (False, True):
+            dialled_by = now_seconds() + (HEDGE_SECONDS if hurried else CONNECT_SECONDS)
+            connection = self._borrow(place.data_address, min(deadline, dialled_by), fresh)
+            connection.silence_seconds = HEDGE_SECONDS if hurried else math.inf
+            try:
+                return use(connection)
+            except Unreachable:
+                # A connection that had lain idle may have ended long ago, which says nothing about the node.
+                if fresh:
+                    raise
+                if digest is not None:
+                    digest.reset()
+            finally:
+                self._give_back(place.data_address, connection)
+        raise AssertionError("the second attempt returns or raises")
+
+    def _borrow(self, address: str, deadline: float, fresh: bool = False) -> DataConnection:
+        with self._lock:
+            idle = self._idle.get(address)
+            if idle and not fresh:
+                return idle.pop()
+        return self._dial(address, deadline)
+
+    def _dial(self, address: str, deadline: float) -> DataConnection:
+        return DataConnection.open(address, deadline, self._tls)
+
+    def _give_back(self, address: str, connection: DataConnection) -> None:
+        if connection.closed:
+            return
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_CONNECTIONS:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Unmap, then close what tells the nodes that this writer is gone."""
+        with self._attaching, self._lock:
+            links = [*self._links.values(), *self._doomed]
+            readers = list(self._reading.values())
+            idle = [connection for each in self._idle.values() for connection in each]
+            self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
+            self.maps.clear()
+            self.settled.clear()
+        if self._hearing is not None:
+            self._hearing.close()
+        for mapping in readers:
+            mapping.close()
+        for link in links:
+            link.close()
+        for connection in idle:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the connections are the parent's. No lock is taken, whose holder may not exist here."""
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        if self._hearing is not None:
+            self._hearing.leave_to_parent()

@@ -1,0 +1,334 @@
+"""A batch of reads, in as few steps of the interpreter as there can be.
+
+The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes them new for
+get_many, `Buffers` (batch_buffers) fills the caller's for get_many_into. Whatever a batch cannot do (a checksum that
+differs, a node that is gone, a lease that ran out) is looked at key by key, as `get` would: once, and those that fail
+then again, when all others have been read, until the deadline. A key that fails costs its key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+import xxhash
+
+from holdfast.client.operations.gets import FreshBytes, fetch, locate, still_there, take_over
+from holdfast.client.state.client import Core
+from holdfast.client.state.leases import LeaseRow, ReadLease
+from holdfast.client.state.own_removals import guarded_read
+from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
+from holdfast.errors import (
+    ChecksumMismatch,
+    ClientClosed,
+    HoldfastError,
+    NodeLost,
+    ReplyLost,
+    TryAgain,
+    Uncertain,
+    UnknownSegment,
+    Unreachable,
+)
+from holdfast.messages.requests import Locate, Located
+from holdfast.messages.shapes import SegmentPlace
+
+ROUNDS = 3
+"""Replicas that a batch asks for before its keys are looked at one by one."""
+
+LEAST_PORTION = 128
+MOST_PORTION = 512
+"""Replies to two of these fit into the buffers of a connection that nobody reads at the moment."""
+
+_OF_NODES = (NodeLost, ChecksumMismatch)
+_digest = xxhash.xxh3_64_intdigest
+_until = itemgetter(0)
+_segment = itemgetter(1)
+_start = itemgetter(2)
+_stop = itemgetter(3)
+_checksum = itemgetter(4)
+
+
+@dataclass(slots=True)
+class Portion:
+    """Some keys of a batch, and what is known of them."""
+
+    keys: list[str]
+    history: int
+    leases: dict[str, LeaseRow]
+    unknown: list[str]
+    asked_at: float
+    begun: Begun | None = None
+    """The master was asked for the unknown ones."""
+
+
+class Sink(Protocol):
+    """What becomes of the bytes of a batch."""
+
+    into_caller: bool
+
+    failed: dict[str, HoldfastError]
+    """Keys whose bytes could not be read, and why."""
+
+    @property
+    def done(self) -> Collection[str]:
+        """Keys whose bytes are there."""
+
+    def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
+        """Take the objects that lie in mapped memory; the keys that need a closer look."""
+
+    def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
+        """Take objects of one node over TCP; the keys that need a closer look."""
+
+    def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
+        """Read this one, as `fetch` does. What was taken of it before is void."""
+
+
+def get_many(
+    core: Core, keys: list[str], errors: dict[str, HoldfastError] | None, deadline: float
+) -> Operation[dict[str, bytes]]:
+    """The objects by key; keys that are not stored are left out. So are those that no node gives, which are noted in
+    `errors`."""
+    return guarded_read(core.own_removals, keys, _get_many(core, keys, errors, deadline), core.clock, deadline)
+
+
+def _get_many(
+    core: Core, keys: list[str], errors: dict[str, HoldfastError] | None, deadline: float
+) -> Operation[dict[str, bytes]]:
+    copies = Copies()
+    in_order = yield from read_all(core, keys, copies, deadline)
+    if copies.failed:
+        if not any(isinstance(error, _OF_NODES) for error in copies.failed.values()):
+            # Nobody could be asked. Otherwise it is the time that a node took that the others did not have.
+            raise next(iter(copies.failed.values()))
+        if errors is not None:
+            errors.update(copies.failed)
+    result = copies.done
+    return result if in_order else {key: result[key] for key in keys if key in result}
+
+
+def read_all(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operation[bool]:
+    """Read these, of which none is named twice unless the sink is a dict of them. In portions: while one is copied,
+    the master looks up the next. True: the sink took them in the order of the keys."""
+    if len(keys) < 2 * LEAST_PORTION:
+        in_order = not keys or (yield from _read_portion(core, (yield from _ask_for(core, keys)), sink, deadline))
+    else:
+        in_order = yield from _read_portions(core, keys, sink, deadline)
+    if sink.failed:
+        again = [key for key, error in sink.failed.items() if isinstance(error, TryAgain)]
+        yield from _look_closer(core, again, sink, deadline, patient=True)
+    return in_order
+
+
+def _read_portions(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operation[bool]:
+    in_order = True
+    size = min(MOST_PORTION, -(-len(keys) // 2))
+    coming: Portion | None = None
+    try:
+        for start in range(0, len(keys) + size, size):
+            portion, coming = coming, None
+            if start < len(keys):
+                coming = yield from _ask_for(core, keys[start : start + size], ahead=True)
+            if portion is not None:
+                in_order = (yield from _read_portion(core, portion, sink, deadline)) and in_order
+    finally:
+        if coming is not None and coming.begun is not None:
+            coming.begun.drop()
+    return in_order
+
+
+def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> Operation[bool]:
+    """True: they were taken in the order of the keys."""
+    history = portion.history
+    leases, asked = yield from _leases_on(core, portion, deadline)
+    maps = core.bytes.maps
+    remote = not maps.keys() >= {*map(_segment, leases.values())}
+    local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases
+    size = sum(map(_stop, local.values())) - sum(map(_start, local.values()))
+    again: list[str]
+    again = yield Work(lambda: sink.copy_mapped(core, local), size >= BULK_FROM, sink.into_caller)
+    if remote:
+        others = [(key, ReadLease._make(row)) for key, row in leases.items() if key not in local]
+        again += yield from _fetch_remote(core, others, leases, sink, deadline)
+    now = core.clock()
+    another = core.limits.log_id != history
+    if another or (leases and min(map(_until, leases.values())) <= now):
+        done = sink.done
+        ended = [key for key, row in leases.items() if (another or row[0] <= now) and key in done]
+        seen = [ReadLease._make(leases[key]) for key in ended]
+        there = (yield from still_there(core, seen, history, deadline)) if seen else []
+        again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
+    if again:
+        core.leases.drop_many(again)
+        yield from _look_closer(core, again, sink, deadline, patient=False)
+    return not (again or remote or asked)
+
+
+def _look_closer(core: Core, keys: list[str], sink: Sink, deadline: float, patient: bool) -> Operation[None]:
+    """Read these one by one. None waits behind a node that is gone, unless `patient`."""
+    for key in keys:
+        try:
+            yield from sink.read_one(core, key, deadline, patient)
+        except ClientClosed:
+            raise
+        except HoldfastError as error:
+            # The first one says more than that time is up now.
+            sink.failed.setdefault(key, error)
+        else:
+            sink.failed.pop(key, None)
+
+
+def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Portion]:
+    """What is known of these keys, and, if it is to be sent ahead, the question for the others under way."""
+    history = core.limits.log_id
+    kept = [*map(core.leases.by_key.get, keys)]
+    leases: dict[str, LeaseRow] = {}
+    unknown = dict.fromkeys(keys)
+    if any(kept):
+        now = core.clock()
+        leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
+        unknown = dict.fromkeys(key for key in keys if key not in leases)
+    portion = Portion(keys, history, leases, list(unknown), core.clock())
+    if ahead and unknown:
+        # What cannot be sent now is asked for when its turn comes.
+        with contextlib.suppress(Unreachable):
+            portion.begun = yield Ahead(Locate(portion.unknown))
+    return portion
+
+
+def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
+    """Leases on those that are stored, and whether they are in another order than the keys."""
+    leases, unknown = portion.leases, portion.unknown
+    if not unknown:
+        return leases, False
+    found: dict[str, LeaseRow] | None = None
+    if portion.begun is not None:
+        begun, portion.begun = portion.begun, None
+        try:
+            reply = yield Reply(begun)
+        except (Unreachable, ReplyLost):
+            reply = None
+        if type(reply) is Located and core.limits.log_id == portion.history:
+            found = yield from take_over(core, unknown, reply, portion.asked_at, portion.history, deadline)
+    if found is None:
+        found = yield from locate(core, unknown, deadline)
+    return {**leases, **found} if leases else found, bool(leases)
+
+
+class Copies:
+    """New bytes for each key. The copies, the checksums and the answer are each made in one pass in C."""
+
+    __slots__ = ("done", "failed")
+    into_caller = False
+
+    def __init__(self) -> None:
+        self.done: dict[str, bytes] = {}
+        self.failed: dict[str, HoldfastError] = {}
+
+    def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
+        rows = leases.values()
+        maps = core.bytes.maps
+        try:
+            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _ in rows]
+        except (KeyError, ValueError):
+            # Unmapped meanwhile, because a node is gone.
+            return list(leases)
+        verify = core.verify or bool(core.segments.unverified) or core.clock() < core.segments.trusted_after
+        if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
+            self.done.update(zip(leases, copies, strict=True))
+            return []
+        again: list[str] = []
+        for (key, row), data in zip(leases.items(), copies, strict=True):
+            if row[4] and (_digest(data) or 1) != row[4]:
+                again.append(key)
+            else:
+                self.done[key] = data
+        return again
+
+    def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
+        wanted = []
+        values = []
+        for each in some:
+            fresh = FreshBytes()
+            [(_, room)] = fresh(each.lease.size_bytes)
+            wanted.append((each.place, each.offset, room))
+            values.append(fresh)
+        core.bytes.read_many(some[0].place, wanted, deadline, some[0].hurried)
+        again = []
+        for each, fresh in zip(some, values, strict=True):
+            data = fresh.value
+            checked = each.lease.checksum != 0 and core.verifies(each.place.handle, each.lease.until)
+            if checked and (_digest(data) or 1) != each.lease.checksum:
+                again.append(each.key)
+            else:
+                self.done[each.key] = data
+        return again
+
+    def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
+        self.done.pop(key, None)
+        fresh = FreshBytes()
+        if (yield from fetch(core, key, fresh, deadline, patient=patient)) is not None:
+            self.done[key] = fresh.value
+
+
+class Fetched(NamedTuple):
+    """An object of a batch, and the replica that it is read from now."""
+
+    key: str
+    lease: ReadLease
+    place: SegmentPlace
+    offset: int
+    hurried: bool
+    """There is another one to turn to."""
+
+
+def _fetch_remote(
+    core: Core,
+    items: Sequence[tuple[str, ReadLease]],
+    leases: dict[str, LeaseRow],
+    sink: Sink,
+    deadline: float,
+) -> Operation[list[str]]:
+    """One pipelined read a node; what a node could not give, in the same way from other replicas. Keys that need a
+    closer look are named in the answer. Where something was read is noted in `leases`."""
+    again: list[str] = []
+    for _ in range(ROUNDS):
+        by_node: dict[tuple[str, bool], list[Fetched]] = {}
+        for key, lease in items:
+            each = _best_replica(core, key, lease)
+            if each is None:
+                again.append(key)
+            else:
+                leases[key] = lease._replace(
+                    segment=each.place.handle, start=each.offset, stop=each.offset + lease.size_bytes
+                )
+                by_node.setdefault((each.place.data_address, each.hurried), []).append(each)
+        items = []
+        for some in by_node.values():
+            try:
+                again += yield Work(partial(sink.read_node, core, some, deadline), into_caller=sink.into_caller)
+            except UnknownSegment:
+                again += [each.key for each in some]
+            except (TryAgain, Uncertain):
+                core.mind_failing()
+                # The node counts as bad now, so the next round asks others.
+                items += [(each.key, each.lease) for each in some]
+        if not items:
+            break
+    return again + [key for key, _ in items]
+
+
+def _best_replica(core: Core, key: str, lease: ReadLease) -> Fetched | None:
+    """The first whose node did not fail a moment ago; None if there is none."""
+    found: tuple[SegmentPlace, int] | None = None
+    for segment, offset in ((lease.segment, lease.start), *lease.others):
+        place = core.segments.places.get(segment)
+        if place is None or core.bytes.is_bad(place):
+            continue
+        if found is not None:
+            return Fetched(key, lease, *found, hurried=True)
+        found = (place, offset)
+    return None if found is None else Fetched(key, lease, *found, hurried=False)

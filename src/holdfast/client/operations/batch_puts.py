@@ -1,0 +1,206 @@
+"""put_many: a batch of puts, cut into pieces of one grant and one commit each.
+
+With outcomes, a piece that finds no room costs nobody but its own keys, and of these only those that do not fit:
+
+1. asked for in its turn, with an equal share of three quarters of the time to wait for room;
+2. refused: no byte was written, and the next piece has its turn;
+3. asked for again when all have had theirs, together with the others that were refused, the smallest objects first
+   and fewer at a time; what is left when the time is over, or the smallest one finds no room, has failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from holdfast.client.arguments import PutItems, PutOptions
+from holdfast.client.operations.puts import NotGranted, Piece, WrittenPiece, put_piece
+from holdfast.client.state.client import KEYS_A_REQUEST, Core
+from holdfast.effects import Operation
+from holdfast.errors import (
+    ClientClosed,
+    HoldfastError,
+    NoRoom,
+    NotAuthorized,
+    PartlyStored,
+    Refused,
+    TooLarge,
+    TryAgain,
+    Uncertain,
+    Unreachable,
+    WrongVersion,
+)
+from holdfast.ids import LARGE_ALIGN, extent_of
+
+PIECE_BYTES = 32 << 20
+FIRST_TURNS_SHARE = 0.75
+"""Of the time, for every piece's first turn to wait for room. The rest is for what was refused."""
+LAST_TURN_SHARE = 0.9
+"""Of what is left then. The rest is for the bytes and the commit."""
+
+_OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
+"""What is the same for every key, as long as none has fared otherwise."""
+
+
+class PutLedger:
+    """What has become of the objects of a batch."""
+
+    __slots__ = ("count", "outcomes", "settled", "stored")
+
+    def __init__(self, count: int, outcomes: bool) -> None:
+        self.count = count
+        self.stored = 0
+        self.settled = False
+        """Something is known of at least one of them."""
+        self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
+
+    def note(self, done: WrittenPiece) -> None:
+        self.settled = True
+        self.stored += done.stored.count(1)
+        if self.outcomes is not None:
+            for place, stored in zip(done.piece.places, done.stored, strict=True):
+                self.outcomes[place] = bool(stored)
+
+    def fail(self, piece: Piece, error: HoldfastError) -> None:
+        """These were not stored, or nobody knows; raises if that is the answer to the whole call."""
+        if self.outcomes is None:
+            if isinstance(error, Uncertain):
+                raise error
+            raise _as_a_whole(error, self.stored, self.count) from error
+        if isinstance(error, _OF_THE_CALL) and not self.settled:
+            raise error
+        self.settled = True
+        for place in piece.places:
+            self.outcomes[place] = error
+
+
+def put_many(core: Core, items: PutItems, options: PutOptions, deadline: float) -> Operation[int]:
+    """The number of objects that were stored; keys that existed already keep theirs."""
+    ledger = PutLedger(items.count, outcomes=False)
+    yield from _put_all(core, items, ledger, options, deadline)
+    return ledger.stored
+
+
+def put_each(
+    core: Core, items: PutItems, options: PutOptions, deadline: float
+) -> Operation[list[bool | HoldfastError]]:
+    """For each whether it was stored (not: its key was taken), or what failed."""
+    ledger = PutLedger(items.count, outcomes=True)
+    yield from _put_all(core, items, ledger, options, deadline)
+    assert ledger.outcomes is not None
+    return ledger.outcomes
+
+
+def _put_all(core: Core, items: PutItems, ledger: PutLedger, options: PutOptions, deadline: float) -> Operation[None]:
+    limit = min(PIECE_BYTES, core.limits.write_window_bytes // 2)
+    waiting = deque(_pieces(items, limit))
+    refused: list[tuple[Piece, HoldfastError]] = []
+    # Nobody else's room is at stake where one key is put, nor where the first failure ends the call.
+    turns = 0.0 if ledger.outcomes is None or len(items.keys) == 1 else FIRST_TURNS_SHARE
+    turns_end = core.clock() + turns * (deadline - core.clock())
+    try:
+        while waiting:
+            now = core.clock()
+            room_by = now + max(0.0, turns_end - now) / len(waiting) if turns else deadline
+            piece = waiting.popleft()
+            try:
+                done = yield from put_piece(core, piece, options, deadline, room_by)
+                ledger.note(done)
+                if done.rest is not None:
+                    waiting.appendleft(done.rest)
+            except TooLarge as error:
+                # Together they fit into no segment; each of them may.
+                if len(piece.keys) == 1:
+                    ledger.fail(piece, error)
+                else:
+                    half = len(piece.keys) // 2
+                    waiting.extendleft((piece.cut(half), piece.cut(0, half)))
+            except NotGranted as error:
+                refused.append((piece, error.cause))
+            except (Refused, TryAgain, Uncertain) as error:
+                ledger.fail(piece, error)
+        if refused:
+            yield from _put_refused(core, refused, limit, ledger, options, deadline)
+    finally:
+        if options.upsert:
+            core.leases.drop_many(items.keys)
+
+
+def _put_refused(
+    core: Core,
+    refused: list[tuple[Piece, HoldfastError]],
+    limit: int,
+    ledger: PutLedger,
+    options: PutOptions,
+    deadline: float,
+) -> Operation[None]:
+    """Smallest first: half of them, fewer after a refusal, more after a success. Refusals are counted, so that a batch
+    of n keys costs O(log n) questions."""
+    left = _smallest_first([piece for piece, _ in refused])
+    why = next((error for _, error in refused if isinstance(error, NoRoom)), refused[-1][1])
+    count = -(-len(left.keys) // 2)
+    refusals_left = 2 * len(left.keys).bit_length()
+    while left.keys:
+        now = core.clock()
+        if now >= deadline or not refusals_left:
+            ledger.fail(left, why)
+            return
+        some = left.cut(0, min(count, _end_of_piece(left.sizes, 0, limit)))
+        others = left.cut(len(some.keys))
+        # What has no room where the smallest one has none is not asked for: there is nothing to keep time for.
+        alone = len(some.keys) == 1
+        share = LAST_TURN_SHARE if alone else 1 / (refusals_left + 1)
+        try:
+            done = yield from put_piece(core, some, options, deadline, now + share * (deadline - now))
+        except (NotGranted, TooLarge) as error:
+            cause = error.cause if isinstance(error, NotGranted) else error
+            # That there was no room says more than that an answer did not come in a short time.
+            why = cause if isinstance(cause, NoRoom | TooLarge) else why
+            refusals_left = 0 if alone else refusals_left - 1
+            count = len(some.keys) // 2
+        except (Refused, TryAgain, Uncertain) as error:
+            ledger.fail(some, error)
+            left = others
+        else:
+            ledger.note(done)
+            left = others if done.rest is None else _smallest_first([done.rest, others])
+            count = 2 * len(some.keys)
+
+
+def _smallest_first(pieces: Sequence[Piece]) -> Piece:
+    rows = [row for piece in pieces for row in zip(piece.sizes, piece.keys, piece.values, piece.places, strict=True)]
+    rows.sort(key=lambda row: row[0])
+    return Piece([key for _, key, _, _ in rows], [value for *_, value, _ in rows], [place for *_, place in rows])
+
+
+def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
+    """What a piece's error is to the batch: "nothing was changed" is not true of it once another piece was stored."""
+    if not stored:
+        return error
+    return PartlyStored(f"{stored:,} of {count:,} objects were stored, then: {error} Put the batch again for the rest")
+
+
+def _pieces(items: PutItems, limit: int) -> Iterator[Piece]:
+    whole = Piece(items.keys, items.values, items.places)
+    count = len(whole.keys)
+    if not count:
+        return
+    if count <= KEYS_A_REQUEST and sum(whole.sizes) + LARGE_ALIGN * count <= limit:
+        yield whole
+        return
+    start = 0
+    while start < count:
+        stop = _end_of_piece(whole.sizes, start, limit)
+        yield whole.cut(start, stop)
+        start = stop
+
+
+def _end_of_piece(sizes: Sequence[int], start: int, limit: int) -> int:
+    """Those from `start` to there are put together; at least one."""
+    end = min(len(sizes), start + KEYS_A_REQUEST)
+    total = extent_of(sizes[start])
+    for index in range(start + 1, end):
+        total += extent_of(sizes[index])
+        if total > limit:
+            return index
+    return end

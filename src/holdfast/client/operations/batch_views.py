@@ -1,0 +1,123 @@
+"""view_many: many objects in place, each as `view` would show it, for one request to the master.
+
+What is not in memory of this machine is copied, over one connection per node, and needs no lease. A key that fails
+costs its own place in the answer. At the end of the block, one request asks about all leases that ran out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from holdfast.client.operations import batch_gets
+from holdfast.client.operations.gets import still_there
+from holdfast.client.operations.lookups import locate_all
+from holdfast.client.operations.views import Viewed, end_quietly, in_place
+from holdfast.client.state.client import Core
+from holdfast.client.state.leases import LeaseRow, ReadLease
+from holdfast.client.state.own_removals import wait_for_removals
+from holdfast.effects import Operation
+from holdfast.errors import ClientClosed, HoldfastError, LeaseLost
+
+Shown: TypeAlias = Viewed | HoldfastError | None
+"""A view, why there is none, or None for a key that is not stored."""
+
+
+def open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Shown]]:
+    core.check_open()
+    entries = [core.own_removals.begin_read((key,)) for key in keys]
+    shown: list[Shown] = []
+    try:
+        yield from wait_for_removals(core.own_removals, frozenset(keys), core.clock, deadline)
+        shown = yield from _open_views(core, keys, deadline)
+    finally:
+        for entry, viewed in zip(entries, shown or [None] * len(keys), strict=True):
+            if isinstance(viewed, Viewed) and viewed.open is not None:
+                viewed.open.read_entry = entry
+            else:
+                core.own_removals.end_read(entry)
+    return shown
+
+
+def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Shown]]:
+    while True:
+        history = core.limits.log_id
+        now = core.clock()
+        leases: dict[str, LeaseRow] = {key: kept for key in keys if (kept := core.leases.live(key, now)) is not None}
+        unknown = dict.fromkeys(key for key in keys if key not in leases)
+        leases.update((yield from locate_all(core, list(unknown), deadline)))
+        # Otherwise a master with another history was met on the way, and what is known now may be of either.
+        if core.limits.log_id == history:
+            break
+    maps, doubts = core.bytes.maps, core.segments.doubts
+    elsewhere = [key for key, row in leases.items() if row[1] not in maps or doubts(row[1], row[0])]
+    copies = (yield from _copies(core, elsewhere, deadline)) if elsewhere else {}
+    shown: list[Shown] = []
+    for key in keys:
+        row = leases.get(key)
+        memory = maps.get(row[1]) if row is not None else None
+        if row is None:
+            shown.append(None)
+        elif key in copies or memory is None:
+            copy = copies.get(key)
+            shown.append(Viewed(key, memoryview(copy), None) if isinstance(copy, bytes) else copy)
+        else:
+            shown.append(in_place(core, key, ReadLease._make(row), memory))
+    if core.limits.log_id != history:
+        for viewed in _in_place(shown):
+            assert viewed.open is not None
+            viewed.open.lost = True
+    return shown
+
+
+def _copies(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes | HoldfastError | None]]:
+    """All of them at once; where nobody could be asked, that is the answer for each."""
+    errors: dict[str, HoldfastError] = {}
+    try:
+        found = yield from batch_gets.get_many(core, keys, errors, deadline)
+    except ClientClosed:
+        raise
+    except HoldfastError as error:
+        return dict.fromkeys(keys, error)
+    return {key: errors.get(key, found.get(key)) for key in keys}
+
+
+def _in_place(shown: Sequence[Shown]) -> list[Viewed]:
+    return [viewed for viewed in shown if isinstance(viewed, Viewed) and viewed.open is not None]
+
+
+def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operation[None]:
+    """Raises LeaseLost if an object may have left its place while it was looked at."""
+    history = core.limits.log_id
+    lost: list[str] = []
+    ended: list[tuple[str, ReadLease]] = []
+    now = core.clock()
+    for viewed in _in_place(shown):
+        held = viewed.open
+        assert held is not None
+        if held.lost:
+            lost.append(viewed.key)
+        elif now >= held.until:
+            ended.append((viewed.key, ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())))
+    if ended:
+        there = yield from still_there(core, [lease for _, lease in ended], history, deadline)
+        lost += [key for (key, _), is_there in zip(ended, there, strict=True) if not is_there]
+    if lost:
+        core.leases.drop_many(lost)
+        raise LeaseLost(
+            f"{len(lost):,} of {len(shown):,} objects left their places while they were viewed, {lost[0]!r} among "
+            "them: the bytes seen may be wrong. Read them again"
+        )
+
+
+def end_views(core: Core, shown: Sequence[Shown]) -> None:
+    """The block is over. What something made from a view still uses keeps its lease until that is gone."""
+    living = [viewed.key for viewed in shown if isinstance(viewed, Viewed) and not end_quietly(core, viewed)]
+    if living:
+        warnings.warn(
+            f"something made from {len(living):,} views, of {living[0]!r} among them, outlives their block (a loop "
+            "variable does, too): their leases are kept alive, and their memory taken, until that is gone",
+            ResourceWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,419 @@
+"""put, of one object or of a piece of a batch (put_batches): write every replica, then commit.
+
+A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
+key first, and learns there that the key is taken before any byte moves; in a row of them it is as with small ones, and
+commits bring the memory for what follows (ADR 25). A grant that timed out or whose connection broke is left and
+another is taken, within the deadline: a range is written in one attempt (I2, I11).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
+from holdfast.client.operations.places import ready_to_write
+from holdfast.client.operations.transfer import WriteFailed, copy_into, fill
+from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
+from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Kind, WriteGrant, lay_out
+from holdfast.effects import BULK_FROM, Operation, Sleep
+from holdfast.errors import (
+    BadRequest,
+    GrantRefused,
+    GrantTimedOut,
+    HoldfastError,
+    NodeAway,
+    TooLarge,
+    TryAgain,
+    Uncertain,
+)
+from holdfast.ids import GrantId, extent_of
+from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
+
+_ROW = struct.Struct("<3Q")
+_SIZE = struct.Struct("<Q")
+
+_ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
+
+
+@dataclass(slots=True)
+class Piece:
+    """Objects that are put together: one grant, one commit."""
+
+    keys: list[str]
+    values: Sequence[Value]
+    places: Sequence[int]
+    """Of each one in its batch."""
+    sizes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = [*map(len, self.values)]
+
+    def cut(self, start: int, stop: int | None = None) -> Piece:
+        return Piece(self.keys[start:stop], self.values[start:stop], self.places[start:stop])
+
+
+class WrittenPiece(NamedTuple):
+    """One commit of a piece."""
+
+    piece: Piece
+    """What was written. Those whose keys were taken are left out."""
+    stored: bytes
+    """Which of these were stored, a byte each."""
+    rest: Piece | None
+    """What the grant had no room for: it is put next."""
+
+
+class NotGranted(Exception):
+    """No memory was granted for a piece within its share of the time. No byte was written, and there may be time left
+    to ask for less."""
+
+    def __init__(self, cause: TryAgain | Uncertain) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool]:
+    try:
+        stored = yield from _put_at_once(core, key, value, options, deadline)
+        if stored is None:
+            done = yield from put_piece(core, Piece([key], [value], (0,)), options, deadline, deadline)
+            return 1 in done.stored
+        return stored
+    finally:
+        if options.upsert:
+            core.leases.drop(key)
+
+
+def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool | None]:
+    """One small object into a shared grant that is held already, in memory that is mapped here. None: it takes more
+    than that. This does nothing that `put_piece` does not do as well, in half the time."""
+    core.check_open()
+    size = len(value)
+    if size >= BULK_FROM or size > core.limits.shared_grant_bytes // 8:
+        return None
+    reserved = core.grants.reserve_one((options.replicas, options.prefer, False), size, core.clock())
+    if reserved is None:
+        return None
+    grant, offset = reserved
+    try:
+        piece = grant.ranges[0]
+        mapping = core.bytes.writable(piece) if piece.writer and len(grant.ranges) == 1 else None
+        # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+        if mapping is None or grant.void:
+            core.grants.unreserve(grant, offset, size)
+            return None
+        checksum = copy_into(mapping, piece.offset + offset, value, core.stores_checksums)
+        row = _ROW.pack(offset, size, checksum)
+        if core.grants.finished or options is not PLAIN_PUT:
+            stored = yield from _commit(core, grant, [key], row, options, deadline)
+        else:
+            message = CommitPuts(grant.id, [key], row)
+            stored = (yield from ask_timed(core, message, Committed, deadline, grant.ranges))[0].stored
+    except _ANOTHER_GRANT as error:
+        _let_go(core, grant, error)
+        return None
+    finally:
+        core.grants.release(grant, core.clock())
+    if stored == b"\1":
+        return True
+    core.grants.unreserve(grant, offset, size)
+    return False
+
+
+def put_piece(
+    core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float
+) -> Operation[WrittenPiece]:
+    """Memory is waited for until `room_by`. If that is before the deadline, NotGranted tells that it did not come."""
+    pause = FIRST_PAUSE
+    while True:
+        core.check_open()
+        failure: HoldfastError
+        try:
+            return (yield from _attempt(core, piece, options, deadline, room_by))
+        except _ANOTHER_GRANT as error:
+            failure = error
+        except WriteFailed as failed:
+            failure = failed.cause
+            yield from _give_up_torn(core, deadline)
+        if core.clock() + pause >= deadline:
+            raise failure
+        yield Sleep(pause)
+        if core.clock() >= deadline:  # It was a longer sleep than was asked for.
+            raise failure
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[WrittenPiece]:
+    large = _is_large(core, piece.sizes)
+    kind: Kind = (options.replicas, options.prefer, large)
+    in_a_row = large and core.grants.in_a_row(kind, core.clock())
+    if large:
+        reserved = _room_in_row(core, piece, kind, options) if in_a_row else None
+    else:
+        reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline, room_by)
+    if reserved is None:
+        done = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline, room_by)
+    else:
+        grant, offsets = reserved
+        try:
+            stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+        except (*_ANOTHER_GRANT, WriteFailed) as error:
+            _let_go(core, grant, error)
+            raise
+        finally:
+            core.grants.release(grant, core.clock())
+        if stored == b"\0":
+            core.grants.unreserve(grant, offsets[0], piece.sizes[0])
+        done = WrittenPiece(piece, stored, None)
+    if large and done.stored:
+        # A key that was taken says that others may be.
+        (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
+    return done
+
+
+def _let_go(core: Core, grant: WriteGrant, error: Exception) -> None:
+    """The grant is of no use any more; nor is any other on a node that is away."""
+    core.grants.retire(grant, core.clock())
+    if isinstance(error, NodeAway):
+        core.grants.retire_on({piece.segment for piece in grant.ranges}, core.clock())
+
+
+def _is_large(core: Core, sizes: list[int]) -> bool:
+    """Is a grant of their own better for these than to share one with other small puts?"""
+    shared_bytes = core.limits.shared_grant_bytes
+    return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
+
+
+def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[WriteGrant, list[int]] | None:
+    """Room in the grant that came with an earlier commit. None: there is not enough, or asking by key is better, which
+    maps new memory of this machine and does not copy what is there already."""
+    if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
+        return None
+    return core.grants.reserve(kind, piece.sizes, core.clock())
+
+
+def _shared_room(
+    core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float, room_by: float
+) -> Operation[tuple[WriteGrant, list[int]] | None]:
+    """Room for small objects in a grant that is shared; None if they must have their own."""
+    reserved = core.grants.reserve(kind, sizes, core.clock())
+    if reserved is not None or not core.grants.may_ask(kind):
+        return reserved
+    try:
+        wanted = _SIZE.pack(core.limits.shared_grant_bytes)
+        least = lay_out(sizes)[1]
+        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, room_by, least)
+        # Reserved before anyone else can fill it up.
+        return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
+    except TooLarge:
+        # Segments smaller than a shared grant, at a master that gives no shorter ones: each put has its own.
+        return None
+    except (TryAgain, Uncertain) as error:
+        raise _not_granted(error, deadline, room_by) from error
+    finally:
+        core.grants.asked(kind)
+
+
+def _put_in_own_grant(
+    core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float, room_by: float
+) -> Operation[WrittenPiece]:
+    packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
+    grant_id = core.grants.next_id()
+    least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
+    # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
+    try:
+        try:
+            taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, room_by, least)
+        except (TryAgain, Uncertain) as error:
+            raise _not_granted(error, deadline, room_by) from error
+        if grant is None:
+            return WrittenPiece(piece.cut(0, 0), b"", None)
+        if any(taken):
+            piece = _without(piece, taken)
+        piece, rest = _split_to_fit(piece, grant.length)
+        offsets, _ = lay_out(piece.sizes)
+        stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+        return WrittenPiece(piece, stored, rest)
+    finally:
+        core.grants.done_with(grant_id, core.clock())
+
+
+def _not_granted(error: TryAgain | Uncertain, deadline: float, room_by: float) -> Exception:
+    """What the failure to get memory is to the put: final, unless it was asked for with less time than there is."""
+    if room_by >= deadline or isinstance(error, _ANOTHER_GRANT):
+        return error
+    return NotGranted(error)
+
+
+def _without(piece: Piece, taken: bytes) -> Piece:
+    """Those whose keys are free."""
+    free = [index for index, is_taken in enumerate(taken) if not is_taken]
+    keys, values, places = piece.keys, piece.values, piece.places
+    return Piece([keys[index] for index in free], [values[index] for index in free], [places[index] for index in free])
+
+
+def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:
+    """As many of the first objects as a grant of this length holds, and the others."""
+    count = len(piece.keys)
+    while lay_out(piece.sizes[:count])[1] > length:
+        count -= max(1, count // 16)
+        if count <= 0:
+            needed = lay_out(piece.sizes[:1])[1]
+            raise BadRequest(f"the master granted {length:,} bytes where {needed:,} are needed; nothing was stored")
+    if count == len(piece.keys):
+        return piece, None
+    return piece.cut(0, count), piece.cut(count)
+
+
+def take_grant(
+    core: Core,
+    grant_id: GrantId,
+    keys: list[str],
+    sizes: bytes,
+    options: PutOptions,
+    kind: Kind | None,
+    deadline: float,
+    least: int = 0,
+) -> Operation[tuple[bytes, WriteGrant | None]]:
+    """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
+    history = core.limits.log_id
+    yield from ready_to_write(core, deadline)
+    wanted = _extent_of_all(struct.unpack(f"<{len(sizes) // 8}Q", sizes)) * options.replicas
+    core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
+    finished = core.grants.take_finished()
+    attached = core.bytes.attachments()
+    prefer = core.preferred(options.prefer)
+    message = GrantRanges(grant_id, sizes, keys, options.replicas, prefer, attached, options.upsert, finished, least)
+    try:
+        granted, sent_at = yield from ask_timed(core, message, Granted, deadline, history=history)
+    except BaseException:
+        # It may have been granted: giving back what was not is harmless, keeping what was is not.
+        now = core.clock()
+        core.grants.put_back(now, [*finished, grant_id])
+        core.keep(now + CARRIED_WITHIN_SECONDS)
+        raise
+    core.segments.seen = granted.topology
+    if not granted.ranges:
+        return granted.taken, None
+    grant = _hold(core, grant_id, granted, kind, sent_at, history)
+    if grant is None:
+        raise GrantTimedOut("a master with another history was met meanwhile; nothing was stored")
+    return granted.taken, grant
+
+
+def _hold(
+    core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float, history: int
+) -> WriteGrant | None:
+    """None: the history has changed since this was asked for, and either may have granted it. It is given back, which
+    is harmless where nobody knows it (I19)."""
+    timeout = granted.timeout_ms / 1000
+    grant = WriteGrant(
+        grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
+    )
+    grant.extended(sent_at)
+    if not core.keep_grant(grant, history, core.clock()):
+        core.grants.put_back(core.clock(), [grant_id])
+        core.keep(core.clock() + CARRIED_WITHIN_SECONDS)
+        return None
+    core.keep(min(grant.extend_at, sent_at + CARRIED_WITHIN_SECONDS))
+    return grant
+
+
+def _write_and_commit(
+    core: Core,
+    grant: WriteGrant,
+    piece: Piece,
+    offsets: list[int],
+    options: PutOptions,
+    in_a_row: bool,
+    deadline: float,
+) -> Operation[bytes]:
+    """Which of them were stored, a byte each."""
+    checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
+    words = [0] * (3 * len(offsets))
+    words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
+    rows = struct.pack(f"<{len(words)}Q", *words)
+    row_bytes = _extent_of_all(piece.sizes) if in_a_row else 0
+    return (yield from _commit(core, grant, piece.keys, rows, options, deadline, row_bytes))
+
+
+def _extent_of_all(sizes: Sequence[int]) -> int:
+    """The memory that objects of these sizes take. Most of a batch are of one size."""
+    return sum(extent_of(size) * count for size, count in Counter(sizes).items())
+
+
+def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> GrantRanges | None:
+    """For memory for puts of so much, which are expected to follow, unless there is some."""
+    length = core.grants.ahead_bytes(kind, row_bytes, core.limits.write_window_bytes // 4 // options.replicas)
+    if not length:
+        return None
+    attached = core.bytes.attachments()
+    prefer = core.preferred(options.prefer)
+    return GrantRanges(core.grants.next_id(), _SIZE.pack(length), [], options.replicas, prefer, attached)
+
+
+def _commit(
+    core: Core,
+    grant: WriteGrant,
+    keys: list[str],
+    rows: bytes,
+    options: PutOptions,
+    deadline: float,
+    row_bytes: int = 0,
+) -> Operation[bytes]:
+    """Which were stored, a byte each. `row_bytes`: how much a put of this row is, if it is of one."""
+    row: Kind = (options.replicas, options.prefer, True)
+    history = core.limits.log_id
+    ahead: GrantRanges | None = None
+    finished = core.grants.take_finished()
+    try:
+        ahead = _ask_ahead(core, row, row_bytes, options) if row_bytes else None
+        message = CommitPuts(
+            grant.id,
+            keys,
+            rows,
+            options.upsert,
+            options.soft_pin,
+            options.hard_pin,
+            options.durability,
+            finished,
+            ahead,
+        )
+        committed, sent_at = yield from ask_timed(core, message, Committed, deadline, grant.ranges)
+    except BaseException:
+        # Memory may have been granted ahead, too.
+        core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
+        raise
+    finally:
+        if ahead is not None:
+            core.grants.asked(row)
+    if ahead is not None:
+        _take_ahead(core, row, ahead.grant, committed.ahead, sent_at, history)
+    if len(committed.stored) != len(keys):
+        raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
+    return committed.stored
+
+
+def _take_ahead(
+    core: Core, row: Kind, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int
+) -> None:
+    if granted is None:
+        core.grants.refused_ahead()
+        return
+    core.segments.seen = granted.topology
+    _hold(core, grant_id, granted, row, sent_at, history)
+
+
+def _give_up_torn(core: Core, deadline: float) -> Operation[None]:
+    torn = core.grants.take_torn()
+    if not torn:
+        return
+    try:
+        yield from ask(core, ReturnGrants(torn, settled=False), Done, deadline)
+    except BaseException:
+        core.grants.put_back(core.clock(), (), torn)
+        raise

@@ -1,0 +1,177 @@
+"""view: looking at an object in place, without a copy, under a lease that is renewed while the view is open.
+
+The life of a view:
+
+1. Opened: the object is located, and its bytes are shown as a read-only memoryview of the node's memory.
+2. Open: the keeper renews its lease.
+3. Ended: the `with` block is over. If nothing made from the view lives on, the lease is let go.
+4. Lingering: an array or a slice made from the view outlives the block. A ResourceWarning names the key, and the
+   lease is kept alive until the last of them is gone, so that their bytes do not change (I2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import sys
+import warnings
+import weakref
+from dataclasses import dataclass
+
+from holdfast.client.operations.gets import FreshBytes, fetch, locate_one, still_there
+from holdfast.client.state.client import Core, OpenView
+from holdfast.client.state.leases import KEPT_SHARE, ReadLease
+from holdfast.client.state.own_removals import wait_for_removals
+from holdfast.effects import Operation
+from holdfast.errors import LeaseLost, ObjectNotFound
+from holdfast.transport.bulk_copy import address_of
+
+RENEW_AT_LEFT = 2 / 3
+"""Renewed when a third of the lease has passed."""
+_NAMED_ONCE = 3
+"""References to a view that nobody but its caller's one name has: that name, `Viewed`, and the counting itself."""
+
+
+@dataclass(slots=True)
+class Viewed:
+    """The memory of a view. `open` is None for a copy, which needs no lease."""
+
+    key: str
+    view: memoryview
+    open: OpenView | None
+
+
+def open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
+    entry = core.own_removals.begin_read((key,))
+    try:
+        yield from wait_for_removals(core.own_removals, (key,), core.clock, deadline)
+        viewed = yield from _open_view(core, key, deadline)
+    except BaseException:
+        core.own_removals.end_read(entry)
+        raise
+    if viewed.open is not None:
+        viewed.open.read_entry = entry
+    else:
+        core.own_removals.end_read(entry)
+    return viewed
+
+
+def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
+    core.check_open()
+    history = core.limits.log_id
+    lease = core.leases.live(key, core.clock())
+    if lease is None:
+        lease = yield from locate_one(core, key, deadline)
+        if core.limits.log_id != history:
+            # A master with another history was met on the way, and what is known now may be of either.
+            return (yield from _open_view(core, key, deadline))
+    memory = core.bytes.maps.get(lease.segment) if lease is not None else None
+    if lease is not None and memory is not None and not core.segments.doubts(lease.segment, lease.until):
+        viewed = in_place(core, key, lease, memory)
+        if viewed.open is not None and core.limits.log_id != history:
+            viewed.open.lost = True
+        return viewed
+    fresh = FreshBytes()
+    if lease is None or (yield from fetch(core, key, fresh, deadline)) is None:
+        raise ObjectNotFound(f"no object is stored under {key!r}")
+    return Viewed(key, memoryview(fresh.value), None)
+
+
+def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewed:
+    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    view, window = _window(memory, lease.start, lease.size_bytes)
+    renew_at = lease.until - ttl * RENEW_AT_LEFT
+    held = OpenView(key, lease.id, lease.segment, lease.start, lease.until, renew_at, window)
+    core.views[held] = None
+    core.keep(held.renew_at)
+    return Viewed(key, view, held)
+
+
+def _window(memory: mmap.mmap, start: int, size: int) -> tuple[memoryview, weakref.ref[object]]:
+    """A read-only view of these bytes, and a reference that is dead once nothing made from the view is left.
+
+    A memoryview cannot be asked whether slices of it live on; the object that exports its memory can."""
+    pinned = memoryview(memory)
+    exporter = _exporter_type(size.bit_length()).from_address(address_of(pinned) + start)
+    exporter.pinned = pinned  # type: ignore[attr-defined]  # Whoever still looks keeps the map.
+    return memoryview(exporter).cast("B").toreadonly()[:size], weakref.ref(exporter)
+
+
+@functools.cache
+def _exporter_type(bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """Large enough for any size of that many bits: a type per size would be made for every size that is met."""
+    return ctypes.c_ubyte * (1 << bits)
+
+
+def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
+    """Raises LeaseLost if the object may have left its place while it was looked at."""
+    held = viewed.open
+    if held is None:
+        return
+    # Another history would have marked it as lost, so until here it was this one.
+    history = core.limits.log_id
+    if not held.lost:
+        if core.clock() < held.until:
+            return
+        seen = ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())
+        if (yield from still_there(core, [seen], history, deadline))[0]:
+            return
+    core.leases.drop(viewed.key)
+    raise LeaseLost(f"{viewed.key!r} left its place while it was viewed: the bytes seen may be wrong. Read it again")
+
+
+def end_view(core: Core, viewed: Viewed) -> None:
+    """The block is over: let the lease go, or keep it for an array that was made from the view and lives on."""
+    if not end_quietly(core, viewed):
+        warnings.warn(
+            f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
+            "memory taken, until that is gone. Copy what you need for longer",
+            ResourceWarning,
+            stacklevel=3,
+        )
+
+
+def end_quietly(core: Core, viewed: Viewed) -> bool:
+    """False: something made from the view lives on, and the lease with it."""
+    if sys.getrefcount(viewed.view) <= _NAMED_ONCE:
+        try:
+            viewed.view.release()
+        except BufferError:
+            pass  # Somebody works on its memory.
+    # Otherwise something has it beside the caller's name of it. PyTorch's tensors are made so: they keep the view that
+    # they were made from, and go on at its address even when it is released.
+    del viewed.view
+    held = viewed.open
+    if held is None:
+        return True  # A copy: whoever uses it keeps it.
+    held.ended = True
+    return _let_go(core, held)
+
+
+def abandon_views(core: Core) -> None:
+    """The client closes: nobody keeps leases alive any more."""
+    let_go_of_ended(core)
+    for held in list(core.views):
+        warnings.warn(
+            f"the client was closed while something made from the view of {held.key!r} is in use: its memory stays "
+            "mapped, but its bytes may change from now on",
+            ResourceWarning,
+            stacklevel=3,
+        )
+
+
+def let_go_of_ended(core: Core) -> None:
+    """End the leases of views that nothing uses any more."""
+    for held in list(core.views):
+        if held.ended:
+            _let_go(core, held)
+
+
+def _let_go(core: Core, held: OpenView) -> bool:
+    """End this view's lease, unless something made from it is alive."""
+    if held.window() is not None:
+        return False
+    core.views.pop(held, None)
+    core.own_removals.end_read(held.read_entry)
+    return True

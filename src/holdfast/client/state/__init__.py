@@ -1,0 +1,1 @@
+"""What a client knows: the cluster, its grants, its leases."""

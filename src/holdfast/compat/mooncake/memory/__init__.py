@@ -1,0 +1,1 @@
+"""Buffers, addresses and values that callers hand in."""

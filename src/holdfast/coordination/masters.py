@@ -1,0 +1,118 @@
+"""Where the primary may be, for whoever wants to talk to it: the three ways of an address.
+
+Given addresses are tried in turn, any of which may name the primary; a coordination URL is asked who leads each time
+the primary is lost; a service name is looked up once. A standby's hint goes before all of these.
+"""
+
+from __future__ import annotations
+
+import math
+
+from holdfast.coordination.interface import CoordinationLost
+from holdfast.coordination.urls import parse_location
+from holdfast.errors import Unreachable
+from holdfast.transport.addresses import master_addresses
+
+LOOK_SECONDS = 2.0
+"""For coordination to say who leads, where the caller has as long."""
+ONE_MASTER_SECONDS = 1.0
+"""For one of them to take a client in, before the next is tried."""
+LOST_MASTER_SECONDS = 0.15
+"""For the one that the last connection was to, the first time; twice as long each time after that."""
+
+
+class Masters:
+    """To be used by one thread at a time; `candidates` may block where coordination must be asked."""
+
+    def __init__(self, address: str) -> None:
+        self.text = address
+        self._given: list[str] = []
+        self._url = ""
+        self._hint = ""
+        self._turn = 0
+        self._lost = ""
+        self._lost_seconds = 0.0
+        self.direction: str
+        """Some address on the way to the masters, for finding one's own towards them."""
+        if "://" in address:
+            place = parse_location(address, "holdfast")
+            self._once = bool(place.service)
+            self._url = address
+            self.direction = place.hosts[0] if place.hosts else "127.0.0.1:7070"
+        else:
+            self._given = master_addresses(address)
+            self.direction = self._given[0]
+
+    @property
+    def looks_up(self) -> bool:
+        return bool(self._url)
+
+    def candidates(self, within_s: float = math.inf) -> list[str]:
+        """Whom to try now, in this order. Unreachable if coordination knows nobody, or has not answered within this
+        time: a caller's timeout is for everything."""
+        hint, self._hint = self._hint, ""
+        known = self._given or [self._look_up(min(LOOK_SECONDS, within_s))]
+        turned = known[self._turn % len(known) :] + known[: self._turn % len(known)]
+        return [hint, *(address for address in turned if address != hint)] if hint else turned
+
+    def _look_up(self, within_s: float) -> str:
+        from holdfast.coordination.leader_lookup import find_leader
+
+        if within_s <= 0:
+            raise Unreachable("the deadline passed before coordination was asked who leads; nothing was sent")
+        try:
+            leader = find_leader(self._url, within_s)
+        except CoordinationLost as error:
+            raise Unreachable(f"no primary is known: {error}") from None
+        if leader is None:
+            raise Unreachable(f"{self._url} names no primary now; nothing was sent")
+        if self._once:
+            self._given = [leader.address]
+        return leader.address
+
+    def hinted(self, address: str) -> None:
+        """Somebody said that the primary is there."""
+        self._hint = address
+
+    def failed(self) -> None:
+        """The first one did not help: begin with the next one."""
+        self._turn += 1
+
+    def lost(self, address: str) -> None:
+        """The connection to that one ended: it is tried last. A stopped process takes new ones, and says nothing."""
+        if address in self._given:
+            self._turn = self._given.index(address) + 1
+        if address != self._lost:
+            self._lost, self._lost_seconds = address, LOST_MASTER_SECONDS
+
+    def patience(self, address: str) -> float:
+        """How long this one is waited for, in seconds. The others name one that has stopped until somebody takes over:
+        meanwhile it is they who should be asked again soon."""
+        if address != self._lost:
+            return ONE_MASTER_SECONDS
+        seconds, self._lost_seconds = self._lost_seconds, min(2 * self._lost_seconds, ONE_MASTER_SECONDS)
+        return seconds
+
+    def found(self) -> None:
+        """One of them took us in."""
+        self._lost = ""
+
+
+class Round:
+    """One round of knocking at those that may lead. Whoever names another is believed once: that one is next."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._waiting = list(addresses)
+        self._tried: set[str] = set()
+
+    def next(self) -> str | None:
+        """Whom to try now; None when all have been."""
+        if not self._waiting:
+            return None
+        address = self._waiting.pop(0)
+        self._tried.add(address)
+        return address
+
+    def hinted(self, address: str) -> None:
+        if address and address not in self._tried:
+            self._waiting.insert(0, address)

@@ -1,0 +1,345 @@
+"""Coordination in ZooKeeper, through kazoo.
+
+The leader writes its ephemeral node again and again; others judge its silence by their own clock from the last
+time they saw that, so neither a session that outlasts its timeout nor one that ends early can mislead them.
+Batches are nodes with numbers of our own, found without ever listing them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from holdfast.coordination import watches
+from holdfast.coordination.campaign import Look, campaign
+from holdfast.coordination.codec import (
+    HEADER,
+    Tail,
+    decode_batch,
+    decode_leader,
+    decode_process,
+    decode_record,
+    decode_tail,
+    encode_leader,
+    encode_process,
+    encode_record,
+    encode_tail,
+)
+from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, LogBehind, Term
+from holdfast.coordination.terms import Tenure, Timing, Verdict
+from holdfast.coordination.urls import Location
+from holdfast.coordination.zookeeper.published import PublishedWatch
+from holdfast.coordination.zookeeper.session import ZooKeeperSession
+from holdfast.coordination.zookeeper.term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
+from holdfast.errors import Uncertain
+from holdfast.instant import now_seconds
+from holdfast.supervisor import Supervisor
+
+log = logging.getLogger("holdfast.coordination")
+
+TRIM_NODES = 64
+READ_NODES = (4, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperLook(Look):
+    epoch_version: int = 0
+    leader_version: int | None = None
+
+
+class ZooKeeperCoordination:
+    max_batch_bytes = MAX_BATCH_BYTES
+    appends_in_flight = 4
+    look_every_s = 0.5
+
+    def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
+        self.supervisor = supervisor if supervisor is not None else Supervisor()
+        self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
+        self._paths = Paths(place.cluster)
+        self._session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)
+        self._client = self._session.client
+        self._leader_changes = watches.Changes()
+        self._log_changes = watches.Changes()
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._expiring: deque[tuple[float, str]] = deque()
+        self._terms: list[Tenure] = []
+        self.epoch_floor = 0
+        self._session.when_moved(self._leader_changes.bump)
+        self._session.when_moved(self._log_changes.bump)
+        self._session.when_lost(self._lose_terms)
+
+    async def open(self) -> None:
+        await self._session.open()
+        await self._lay_out()
+
+    async def _lay_out(self) -> None:
+        """Make what is missing: all of it the first time, and after somebody emptied ZooKeeper."""
+        for path, value in (
+            (self._paths.log, b""),
+            (self._paths.published, b""),
+            (self._paths.doubt, b""),
+            (self._paths.process, b""),
+            (self._paths.first, encode_tail(1, 0)),
+            (self._paths.tail, encode_tail(0, 0)),
+            (self._paths.epoch, b""),
+        ):
+            try:
+                await self._session.write(self._client.create_async(path, value, makepath=True))
+            except NodeExistsError:
+                pass  # It is there, which is all that is wanted.
+            except Uncertain as error:
+                raise CoordinationLost(str(error)) from error
+
+    def _lose_terms(self) -> None:
+        for term in self._terms:
+            term.finish("the ZooKeeper session was lost")
+
+    async def campaign(self, address: str, replacing: int | None = None) -> Term:
+        return await campaign(self, address, replacing)
+
+    def leader_changes(self) -> int:
+        return self._leader_changes.count
+
+    async def leader_changed(self, seen: int, wait_s: float) -> None:
+        await self._leader_changes.beyond(seen, wait_s)
+
+    def _leader_event(self, _: Any) -> None:
+        self._session.soon(self._leader_changes.bump)
+
+    def _log_event(self, _: Any) -> None:
+        self._session.soon(self._log_changes.bump)
+
+    async def _leader_node(self) -> tuple[bytes, Any] | None:
+        try:
+            value, stat = await self._session.read(self._client.get_async(self._paths.leader, self._leader_event))
+        except NoNodeError:
+            # A node that is missing can only be watched by asking whether it exists.
+            found = await self._session.read(self._client.exists_async(self._paths.leader, self._leader_event))
+            if found is not None:
+                self._leader_changes.bump()
+            return None
+        return value, stat
+
+    async def look(self) -> Look:
+        # The epoch first: if another term begins in between, its version is no longer the one that `take` compares.
+        try:
+            epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
+            doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
+            stored, _ = await self._session.read(self._client.get_async(self._paths.process))
+        except NoNodeError:
+            raise await self._emptied() from None
+        record = msgspec.structs.replace(decode_record(epoch), doubtful=bool(doubt)) if epoch else None
+        process = decode_process(stored, record)
+        node = await self._leader_node()
+        if node is None:
+            return ZooKeeperLook(record, leader=process, epoch_version=stat.version)
+        mark, version = (node[1].czxid, node[1].version), node[1].version
+        return ZooKeeperLook(record, mark, leader=process, epoch_version=stat.version, leader_version=version)
+
+    async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
+        assert isinstance(look, ZooKeeperLook)
+        sent_at = self.timing.clock()
+        record = verdict.record(look.record, address, self.epoch_floor)
+        winning = self._client.transaction()
+        winning.set_data(self._paths.epoch, encode_record(record), look.epoch_version)
+        winning.set_data(self._paths.doubt, b"1" if record.doubtful else b"")
+        winning.set_data(self._paths.process, encode_process(verdict.leader_process(record)))
+        if look.leader_version is not None:
+            winning.delete(self._paths.leader, look.leader_version if verdict.proof == "silence" else -1)
+        winning.create(self._paths.leader, encode_leader(Leader(record.epoch, address)), ephemeral=True)
+        try:
+            results = await self._session.commit(winning)
+            if results is None:
+                return None
+            tail = await self._tail(self._paths.tail)
+        except (CoordinationLost, Uncertain):
+            await self._leave_nothing()
+            raise
+        fence = results[0].version
+        term = ZooKeeperTerm(record, verdict, look.record, self.timing, self._session, self._paths, fence, tail)
+        self._terms = [*(term for term in self._terms if not term.over), term]
+        term.begin(sent_at, self)
+        return term
+
+    async def _leave_nothing(self) -> None:
+        """A lost campaign may have been won; its leader node, if it is ours, must not keep others waiting."""
+        try:
+            _, stat = await self._session.read(self._client.get_async(self._paths.leader))
+            if stat.ephemeralOwner == self._session.number:
+                await self._session.write(self._client.delete_async(self._paths.leader))
+        except NoNodeError:
+            pass  # There is nothing to remove.
+        except (CoordinationLost, Uncertain) as error:
+            log.warning("what a lost campaign may have left will run out by silence: %s", error)
+
+    async def _tail(self, path: str, watch: Any = None) -> Tail:
+        try:
+            value, stat = await self._session.read(self._client.get_async(path, watch))
+        except NoNodeError:
+            raise await self._emptied() from None
+        return decode_tail(value, stat.version)
+
+    async def _emptied(self) -> CoordinationLost:
+        """Somebody removed the cluster's nodes while this process ran: lay them out, and let the caller ask again."""
+        await self._lay_out()
+        return CoordinationLost(f"ZooKeeper at {self._session.hosts} was emptied; its log begins anew")
+
+    async def leader(self) -> Leader | None:
+        found = await self._leader_node()
+        return None if found is None else decode_leader(found[0])
+
+    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        return watches.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
+
+    def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
+        limit = READ_NODES[0]
+
+        async def read(after: int) -> Batches:
+            nonlocal limit
+            seen = self._log_changes.count
+            tail = await self._tail(self._paths.tail, self._log_event)
+            if tail.number < after:
+                # This server may be behind the others: only what is read after a sync says that the log has ended.
+                last = await self.last_index()
+                if last < after:
+                    raise LogBehind(last, after)
+            if tail.number <= after:
+                await self._log_changes.beyond(seen, self.look_every_s)
+                return []
+            batches = await self._batches(after, min(tail.number, after + limit))
+            mean_bytes = max(1, sum(len(batch) for _, batch in batches) // len(batches))
+            limit = min(max(READ_NODES[0], watches.READ_BYTES // mean_bytes), READ_NODES[1])
+            return batches
+
+        return watches.follow_log(read, after_index)
+
+    async def _batches(self, after: int, through: int) -> Batches:
+        asked = [self._client.get_async(self._paths.batch(index)) for index in range(after + 1, through + 1)]
+        batches: Batches = []
+        for index, result in enumerate(asked, after + 1):
+            try:
+                value, _ = await self._session.read(result)
+            except NoNodeError:
+                # It was in the log, so it was trimmed away, and all before it too.
+                raise Compacted((await self._tail(self._paths.first)).number) from None
+            batches.append((index, decode_batch(value).batch))
+        return batches
+
+    async def last_index(self) -> int:
+        try:
+            await self._session.read(self._client.sync_async(self._paths.root))
+        except NoNodeError:
+            raise await self._emptied() from None
+        return (await self._tail(self._paths.tail)).number
+
+    async def trim(self, through_index: int) -> None:
+        through = min(through_index, await self.last_index() - 1)
+        while (first := await self._tail(self._paths.first)).number <= through:
+            end = min(first.number + TRIM_NODES - 1, through)
+            value, _ = await self._session.read(self._client.get_async(self._paths.batch(end)))
+            step = self._client.transaction()
+            step.set_data(self._paths.first, encode_tail(end + 1, HEADER.unpack_from(value)[1]), first.version)
+            for index in range(first.number, end + 1):
+                step.delete(self._paths.batch(index))
+            if await self._session.commit(step) is None:
+                log.info("somebody else trims the log too")
+                return
+
+    async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
+        path = self._paths.of_published(name)
+        content = TTL.pack(ttl_ms or 0) + value
+        await self._sweep()
+        stat = None
+        while stat is None:  # Another may make it, or take it away, between the two.
+            try:
+                stat = await self._session.write(self._client.set_async(path, content))
+            except NoNodeError:
+                stat = await self._created(path, content)
+        if ttl_ms is not None:
+            self._seen[name] = (stat.mzxid, self.timing.clock())
+            self._expiring.append((self.timing.clock() + ttl_ms / 1000, name))
+
+    async def _created(self, path: str, content: bytes) -> Any:
+        """Its stat; None if somebody else was quicker."""
+        try:
+            creation = self._client.create_async(path, content, makepath=True, include_data=True)
+            return (await self._session.write(creation))[1]
+        except NodeExistsError:
+            return None
+
+    async def _sweep(self) -> None:
+        """ZooKeeper keeps what has no time limit of its own: whoever published it takes it away again."""
+        while self._expiring and self._expiring[0][0] <= self.timing.clock():
+            first = self._expiring[0]
+            await self.read(first[1])
+            # Forgotten only now: while ZooKeeper does not answer, it stays there to be taken away.
+            if self._expiring and self._expiring[0] is first:
+                self._expiring.popleft()
+
+    async def read(self, name: str) -> bytes | None:
+        path = self._paths.of_published(name)
+        try:
+            content, stat = await self._session.read(self._client.get_async(path))
+        except NoNodeError:
+            self._seen.pop(name, None)
+            return None
+        ttl_ms = TTL.unpack_from(content)[0]
+        if ttl_ms and await self._is_past(name, path, stat, ttl_ms):
+            return None
+        return self._paths.published_value(content)
+
+    async def _is_past(self, name: str, path: str, stat: Any, ttl_ms: int) -> bool:
+        """No clock is shared (I16): the time counts from when this process first saw the value."""
+        now = self.timing.clock()
+        if self._seen.get(name, (0, 0.0))[0] != stat.mzxid:
+            self._seen[name] = (stat.mzxid, now)
+        if now - self._seen[name][1] < ttl_ms / 1000:
+            return False
+        try:
+            await self._session.write(self._client.delete_async(path, stat.version))
+        except NoNodeError:
+            pass  # Another reader was quicker.
+        except BadVersionError:
+            # It was published anew while this was decided: what was read is past all the same, what is there is not.
+            return True
+        self._seen.pop(name, None)
+        return True
+
+    async def list(self, prefix: str) -> dict[str, bytes]:
+        children = await self._session.read(self._client.get_children_async(self._paths.published))
+        names = sorted(name for name in map(self._paths.published_name, children) if name.startswith(prefix))
+        values = await asyncio.gather(*(self.read(name) for name in names))
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    async def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
+        watching = PublishedWatch(self._session, self._paths, self.read, prefix)
+        changes = watching.changes
+        try:
+            async for news in watches.watch_published(
+                watching.read, lambda: changes.count, changes.beyond, self.look_every_s
+            ):
+                yield news
+        finally:
+            watching.close()
+
+    async def unpublish(self, name: str) -> None:
+        try:
+            await self._session.write(self._client.delete_async(self._paths.of_published(name)))
+        except NoNodeError:
+            pass  # It was not there, which is what is wanted.
+
+    async def log_bytes(self) -> int:
+        first, tail = await asyncio.gather(self._tail(self._paths.first), self._tail(self._paths.tail))
+        return tail.total_bytes - first.total_bytes
+
+    async def close(self) -> None:
+        for term in self._terms:
+            await term.resign()
+        await self._session.close()

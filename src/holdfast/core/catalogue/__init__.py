@@ -1,0 +1,1 @@
+"""The objects and their keys, as columns."""

@@ -1,0 +1,355 @@
+"""The objects, as columns.
+
+A row is a slot; slots are reused. What is asked about many objects at once (leases, victims, the digest) is an
+array operation over the columns; single values go through memoryviews, which are quicker than NumPy for that.
+`lease_until` and `last_used` are this process's own times: soft state, not part of the digest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from holdfast.core.catalogue.id_index import IdIndex
+from holdfast.core.catalogue.keys import KeyIndex
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
+from holdfast.instant import Instant
+
+if TYPE_CHECKING:
+    from holdfast.core.catalogue.key_changes import KeyChanges
+    from holdfast.core.catalogue.key_table import KeyTable
+
+Slots = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
+
+LIVE: Final = 1
+HARD_PIN: Final = 2
+SOFT_PIN: Final = 4
+ON_DISK: Final = 8
+SEVERAL: Final = 16
+"""Has further replicas, in `others`."""
+COPYING: Final = 64
+"""A node copies it at the moment, so it stays where it is until that ends. Known to the primary alone."""
+MASKED: Final = 128
+"""Evicted without a record: see `mask`. This master's own affair, in no snapshot and no digest."""
+
+MEMORY: Final = 0
+DISK: Final = 1
+FIRST_CAPACITY: Final = 1024
+
+_COLUMNS: Final[dict[str, Any]] = {
+    "ids": np.uint64,
+    "sizes": np.int64,
+    "checksums": np.uint64,
+    "key_hashes": np.uint64,
+    "segments": np.int32,
+    "offsets": np.int64,
+    "lease_until": np.int64,
+    "last_used": np.int64,
+    "flags": np.uint8,
+    "lessees": np.uint32,
+    "renewed": np.uint8,
+    "wanted": np.uint8,
+}
+
+
+class ReplicaAt(NamedTuple):
+    segment: SegmentHandle
+    offset: int
+    kind: int = MEMORY
+
+
+def extents_of(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """`ids.extent_of`, for a column."""
+    # The alignments are powers of two: rounding up needs no division, which takes longer than all the rest.
+    less_one = aligns_of(sizes) - 1
+    rounded: npt.NDArray[np.int64] = (sizes.astype(np.int64) + less_one) & ~less_one
+    return rounded
+
+
+def aligns_of(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64] | np.int64:
+    """How the objects of these sizes are aligned: each for itself, or all of them alike."""
+    if len(sizes) and int(sizes.max()) < LARGE_FROM:
+        return np.int64(SMALL_ALIGN)
+    return np.where(sizes >= LARGE_FROM, np.int64(LARGE_ALIGN), np.int64(SMALL_ALIGN))
+
+
+class Catalogue:
+    """Columns, the keys that name their rows, and the rows not in use."""
+
+    ids: Words
+    sizes: npt.NDArray[np.int64]
+    checksums: Words
+    key_hashes: Words
+    segments: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    lease_until: npt.NDArray[np.int64]
+    last_used: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    lessees: npt.NDArray[np.uint32]
+    """Where a lease is live: the one client that has all of them, as the primary's `Lessees` number it, or 0."""
+    renewed: npt.NDArray[np.uint8]
+    """1 where a lease was given since the standbys were last told."""
+    wanted: npt.NDArray[np.uint8]
+    """How many replicas in memory its put asked for."""
+
+    def __init__(self) -> None:
+        self.by_key = KeyIndex()
+        self.by_id = IdIndex()
+        self.keys: list[str | None] = []
+        self.others: dict[int, tuple[ReplicaAt, ...]] = {}
+        self.soft_pin_until: dict[int, Instant] = {}
+        self.lacking: dict[int, None] = {}
+        """Slots of objects that have lost some of their replicas in memory, in the order in which they did."""
+        self.on_disk = 0
+        """How many objects are on disk alone."""
+        self.count = 0
+        self.longest = 0
+        """No object here is or was larger."""
+        self.changes: KeyChanges | None = None
+        """Where keys that are bound and unbound are noted, if anybody wants to know."""
+        self.shown: KeyTable | None = None
+        """Where a primary shows which keys there are."""
+        self._free: list[int] = []
+        for name, dtype in _COLUMNS.items():
+            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
+        self._remake_views()
+
+    @property
+    def top(self) -> int:
+        """Slots from here on were never used."""
+        return len(self.keys)
+
+    def _remake_views(self) -> None:
+        self._room = min(len(getattr(self, name)) for name in _COLUMNS)
+        self._nearly_full = self._room - self._room // 32
+        self.id_at = self.ids.data
+        self.size_at = self.sizes.data
+        self.checksum_at = self.checksums.data
+        self.key_hash_at = self.key_hashes.data
+        self.segment_at = self.segments.data
+        self.offset_at = self.offsets.data
+        self.lease_at = self.lease_until.data
+        self.used_at = self.last_used.data
+        self.flags_at = self.flags.data
+        self.lessee_at = self.lessees.data
+        self.renewed_at = self.renewed.data
+        self.wanted_at = self.wanted.data
+
+    def _take_slots(self, count: int) -> list[int]:
+        reused = self._free[len(self._free) - count :] if count <= len(self._free) else self._free[:]
+        del self._free[len(self._free) - len(reused) :]
+        fresh = count - len(reused)
+        if not fresh:
+            return reused
+        first = self.top
+        self.keys.extend([None] * fresh)
+        if self.top > self._nearly_full:
+            self._grow(self.top)
+        return reused + list(range(first, first + fresh))
+
+    def _grow(self, needed: int) -> None:
+        """Columns that are nearly full are doubled one after another, in step with what is left of their room: to copy
+        all of them at once would be a pause."""
+        capacity = 1 << (max(needed, 2 * self._room) - 1).bit_length()
+        due = math.ceil(len(_COLUMNS) * (needed - self._nearly_full) / (self._room - self._nearly_full))
+        for name, dtype in islice(_COLUMNS.items(), due):
+            old = getattr(self, name)
+            if len(old) < capacity:
+                new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
+                new[: len(old)] = old
+                setattr(self, name, new)
+        self._remake_views()
+
+    def insert(
+        self,
+        key: str,
+        oid: ObjectId,
+        size: int,
+        checksum: int,
+        segment: SegmentHandle,
+        offset: int,
+        flags: int,
+        now: Instant,
+    ) -> int:
+        """One new object; its key must be unbound."""
+        if self._free:
+            slot = self._free.pop()
+            self.keys[slot] = key
+        else:
+            slot = self.top
+            self.keys.append(key)
+            if slot >= self._nearly_full:
+                self._grow(slot + 1)
+        self.id_at[slot] = oid
+        self.size_at[slot] = size
+        self.checksum_at[slot] = checksum
+        self.key_hash_at[slot] = xxh3_64_intdigest(key.encode())
+        self.segment_at[slot] = segment
+        self.offset_at[slot] = offset
+        self.lease_at[slot] = 0
+        self.used_at[slot] = now
+        self.flags_at[slot] = flags | LIVE
+        self.renewed_at[slot] = 0
+        if size > self.longest:
+            self.longest = size
+        self.wanted_at[slot] = 1
+        self.by_key.bind(key, slot)
+        self.by_id.bind_one(oid, slot)
+        self.count += 1
+        if self.changes is not None:
+            self.changes.stored([key])
+        if self.shown is not None:
+            self.shown.show_one(slot)
+        return slot
+
+    def insert_many(
+        self,
+        keys: list[str],
+        first_id: ObjectId,
+        sizes: Words,
+        checksums: Words,
+        segment: SegmentHandle,
+        offsets: npt.NDArray[Any],
+        flags: int,
+        now: Instant,
+    ) -> list[int]:
+        """Many new objects in one segment; the same as `insert` for each."""
+        columns: dict[str, npt.NDArray[Any] | int] = {
+            "ids": np.arange(first_id, first_id + len(keys), dtype=np.uint64),
+            "sizes": sizes,
+            "checksums": checksums,
+            "segments": segment,
+            "offsets": offsets,
+            "flags": flags | LIVE,
+            "wanted": 1,
+            "lease_until": 0,
+            "last_used": now,
+        }
+        slots = self._fill_rows(keys, columns)
+        self.by_id.bind(first_id, slots)
+        return slots
+
+    def insert_rows(self, keys: list[str], columns: dict[str, npt.NDArray[Any]]) -> list[int]:
+        """New objects of any ids, as a snapshot holds them. Keys and ids must be unbound."""
+        if not keys:
+            return []
+        slots = self._fill_rows(keys, columns)
+        self.on_disk += int(np.count_nonzero(columns["flags"] & ON_DISK))
+        self.by_id.bind_any(columns["ids"].astype(np.uint64), slots)
+        return slots
+
+    def _fill_rows(self, keys: list[str], columns: Mapping[str, npt.NDArray[Any] | int]) -> list[int]:
+        if not keys:  # A snapshot of an empty catalogue.
+            return []
+        all_fresh = not self._free
+        slots = self._take_slots(len(keys))
+        # Rows that were never used lie side by side.
+        at = slice(slots[0], slots[0] + len(slots)) if all_fresh else np.array(slots, np.intp)
+        for name, values in columns.items():
+            getattr(self, name)[at] = values
+        self.renewed[at] = 0
+        if keys:
+            self.longest = max(self.longest, int(self.sizes[at].max()))
+        self.key_hashes[at] = np.fromiter(map(xxh3_64_intdigest, map(str.encode, keys)), np.uint64, len(keys))
+        named = self.keys
+        if all_fresh:
+            named[len(named) - len(keys) :] = keys
+        else:
+            for slot, key in zip(slots, keys, strict=True):
+                named[slot] = key
+        self.by_key.bind_many(keys, slots)
+        self.count += len(keys)
+        if self.changes is not None:
+            self.changes.stored(keys)
+        if self.shown is not None:
+            self.shown.show(at)
+        return slots
+
+    def drop(self, slots: list[int]) -> list[str]:
+        """These objects are gone; the keys they had. Their ranges are the caller's business, before this."""
+        named = self.keys
+        gone: list[str] = [key for key in map(named.__getitem__, slots) if key is not None]
+        assert len(gone) == len(slots), "an object is dropped once"
+        for slot in slots:
+            named[slot] = None
+        self.by_key.unbind(gone)
+        if self.changes is not None:
+            self.changes.removed(gone)
+        if self.shown is not None:
+            self.shown.hide(np.array(slots, np.intp))
+        if len(slots) == 1:
+            self.by_id.unbind((self.id_at[slots[0]],))
+            self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
+            self.flags_at[slots[0]] = 0
+        else:
+            at = np.array(slots, np.intp)
+            self.by_id.unbind(self.ids[at].tolist())
+            if self.on_disk:
+                self.on_disk -= int(np.count_nonzero(self.flags[at] & ON_DISK))
+            self.flags[at] = 0
+        if self.others or self.soft_pin_until or self.lacking:
+            for slot in slots:
+                self.others.pop(slot, None)
+                self.lacking.pop(slot, None)
+                self.soft_pin_until.pop(slot, None)
+        self._free.extend(slots)
+        self.count -= len(slots)
+        return gone
+
+    def replicas(self, slot: int) -> tuple[ReplicaAt, ...]:
+        kind = DISK if self.flags_at[slot] & ON_DISK else MEMORY
+        first = ReplicaAt(self.segment_at[slot], self.offset_at[slot], kind)
+        return (first, *self.others.get(slot, ()))
+
+    def set_replicas(self, slot: int, replicas: tuple[ReplicaAt, ...]) -> None:
+        """Those in memory come first: readers try them in this order."""
+        replicas = tuple(sorted(replicas, key=lambda place: place.kind))
+        first = replicas[0]
+        in_memory = sum(place.kind == MEMORY for place in replicas)
+        # One that is on disk alone was evicted from memory on purpose.
+        if 0 < in_memory < self.wanted_at[slot]:
+            self.lacking[slot] = None
+        else:
+            self.lacking.pop(slot, None)
+        self.on_disk += (first.kind == DISK) - (self.flags_at[slot] & ON_DISK != 0)
+        flags = self.flags_at[slot] & ~(ON_DISK | SEVERAL)
+        self.segment_at[slot] = first.segment
+        self.offset_at[slot] = first.offset
+        if len(replicas) > 1:
+            self.others[slot] = replicas[1:]
+            flags |= SEVERAL
+        else:
+            self.others.pop(slot, None)
+        self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
+
+    def find_lacking(self) -> None:
+        """Make `lacking` anew, by one look at all objects."""
+        top = self.top
+        several = (self.flags[:top] & LIVE != 0) & (self.wanted[:top] > 1)
+        self.lacking = {}
+        for slot in np.flatnonzero(several).tolist():
+            in_memory = sum(place.kind == MEMORY for place in self.replicas(slot))
+            if 0 < in_memory < self.wanted_at[slot]:
+                self.lacking[slot] = None
+
+    def is_shown(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of these slots hold an object that is to be seen."""
+        shown: npt.NDArray[np.bool_] = self.flags[start:stop] & (LIVE | MASKED) == LIVE
+        return shown
+
+    def live(self) -> Slots:
+        return np.flatnonzero(self.flags[: self.top] & LIVE)
+
+    def on_segment(self, handle: SegmentHandle) -> list[int]:
+        """Slots with a replica on this segment."""
+        top = self.top
+        first = np.flatnonzero((self.segments[:top] == handle) & ((self.flags[:top] & LIVE) != 0)).tolist()
+        further = [slot for slot, places in self.others.items() if any(p.segment == handle for p in places)]
+        return sorted({*first, *further})

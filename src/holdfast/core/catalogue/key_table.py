@@ -1,0 +1,204 @@
+"""The keys of a catalogue as fingerprints in memory that other processes read (wire.shown).
+
+Nothing here is durable or part of the state. Changes are noted as they are applied, and the table is said to be off
+from then on; `catch_up` carries them out, and `settle` says that it is right again, which its owner does only when
+all that was changed is durable. When the table is too full another one is begun, and filled a slice at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.wire.key_table_layout import (
+    ASKED,
+    CONFIRMED,
+    EMPTY,
+    FIRST_PLACES,
+    GONE,
+    GOOD_MS,
+    KIND,
+    MAGIC,
+    MASK,
+    SEQUENCE,
+)
+
+if TYPE_CHECKING:
+    from holdfast.core.catalogue.catalogue import Catalogue, Slots, Words
+
+SLICE = 8192
+"""Slots of the catalogue that are taken in at a time: some 2 ms."""
+ROOMY = 3
+"""A new table has at least so many places a key."""
+ALL = 1 << 62
+
+
+class KeyTable:
+    """`words` is the memory, `discard(first, stop)` makes words of it zero again, and gives their pages back."""
+
+    def __init__(self, catalogue: Catalogue, words: Words, discard: Callable[[int, int], None]) -> None:
+        self._catalogue = catalogue
+        self._words = words
+        self._cells = words.data
+        self._discard = discard
+        self._noted: list[tuple[bool, int | Words]] = []
+        """(shown or hidden, one fingerprint or several), in order."""
+        self._places = 0
+        self._inserted = 0
+        """Into this table, since it was begun."""
+        self._swept = 0
+        """Slots from here on are not in the table yet, and what becomes of them is seen when they are reached."""
+        if self._cells[KIND] != MAGIC:
+            self._cells[KIND], self._cells[MASK], self._cells[SEQUENCE] = MAGIC, FIRST_PLACES - 1, 1
+        self._begin()
+
+    @property
+    def is_off(self) -> bool:
+        """Is it said that the table cannot be relied on?"""
+        return bool(self._cells[SEQUENCE] & 1)
+
+    def show_one(self, slot: int) -> None:
+        if slot < self._swept:
+            self._note(True, self._catalogue.key_hash_at[slot])
+
+    def show(self, slots: Slots | slice) -> None:
+        self._note_many(True, slots)
+
+    def hide(self, slots: Slots) -> None:
+        self._note_many(False, slots)
+
+    def _note_many(self, shown: bool, slots: Slots | slice) -> None:
+        if self._swept != ALL:
+            at = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+            slots = at[at < self._swept]
+        hashes = self._catalogue.key_hashes[slots]
+        if len(hashes):
+            self._note(shown, hashes)
+
+    def _note(self, shown: bool, hashes: int | Words) -> None:
+        self.turn_off()
+        self._noted.append((shown, hashes))
+
+    def turn_off(self) -> None:
+        """What the table says is not the truth from now on."""
+        if not self._cells[SEQUENCE] & 1:
+            self._cells[SEQUENCE] += 1
+
+    def catch_up(self) -> bool:
+        """Carry out what was noted, and take in another slice of a table that is being filled. True: there is more."""
+        noted, self._noted = self._noted, []
+        for shown, hashes in noted:
+            if not self._swept:
+                break  # Another table was begun, which will be filled with what there is now.
+            if not isinstance(hashes, int):
+                (self._insert if shown else self._remove)(np.maximum(hashes, np.uint64(GONE + 1)))
+            elif shown:
+                self._insert_one(max(hashes, GONE + 1))
+            else:
+                self._remove_one(max(hashes, GONE + 1))
+        return self._places > 0 and self._swept != ALL and self._sweep()
+
+    def settle(self) -> None:
+        """The table holds what is there and nothing else, and all of that may be told."""
+        if self._swept == ALL and not self._noted and self._cells[SEQUENCE] & 1:
+            self._cells[SEQUENCE] += 1
+
+    def beat(self, good_ms: int) -> None:
+        """For so long from now on the master may answer. It confirms the number before, and asks by the next."""
+        cells = self._cells
+        cells[GOOD_MS] = good_ms
+        cells[CONFIRMED] = cells[ASKED]
+        cells[ASKED] += 1
+
+    def _begin(self) -> None:
+        """A table with room for what there is, empty for now. Where there is no room for one, there is none."""
+        self.turn_off()
+        before = int(self._cells[MASK]) + 1
+        self._discard(before, 2 * before)
+        places = FIRST_PLACES
+        while places < ROOMY * self._catalogue.count:
+            places *= 2
+        self._noted.clear()
+        self._inserted = 0
+        self._swept = 0
+        self._places = places if 2 * places <= len(self._words) else 0
+        self._cells[MASK] = max(FIRST_PLACES, self._places) - 1
+
+    def _sweep(self) -> bool:
+        catalogue = self._catalogue
+        start = self._swept
+        stop = min(start + SLICE, catalogue.top)
+        self._swept = stop
+        hashes = catalogue.key_hashes[start:stop][catalogue.is_shown(start, stop)]
+        self._insert(np.maximum(hashes, np.uint64(GONE + 1)))
+        if self._swept == stop == catalogue.top:
+            self._swept = ALL
+        return self._swept != ALL
+
+    def _has_room(self, count: int) -> bool:
+        """Otherwise another table is begun, which will take in whatever is in the catalogue by itself."""
+        self._inserted += count
+        if 2 * self._inserted <= self._places:
+            return True
+        self._begin()
+        return False
+
+    def _insert_one(self, hash_: int) -> None:
+        if self._has_room(1):
+            cells, places = self._cells, self._places
+            at = hash_ & (places - 1)
+            while cells[places + at] > GONE:
+                at = (at + 1) & (places - 1)
+            cells[places + at] = hash_
+
+    def _remove_one(self, hash_: int) -> None:
+        cells, places = self._cells, self._places
+        at = hash_ & (places - 1)
+        while (there := cells[places + at]) != hash_:
+            if there == EMPTY:
+                return
+            at = (at + 1) & (places - 1)
+        cells[places + at] = GONE
+
+    def _insert(self, hashes: Words) -> None:
+        if not len(hashes) or not self._has_room(len(hashes)):
+            return
+        if _has_twins(hashes):
+            self._inserted -= len(hashes)
+            for hash_ in hashes.tolist():
+                self._insert_one(hash_)
+            return
+        table = self._words[self._places : 2 * self._places]
+        mask = self._places - 1
+        at = (hashes & np.uint64(mask)).astype(np.intp)
+        while len(hashes):
+            free = table[at] <= GONE
+            table[at[free]] = hashes[free]
+            # Of two that wanted the same place the last one has it.
+            left = ~(free & (table[at] == hashes))
+            hashes = hashes[left]
+            at = (at[left] + 1) & mask
+
+    def _remove(self, hashes: Words) -> None:
+        if _has_twins(hashes):
+            for hash_ in hashes.tolist():
+                self._remove_one(hash_)
+            return
+        table = self._words[self._places : 2 * self._places]
+        mask = self._places - 1
+        at = (hashes & np.uint64(mask)).astype(np.intp)
+        while len(hashes):
+            there = table[at]
+            found = there == hashes
+            table[at[found]] = GONE
+            left = ~found & (there != EMPTY)
+            hashes = hashes[left]
+            at = (at[left] + 1) & mask
+
+
+def _has_twins(hashes: Words) -> bool:
+    """Two keys of one fingerprint in a batch each have a place of their own; one step for all would give them one."""
+    in_order = np.sort(hashes)
+    return bool((in_order[1:] == in_order[:-1]).any())

@@ -1,0 +1,1 @@
+"""Copies between nodes and disks: recovery, evacuation, offload."""

@@ -1,0 +1,88 @@
+"""Files of disks that their nodes found gone or spoiled, and the list that nodes find them by.
+
+A lost file is a lost replica: it is dropped by a record, and the object goes if it had no other (I18). Only the node
+that holds the disk says so, after it has looked itself. A report may come twice, late, or after the object was moved:
+ids never return, so a replica that is not at that place any more is passed over.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import DISK, LIVE, MASKED, SEVERAL, ReplicaAt
+from holdfast.core.copies.disks import known_disk
+from holdfast.core.copies.evacuation import dropped
+from holdfast.core.objects.checks import unpack_words
+from holdfast.core.objects.eviction import evicted
+from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.rules import VISIT_SLOTS
+from holdfast.core.state.apply import pack_ids
+from holdfast.errors import BadRequest
+from holdfast.ids import ObjectId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
+from holdfast.messages.records import Cause, ObjectsRemoved
+
+_DAMAGES = frozenset(map(int, n.Damage))
+
+
+def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int, now: Instant) -> Decision:
+    """Drop these replicas. Where a reader may hold a lease, the place stays in quarantine until that ends (I2)."""
+    words = unpack_words(request.rows, 3)
+    if not _DAMAGES.issuperset(words[2::3]):
+        raise BadRequest("a file is reported lost without a known reason; nothing was changed")
+    disk = known_disk(primary, request.node, request.disk)
+    catalogue = primary.state.catalogue
+    further: list[tuple[ObjectId, ReplicaAt]] = []
+    last: dict[int, None] = {}
+    hidden: dict[int, None] = {}
+    seen: set[ObjectId] = set()
+    for oid, offset, damage in zip(words[0::3], words[1::3], words[2::3], strict=True):
+        slot = catalogue.by_id.slot_of(oid)
+        place = ReplicaAt(disk.handle, offset, DISK)
+        if slot < 0 or oid in seen or place not in (places := catalogue.replicas(slot)):
+            continue
+        seen.add(oid)
+        primary.lost_files[request.node, n.Damage(damage)] += 1
+        if catalogue.flags_at[slot] & MASKED:
+            hidden[slot] = None  # Nobody sees it any more; now the log says so.
+        elif len(places) > 1:
+            further.append((oid, place))
+        else:
+            last[slot] = None
+    records = dropped(primary, further, now)
+    if last:
+        leased = {slot for slot in last if catalogue.lease_at[slot] > now}
+        free, held = ([catalogue.id_at[s] for s in last if (s in leased) == wanted] for wanted in (False, True))
+        records.append(ObjectsRemoved(pack_ids(free), pack_ids(held), Cause.FILE_LOST))
+    if hidden:
+        records.append(evicted(primary.state, np.array(list(hidden), np.intp)))
+    return q.Done(len(seen)), records
+
+
+def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant) -> Decision:
+    """Files that the log holds on this disk, of one page of slots; the catalogue may change between two pages, and the
+    node reports only what it does not find itself."""
+    disk = known_disk(primary, request.node, request.disk)
+    top = primary.state.catalogue.top
+    first = max(0, request.cursor)
+    stop = first + VISIT_SLOTS
+    return n.FileList(_files_of(primary, disk.handle, first, stop), stop if stop < top else 0), []
+
+
+def _files_of(primary: Primary, handle: SegmentHandle, first: int, stop: int) -> bytes:
+    catalogue = primary.state.catalogue
+    window = slice(first, min(stop, catalogue.top))
+    flags = catalogue.flags[window]
+    here = (catalogue.segments[window] == handle) & ((flags & LIVE) != 0)
+    alone = np.flatnonzero(here) + first
+    rows = np.empty((len(alone), 3), "<u8")
+    rows[:, 0], rows[:, 1], rows[:, 2] = catalogue.ids[alone], catalogue.offsets[alone], catalogue.sizes[alone]
+    further = [
+        (catalogue.id_at[slot], place.offset, catalogue.size_at[slot])
+        for slot in (np.flatnonzero(flags & SEVERAL) + first).tolist()
+        for place in catalogue.others[slot]
+        if place.segment == handle
+    ]
+    return rows.tobytes() + np.array(further, "<u8").tobytes()

@@ -1,0 +1,302 @@
+"""Which objects are copied where: lost replicas made again, nodes drained, what is read again brought back from disk.
+
+Everything here follows from the state, so a new primary goes on where the old one was. A copy is a grant like any
+writer's, durable before the node hears of it, and objects that are being copied are not evicted meanwhile. What is
+under way to one node at once is bounded; the rest waits for the next plan.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import DISK, MASKED, MEMORY, ON_DISK, ReplicaAt
+from holdfast.core.copies.evacuation import dropped, enough_elsewhere, leaving_segments, listed, tail_is_empty
+from holdfast.core.objects.eviction import evicted
+from holdfast.core.objects.placement import in_order
+from holdfast.core.objects.puts import evicted_there
+from holdfast.core.primary.copy_book import COPIES, Command, Copy
+from holdfast.core.primary.primary import Primary
+from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, VISIT_SLOTS
+from holdfast.core.state.state import Segment
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, ObjectId, extent_of, object_id
+from holdfast.instant import Instant
+from holdfast.messages import commands as c
+from holdfast.messages.records import RangesGranted
+from holdfast.messages.shapes import Range, Record
+
+PLAN_EVERY_MS = 200
+HOPELESS_MS = 5_000
+"""Until lost replicas are looked at again when none of them could be made, unless a node comes or goes."""
+Wanted = list[tuple[int, ReplicaAt]]
+"""Slots, and where each is to be copied from."""
+
+
+def plan(primary: Primary, now: Instant) -> list[Record]:
+    book = primary.copies
+    if now < book.plan_at:
+        return []
+    book.plan_at = now + PLAN_EVERY_MS
+    return [*_recover(primary, now), *_move_away(primary, now), *_bring_back(primary, now)]
+
+
+def rate(primary: Primary) -> int:
+    """Bytes a second that one node may copy; 0: as fast as it goes."""
+    return primary.rules.copy_bytes_per_second
+
+
+def begin(
+    primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant, ahead: bool = False
+) -> tuple[list[Record], int]:
+    """Have the target's node copy these objects there: the records, and how many of them there is room for."""
+    catalogue = primary.state.catalogue
+    # Large ones first, so that each is aligned.
+    wanted = sorted(wanted, key=lambda each: catalogue.size_at[each[0]] < LARGE_FROM)
+    while wanted:
+        lengths = [extent_of(catalogue.size_at[slot]) for slot, _ in wanted]
+        align = LARGE_ALIGN if catalogue.size_at[wanted[0][0]] >= LARGE_FROM else SMALL_ALIGN
+        offset = primary.allocators[target.handle].alloc(sum(lengths), align)
+        if offset is not None:
+            return [_begun(primary, name, wanted, lengths, target, offset, ahead)], len(wanted)
+        wanted = wanted[: len(wanted) // 2]
+    return [], 0
+
+
+def _begun(
+    primary: Primary, name: str, wanted: Wanted, lengths: list[int], target: Segment, offset: int, ahead: bool
+) -> Record:
+    state, book = primary.state, primary.copies
+    catalogue = state.catalogue
+    grant = GrantId(COPIES, object_id(state.epoch, book.next_serial))
+    book.next_serial += 1
+    sources: dict[int, int] = {}
+    rows = b""
+    at = 0
+    for (slot, place), length in zip(wanted, lengths, strict=True):
+        index = sources.setdefault(place.segment, len(sources))
+        size, checksum = catalogue.size_at[slot], catalogue.checksum_at[slot]
+        rows += struct.pack("<6Q", catalogue.id_at[slot], at, size, checksum, index, place.offset)
+        at += length
+    body = c.CopyObjects(
+        grant=grant,
+        segment=target.name,
+        offset=offset,
+        length=at,
+        rows=rows,
+        sources=[c.Source(one, state.segments[one].name, state.segments[one].data_address) for one in sources],
+        bytes_per_second=rate(primary),
+        to_disk=target.kind == DISK,
+    )
+    book.outbox.append(Command(target.name.node, name, c.encode_body(body)))
+    ids = [catalogue.id_at[slot] for slot, _ in wanted]
+    book.began(state, Copy(grant, target.name.node, target.handle, ids, at, target.kind == DISK, ahead))
+    ranges = [Range(target.handle, offset)]
+    return RangesGranted(grant, at, ranges, *evicted_there(primary, ranges, at))
+
+
+class Batches:
+    """Objects gathered by where they go, started whenever there are enough of them."""
+
+    def __init__(self, primary: Primary, name: str, targets: list[Segment], now: Instant) -> None:
+        self.records: list[Record] = []
+        self.full = False
+        """Some target had no range for something."""
+        self._primary, self._name, self._now = primary, name, now
+        self._left = {target.handle: _window_left(primary, target) for target in targets}
+        self._targets = targets
+        self._gathered: dict[int, Wanted] = {}
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def targets(self) -> list[Segment]:
+        """Those to which more may be under way."""
+        return [target for target in self._targets if self._left[target.handle] > 0]
+
+    def add(self, slot: int, source: ReplicaAt, target: Segment) -> None:
+        handle = target.handle
+        size = extent_of(self._primary.state.catalogue.size_at[slot])
+        if self._sizes.get(handle, 0) + size > COPY_BYTES:
+            self._begin(target)
+        self._gathered.setdefault(handle, []).append((slot, source))
+        self._sizes[handle] = self._sizes.get(handle, 0) + size
+        self._left[handle] -= size
+        if len(self._gathered[handle]) >= COPY_OBJECTS:
+            self._begin(target)
+
+    def finish(self) -> list[Record]:
+        for target in self._targets:
+            self._begin(target)
+        return self.records
+
+    def _begin(self, target: Segment) -> None:
+        wanted = self._gathered.pop(target.handle, [])
+        self._sizes.pop(target.handle, None)
+        while wanted:
+            records, count = begin(self._primary, self._name, wanted, target, self._now)
+            self.records += records
+            if not count:
+                self.full = True
+                self._left[target.handle] = 0
+                return
+            started = self._primary.copies.copying
+            ids = self._primary.state.catalogue.id_at
+            wanted = [each for each in wanted if ids[each[0]] not in started]
+
+
+def _window_left(primary: Primary, target: Segment) -> int:
+    return primary.rules.copy_window_bytes - primary.copies.bytes_towards(target.name.node, target.kind == DISK)
+
+
+def source_of(primary: Primary, slot: int, now: Instant) -> ReplicaAt | None:
+    segments = primary.state.segments
+    places = primary.state.catalogue.replicas(slot)
+    return next((place for place in places if primary.reachable(segments[place.segment], now)), None)
+
+
+def nodes_of(primary: Primary, places: Iterable[ReplicaAt], kind: int) -> set[str]:
+    segments = primary.state.segments
+    return {segments[place.segment].name.node for place in places if place.kind == kind}
+
+
+def _recover(primary: Primary, now: Instant) -> list[Record]:
+    """Objects that have fewer replicas in memory than their put asked for."""
+    catalogue, book = primary.state.catalogue, primary.copies
+    known = (now, primary.state.topology)
+    if not catalogue.lacking or (known[0] < book.hopeless[0] and known[1] == book.hopeless[1]):
+        return []
+    batches = Batches(primary, c.RECOVER, in_order(primary, [], now), now)
+    passed: list[int] = []
+    for slot in islice(catalogue.lacking, VISIT_SLOTS):
+        if not (targets := batches.targets):
+            break
+        hidden = catalogue.flags_at[slot] & MASKED
+        source = source_of(primary, slot, now) if not hidden and book.may_try(catalogue.id_at[slot], now) else None
+        taken = nodes_of(primary, catalogue.replicas(slot), MEMORY)
+        target = next((target for target in targets if target.name.node not in taken), None)
+        if source is not None and target is not None:
+            batches.add(slot, source, target)
+        else:
+            passed.append(slot)
+    for slot in passed:  # The next look begins with others.
+        catalogue.lacking[slot] = catalogue.lacking.pop(slot)
+    records = batches.finish()
+    if not records and not book.under_way:
+        book.hopeless = (now + HOPELESS_MS, primary.state.topology)
+    return records
+
+
+def _move_away(primary: Primary, now: Instant) -> list[Record]:
+    """What lies on nodes that are drained, and beyond the limit of segments that shrink."""
+    records: list[Record] = []
+    for segment in leaving_segments(primary.state):
+        records += _move_off(primary, segment, now)
+    return records
+
+
+def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
+    catalogue, book = primary.state.catalogue, primary.copies
+    memory = in_order(primary, [], now)
+    targets = [
+        *memory,
+        *(disk for disk in primary.state.disks() if disk != segment and takes_files(primary, disk, now)),
+    ]
+    batches = Batches(primary, c.MIGRATE, targets, now)
+    open_nodes = len({one.name.node for one in memory})
+    nowhere = visited = 0
+    drops: list[tuple[ObjectId, ReplicaAt]] = []
+    hidden: list[int] = []
+    ids = listed(primary, segment, now)
+    while ids and visited < VISIT_SLOTS:
+        visited += 1
+        slot = catalogue.by_id.slot_of(ids[-1])
+        places = catalogue.replicas(slot) if slot >= 0 else ()
+        place = next((one for one in places if one.segment == segment.handle), None)
+        if place is None or not book.may_try(ids[-1], now):
+            ids.pop()
+            continue
+        if catalogue.flags_at[slot] & MASKED:
+            # Nobody sees it any more; now the log says so, and it is in nobody's way.
+            hidden.append(slot)
+            ids.pop()
+            continue
+        if enough_elsewhere(primary, slot, place, open_nodes):
+            drops.append((ids.pop(), place))
+            continue
+        target = _target_of(primary, slot, place, batches.targets)
+        if target is None and _target_of(primary, slot, place, targets) is not None:
+            break  # It can go as soon as less is under way.
+        source = source_of(primary, slot, now)
+        ids.pop()
+        if target is not None and source is not None:
+            batches.add(slot, source, target)
+        else:
+            nowhere += 1
+    if segment.limit_bytes and not (ids or book.under_way):
+        _release_tail(primary, segment)
+    records = batches.finish()
+    _say_why(primary, segment.name.node, nowhere, batches.full)
+    if hidden:
+        records.append(evicted(primary.state, np.array(hidden, np.intp)))
+    return [*records, *dropped(primary, drops, now)]
+
+
+def _release_tail(primary: Primary, segment: Segment) -> None:
+    """Nothing is left beyond the limit: the node may give those pages back to the machine. Told once."""
+    told = (segment.handle, segment.limit_bytes)
+    if told not in primary.copies.released and tail_is_empty(primary.state, segment):
+        primary.copies.released[told] = None
+        body = c.UpdateVolume(limits=[(segment.name.number, segment.limit_bytes)])
+        primary.copies.outbox.append(Command(segment.name.node, "volume_update", c.encode_body(body), confirm=True))
+
+
+def _say_why(primary: Primary, node: str, nowhere: int, full: bool) -> None:
+    """What stands in the way of emptying the node, until the next look finds that nothing does."""
+    stuck = primary.copies.stuck
+    if nowhere:
+        stuck[node] = f"{nowhere:,} objects have nowhere to go: no other node takes them. Open or add one, or cancel"
+    elif full:
+        stuck[node] = "the other nodes have no room for what is left. Free memory, add a node, or cancel"
+    elif primary.copies.under_way:
+        stuck.pop(node, None)
+
+
+def _target_of(primary: Primary, slot: int, place: ReplicaAt, targets: list[Segment]) -> Segment | None:
+    others = [one for one in primary.state.catalogue.replicas(slot) if one != place]
+    if place.kind == MEMORY:
+        taken = nodes_of(primary, others, MEMORY)
+        return next((one for one in targets if one.kind == MEMORY and one.name.node not in taken), None)
+    # A file goes to another disk, or to memory where there is none.
+    return next(iter(sorted(targets, key=lambda one: one.kind != DISK)), None)
+
+
+def _bring_back(primary: Primary, now: Instant) -> list[Record]:
+    """Objects on disk that were read twice. One that finds no room is wanted again by its next reads."""
+    book, catalogue = primary.copies, primary.state.catalogue
+    if not book.wanted_back:
+        return []
+    found = [catalogue.by_id.slot_of(oid) for oid in book.wanted_back]
+    book.wanted_back.clear()
+    slots = [slot for slot in found if slot >= 0 and catalogue.flags_at[slot] & ON_DISK]
+    batches = Batches(primary, c.BRING_BACK, in_order(primary, [], now), now)
+    for slot in slots:
+        source = source_of(primary, slot, now) if book.may_try(catalogue.id_at[slot], now) else None
+        if source is None:
+            continue
+        own = primary.state.segments[source.segment].name.node
+        target = next(iter(sorted(batches.targets, key=_is_not(own))), None)
+        if target is not None:
+            batches.add(slot, source, target)
+    return batches.finish()
+
+
+def _is_not(node: str) -> Callable[[Segment], bool]:
+    return lambda segment: segment.name.node != node
+
+
+def takes_files(primary: Primary, disk: Segment, now: Instant) -> bool:
+    if disk.closed or disk.name.node in primary.state.modes or disk.handle in primary.state.unsettled:
+        return False
+    return primary.reachable(disk, now)

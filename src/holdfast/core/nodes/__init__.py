@@ -1,0 +1,1 @@
+"""Nodes: their sessions, what operators do with them, and what they testify."""

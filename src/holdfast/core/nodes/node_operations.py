@@ -1,0 +1,143 @@
+"""Nodes set aside by an operator: cordoned, drained, resized; clients whose writes are ended; the speed of copies.
+
+All of it is in the log, by the node's name, so that it outlives this primary and the node's own restarts.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.copies.drains import check_room
+from holdfast.core.primary.copy_book import COPIES, Command
+from holdfast.core.primary.primary import Decision, Member, Primary
+from holdfast.core.state.state import DRAINING, MODES, Segment
+from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
+from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
+from holdfast.instant import Instant
+from holdfast.messages import commands as c
+from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
+from holdfast.messages.records import GrantEnded, NodeModeChanged, SegmentLimited, SegmentMounted
+from holdfast.messages.shapes import Record
+
+MAX_MODES = 10_000
+MAX_SEGMENTS = 1_024
+
+
+def _member(primary: Primary, node: str) -> Member:
+    member = primary.members.get(node)
+    if member is None:
+        known = ", ".join(sorted(primary.members)) or "there are none"
+        raise UnknownNode(f"no node is called {node!r}; nothing was changed. The nodes: {known}")
+    return member
+
+
+def tell(primary: Primary, node: str, name: str, body: c.Body) -> None:
+    primary.copies.outbox.append(Command(node, name, c.encode_body(body), name in c.CONFIRMED))
+
+
+def change_mode(primary: Primary, request: q.ChangeMode, client: int, now: Instant) -> Decision:
+    state = primary.state
+    if request.mode not in MODES:
+        raise BadValue(f"a node is one of {', '.join(MODES)}, not {request.mode!r}; nothing was changed")
+    if request.node not in state.modes:
+        _member(primary, request.node)
+    if len(state.modes) >= MAX_MODES and request.node not in state.modes:
+        raise BadValue(f"{MAX_MODES:,} nodes are set aside, the most there may be; open some first")
+    mode = MODES.index(request.mode)
+    if state.modes.get(request.node, 0) == mode:
+        return q.Done(0), []
+    if mode == DRAINING and not request.evict:
+        check_room(primary, request.node, now)
+    tell(primary, request.node, "maintenance", c.Maintain(request.mode))
+    primary.copies.leaving.clear()
+    primary.copies.stuck.pop(request.node, None)
+    primary.copies.plan_at = 0
+    return q.Done(1), [NodeModeChanged(request.node, mode)]
+
+
+def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Instant) -> Decision:
+    """Growing mounts another segment, by the node's own word. Shrinking sets limits, and moves away what is beyond."""
+    member = _member(primary, request.node)
+    wanted = request.size_bytes // LARGE_ALIGN * LARGE_ALIGN
+    if not 0 < wanted <= MAX_OBJECT_BYTES:
+        raise BadValue(f"{request.size_bytes:,} bytes are not a size that a node can lend; nothing was changed")
+    memory = [s for s in primary.state.memory_segments() if s.name.node == request.node]
+    size = sum(segment.usable_bytes for segment in memory)
+    if wanted >= size:
+        if wanted > size:
+            _check_growing(member, wanted - size, request.force)
+            all_of_it = wanted - size + sum(segment.size_bytes for segment in memory)
+            tell(primary, member.name, "volume_update", c.UpdateVolume(all_of_it, force=request.force))
+        return q.Done(wanted - size), []
+    _check_shrinking(primary, request.node, size - wanted, now)
+    records: list[Record] = []
+    excess = size - wanted
+    for segment in reversed(memory):
+        # A segment keeps one page, so that it can be spoken of.
+        cut = min(excess, segment.usable_bytes - LARGE_ALIGN)
+        if cut > 0:
+            records.append(SegmentLimited(segment.handle, segment.usable_bytes - cut))
+            excess -= cut
+    primary.copies.leaving.clear()
+    primary.copies.plan_at = 0
+    return q.Done(size - wanted), records
+
+
+def _check_growing(member: Member, more: int, force: bool) -> None:
+    """Refuse what the node would refuse by itself, where its last report tells; the node looks again."""
+    most = member.figures.get("memory_to_lend_bytes")
+    if most is not None and more > most and not force:
+        raise Refused(
+            f"{member.name!r} would lend {more:,} bytes more, and its machine has {most:,} to lend; nothing was "
+            "changed. Lend less, or use --force"
+        )
+
+
+def _check_shrinking(primary: Primary, node: str, less: int, now: Instant) -> None:
+    """Refuse what could not end: there must be room for what lies in the part that goes."""
+    free = sum(
+        primary.allocators[s.handle].free_bytes for s in primary.state.memory_segments() if _takes(primary, s, now)
+    )
+    if free < less:
+        raise NoRoom(
+            f"shrinking {node!r} by {less:,} bytes needs that much free memory for what lies there, and {free:,} are "
+            "free; nothing was changed. Remove objects or add a node first"
+        )
+
+
+def _takes(primary: Primary, segment: Segment, now: Instant) -> bool:
+    return primary.available(segment, now)
+
+
+def mount_segment(primary: Primary, request: n.MountSegment, client: int, now: Instant) -> Decision:
+    """A member lends one more segment. Asking again is harmless."""
+    state = primary.state
+    member = primary.members.get(request.node)
+    if member is None or member.boot != request.boot:
+        raise UnknownNode(f"the node {request.node!r} of this boot is not registered; register first")
+    name = SegmentName(request.node, request.boot, request.number)
+    known = [segment for segment in state.memory_segments() if segment.name.node == request.node]
+    if any(segment.name == name for segment in known):
+        return q.Done(0), []
+    if not 0 < request.size_bytes <= MAX_OBJECT_BYTES or request.size_bytes % SMALL_ALIGN or not known:
+        raise BadValue(f"a segment's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
+    if request.number != len(known) or len(known) >= MAX_SEGMENTS:
+        raise BadValue(
+            f"segment {request.number} does not follow the {len(known)} that are mounted; nothing was mounted"
+        )
+    first = known[0]
+    handle = state.next_segment
+    member.handles.append(handle)
+    return q.Done(1), [
+        SegmentMounted(handle, name, request.size_bytes, first.data_address, first.socket_path, first.host)
+    ]
+
+
+def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: Instant) -> Decision:
+    """End the client's grants into quarantine, and have every node take no more bytes from it. What it maps it can
+    still write, and only into what it was granted: that memory is given to nobody until it is gone (I11)."""
+    if request.client == COPIES:
+        raise BadValue("0 is no client's number; nothing was changed")
+    grants = [grant.id for grant in primary.live_grants(request.client)]
+    for node in primary.members:
+        tell(primary, node, "revoke_client", c.RevokeClient(request.client))
+    return q.Done(len(grants)), [GrantEnded(grant, settled=[]) for grant in grants]

@@ -1,0 +1,142 @@
+"""Memory of an older history, as the primary of the restored one gets to trust it.
+
+What lies in a range may be newer than the restored catalogue says. So each node that kept its memory compares every
+range with its object's checksum, once no writer of the older history can write there any more; what differs, or
+cannot be compared, is dropped by a record and counted. Free space is granted when in addition every lease that the
+older history gave must have ended. Which segments are still to be settled or verified is in the state, so a new
+primary goes on where the old one was; how far a node has come is not, so it then begins again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import LIVE, MEMORY, ReplicaAt
+from holdfast.core.copies.evacuation import dropped
+from holdfast.core.drift import lengthened
+from holdfast.core.nodes.membership import known_member
+from holdfast.core.objects.checks import unpack_words
+from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.state.apply import pack_ids
+from holdfast.core.state.state import State
+from holdfast.errors import BadRequest
+from holdfast.ids import ObjectId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages import of_nodes as n
+from holdfast.messages.records import Cause, MemorySettled, MemoryVerified, ObjectsRemoved
+from holdfast.messages.shapes import Record
+
+MOST_ROWS = 8_192
+ALL_NAMED = 1 << 62
+"""The cursor behind the last slot."""
+MOST_BYTES = 1 << 30
+"""Compared between two answers: a tenth of a second, so that a node's other reports are not held up."""
+
+
+def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, now: Instant) -> Decision:
+    """Drop what failed, and name the next ranges. The answer with the last of them has a cursor of its own, so that
+    the segments count as verified only when the node has said how those went."""
+    state = primary.state
+    member = known_member(primary, request.session, request.boot)
+    words = unpack_words(request.failed, 3)
+    if request.cursor < 0:
+        raise BadRequest("a cursor is not negative; nothing was changed")
+    member.fenced = True
+    mine = {
+        state.segments[handle].name.number: handle for handle in member.handles if state.segments[handle].kind == MEMORY
+    }
+    failed = [
+        (oid, ReplicaAt(mine[number], offset))
+        for oid, number, offset in zip(words[0::3], words[1::3], words[2::3], strict=True)
+        if number in mine
+    ]
+    records = _drop(primary, failed, now)
+    handles = sorted(state.unverified.intersection(mine.values()))
+    if not handles:
+        return n.RangesToVerify(b"", 0), records
+    if request.cursor == ALL_NAMED:
+        primary.trusted_at = max(primary.trusted_at, now + lengthened(state.longest_lease_ms))
+        return n.RangesToVerify(b"", 0), [*records, MemoryVerified(handles)]
+    rows, cursor = _rows(state, handles, request.cursor)
+    return n.RangesToVerify(rows, cursor), records
+
+
+def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes, int]:
+    """The ranges in these segments of the objects from this slot on, and the slot to go on from. Restored objects
+    never change their slots, so each is named once; those that came since need no verification."""
+    catalogue = state.catalogue
+    top = catalogue.top
+    rows: list[tuple[int, int, int, int, int]] = []
+    size = 0
+    live = np.flatnonzero(catalogue.flags[first:top] & LIVE) + first
+    for slot in live.tolist():
+        for place in catalogue.replicas(slot):
+            if place.segment in handles and place.kind == MEMORY:
+                number = state.segments[place.segment].name.number
+                length = catalogue.size_at[slot]
+                rows.append((catalogue.id_at[slot], number, place.offset, length, catalogue.checksum_at[slot]))
+                size += length
+        if len(rows) >= MOST_ROWS or size >= MOST_BYTES:
+            return _packed(rows), slot + 1
+    return _packed(rows), ALL_NAMED
+
+
+def _packed(rows: Iterable[tuple[int, int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack("<5Q", *row) for row in rows)
+
+
+def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Instant) -> list[Record]:
+    """The replicas that failed; an object that has no other goes with its last one."""
+    catalogue = primary.state.catalogue
+    replicas: list[tuple[ObjectId, ReplicaAt]] = []
+    objects: dict[ObjectId, bool] = {}
+    for oid, place in failed:
+        slot = catalogue.by_id.slot_of(oid)
+        if slot < 0 or place not in catalogue.replicas(slot) or oid in objects:
+            continue  # It was removed or moved meanwhile.
+        if len(catalogue.replicas(slot)) > 1:
+            replicas.append((oid, place))
+        else:
+            objects[oid] = catalogue.lease_at[slot] > now
+    replicas = [(oid, place) for oid, place in replicas if oid not in objects]
+    records = dropped(primary, _leaving_one(primary, replicas), now)
+    if objects:
+        free = pack_ids(oid for oid, held in objects.items() if not held)
+        records.append(ObjectsRemoved(free, pack_ids(oid for oid, held in objects.items() if held), Cause.MISMATCH))
+    return records
+
+
+def _leaving_one(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]]) -> list[tuple[ObjectId, ReplicaAt]]:
+    """Of each object at most as many that one stays: another segment of the same node may have failed it as well."""
+    catalogue = primary.state.catalogue
+    left: dict[ObjectId, int] = {}
+    kept: list[tuple[ObjectId, ReplicaAt]] = []
+    for oid, place in dict.fromkeys(replicas):
+        left.setdefault(oid, len(catalogue.replicas(catalogue.by_id.slot_of(oid))))
+        if left[oid] > 1:
+            left[oid] -= 1
+            kept.append((oid, place))
+    return kept
+
+
+def settle(primary: Primary, now: Instant) -> list[Record]:
+    """Grant the free space again of nodes whose old writers are gone, once old leases have ended."""
+    unsettled = primary.state.unsettled
+    if not unsettled or now < primary.settled_at:
+        return []
+    fenced = [member.handles for member in primary.members.values() if member.fenced]
+    handles = sorted(unsettled.intersection(handle for some in fenced for handle in some))
+    return [MemorySettled(handles)] if handles else []
+
+
+def unverified_objects(state: State) -> int:
+    """Objects with no replica on memory or disk that has been verified."""
+    if not state.unverified:
+        return 0
+    catalogue = state.catalogue
+    live = catalogue.live()
+    doubtful = np.isin(catalogue.segments[live], list(state.unverified))
+    return int(np.count_nonzero(doubtful))

@@ -1,0 +1,45 @@
+"""Who follows this primary: sessions are opened, kept and closed, with their beginning and end in the log.
+
+A name is one session's at a time. It is refused to another while the first one's connection is open; otherwise the
+older session gives way. That ends no memory by itself: what a node had mounted stays until another boot takes its
+name (I14), or the session that holds it expires or says goodbye.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.nodes.membership import unmount
+from holdfast.core.primary.primary import PARKED, Decision, Primary
+from holdfast.instant import Instant
+from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
+from holdfast.messages.records import SessionClosed, SessionEnd, SessionOpened
+from holdfast.messages.requests import Done
+from holdfast.messages.shapes import Record
+
+
+def open_session(primary: Primary, request: OpenSession, connection: int, now: Instant) -> Decision:
+    session, is_new, older = primary.sessions.begin(request.session, request.name, connection, now)
+    records: list[Record] = []
+    if older is not None:
+        records.append(SessionClosed(older.id, SessionEnd.REPLACED))
+        member = primary.members.get(request.name)
+        if member is not None:
+            # Its own again if the new session registers it; otherwise given up when the older one would have been.
+            member.session, member.given_up_at = 0, older.expires_at
+    if is_new:
+        records.append(SessionOpened(session.id, session.name, session.session_epoch))
+    return primary.sessions.opened(session, connection, now), records
+
+
+def keep_alive(primary: Primary, request: KeepAlive, connection: int, now: Instant) -> Decision:
+    answer = primary.sessions.keep_alive(request, connection, now)
+    return PARKED if answer is None else answer, []
+
+
+def close_session(primary: Primary, request: CloseSession, connection: int, now: Instant) -> Decision:
+    """Asked again, it has been done: a goodbye whose answer was lost is no error."""
+    session = primary.sessions.get(request.session)
+    if session is None:
+        return Done(0), []
+    primary.sessions.close(session, "its follower said goodbye")
+    records: list[Record] = [SessionClosed(session.id, SessionEnd.GOODBYE)]
+    return Done(1), [*records, *unmount(primary, session.name)]

@@ -1,0 +1,1 @@
+"""The verbs about objects: put, read, remove; and eviction, which makes room for them."""

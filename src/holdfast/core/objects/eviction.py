@@ -1,0 +1,174 @@
+"""Which objects give way: those without a live lease or hard pin, the longest unused first (I8).
+
+Soft-pinned ones are taken in a second pass, and only if the rules allow it. A choice is array operations over
+the columns and bounded in number, so that a full cache never stops for long. An eviction is a record, or, where the
+rules say that evictions are not logged, a change of the mask: then the memory is free at once, and the record of the
+grant that takes it tells the others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import (
+    COPYING,
+    DISK,
+    HARD_PIN,
+    LIVE,
+    MASKED,
+    MEMORY,
+    ON_DISK,
+    SEVERAL,
+    SOFT_PIN,
+    Slots,
+    extents_of,
+)
+from holdfast.core.primary.primary import Primary
+from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
+from holdfast.core.state.apply import ranges_of
+from holdfast.core.state.apply_replicas import Place, pack_places
+from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.state import State
+from holdfast.instant import Instant
+from holdfast.messages.records import ObjectsEvicted, ReplicaDropped
+from holdfast.messages.shapes import Record
+
+
+def victims(
+    state: State, need_bytes: int, now: Instant, soft_too: bool, most: int = EVICT_STEP, grace_ms: int = 0
+) -> Slots:
+    """Slots to evict, oldest use first, until they free `need_bytes` or there are `most` of them.
+
+    With a grace, only those whose lease ended, and whose last use was, at least so long ago.
+    """
+    catalogue = state.catalogue
+    top = catalogue.top
+    let_soft_pins_end(state, now)
+    # One comparison tells live, unpinned and in memory apart from everything else.
+    concerned = LIVE | MASKED | HARD_PIN | SOFT_PIN | ON_DISK | COPYING
+    unleased = catalogue.lease_until[:top] <= now - grace_ms
+    if grace_ms:
+        unleased &= catalogue.last_used[:top] <= now - grace_ms
+    plain = np.flatnonzero(((catalogue.flags[:top] & concerned) == LIVE) & unleased)
+    chosen = _oldest(state, plain, need_bytes, most)
+    if soft_too and len(chosen) == len(plain) < most:
+        missing = need_bytes - _bytes_of(state, chosen)
+        if missing > 0:
+            soft = np.flatnonzero(((catalogue.flags[:top] & concerned) == (LIVE | SOFT_PIN)) & unleased)
+            chosen = np.concatenate([chosen, _oldest(state, soft, missing, most - len(chosen))])
+    return chosen
+
+
+def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
+    used = state.catalogue.last_used[slots]
+    if len(slots) > most:
+        kept = np.argpartition(used, most - 1)[:most]
+        slots, used = slots[kept], used[kept]
+    slots = slots[np.lexsort((state.catalogue.ids[slots], used))]
+    return within(state, slots, need_bytes)
+
+
+def _sizes_of(state: State, slots: Slots) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    sizes = extents_of(state.catalogue.sizes[slots])
+    for i in np.flatnonzero(state.catalogue.flags[slots] & SEVERAL):
+        sizes[i] *= sum(place.kind == MEMORY for place in state.catalogue.replicas(int(slots[i])))
+    return sizes
+
+
+def _bytes_of(state: State, slots: Slots) -> int:
+    return int(_sizes_of(state, slots).sum())
+
+
+def let_soft_pins_end(state: State, now: Instant) -> None:
+    """A soft pin lasts for its time from the put or the last use, whichever is later; then it is none."""
+    catalogue = state.catalogue
+    used = now - state.soft_pin_ttl_ms
+    over = [
+        slot for slot, until in catalogue.soft_pin_until.items() if until <= now and catalogue.used_at[slot] <= used
+    ]
+    for slot in over:
+        del catalogue.soft_pin_until[slot]
+        catalogue.flags_at[slot] &= ~SOFT_PIN
+
+
+def evicted(state: State, slots: Slots) -> ObjectsEvicted:
+    # In the order of their ids, which is that of their puts: what lies side by side in memory goes one after another.
+    return ObjectsEvicted(pack_ids(state.catalogue.ids[slots]))
+
+
+def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
+    """These objects leave memory. Those that are on a disk as well stay there, by a record; of the others there is
+    the record of their eviction, or none, with their memory free at once."""
+    places, slots = _kept_on_disk(primary.state, slots)
+    records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
+    if not len(slots):
+        return records
+    state = primary.state
+    if primary.rules.logs_evictions:
+        return [*records, evicted(state, slots)]
+    freed = ranges_of(state, slots)
+    state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
+    primary.evicted += len(slots)
+    primary.reclaim(primary.unclaimed(freed))
+    return records
+
+
+def _kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
+    """The replicas in memory of those that have one on a disk, and the slots of the others."""
+    catalogue = state.catalogue
+    several = np.flatnonzero(catalogue.flags[slots] & SEVERAL)
+    kept = [int(i) for i in several if on_disk_too(state, int(slots[i]))]
+    places: list[Place] = []
+    for slot in slots[kept].tolist():
+        oid = catalogue.id_at[slot]
+        places += [(oid, at.segment, at.offset) for at in catalogue.replicas(slot) if at.kind == MEMORY]
+    return places, np.delete(slots, kept) if kept else slots
+
+
+def over_watermark(primary: Primary) -> int:
+    """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
+    in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
+    capacity = sum(segment.usable_bytes for segment in in_use)
+    # What is on its way to a disk is about to come free, and so is what a record freed that is not durable yet.
+    used = sum(map(primary.used_on, in_use)) - primary.copies.leaving_bytes - primary.unlent_bytes
+    return excess_bytes(primary.rules, capacity, used)
+
+
+def over_brim(primary: Primary) -> int:
+    """How many bytes cannot wait for a disk to take them: the rest of the memory is for the puts of the moment."""
+    in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
+    capacity = sum(segment.usable_bytes for segment in in_use)
+    brim = 1 - (1 - primary.rules.high_watermark) * BRIM_SHARE
+    return sum(map(primary.used_on, in_use)) - primary.unlent_bytes - int(brim * capacity)
+
+
+def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
+    if used <= rules.high_watermark * capacity:
+        return 0
+    return used - int((rules.high_watermark - rules.eviction_margin) * capacity)
+
+
+def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:
+    """As `victims`, but among the longest unused, as far as they are kept on disks, those come first that are on one:
+    nothing is lost by their leaving memory."""
+    state, rules = primary.state, primary.rules
+    if not state.disks():
+        return victims(state, need_bytes, now, rules.evict_soft_pinned)
+    ahead = int(rules.offload_ahead * primary.capacity_bytes)
+    slots = victims(state, need_bytes + ahead, now, rules.evict_soft_pinned)
+    several = np.flatnonzero(state.catalogue.flags[slots] & SEVERAL)
+    lost = np.ones(len(slots), bool)
+    lost[[i for i in several.tolist() if on_disk_too(state, int(slots[i]))]] = False
+    soft = state.catalogue.flags[slots] & SOFT_PIN != 0
+    slots = slots[np.lexsort((np.arange(len(slots)), lost, soft))]
+    return within(state, slots, need_bytes)
+
+
+def within(state: State, slots: Slots, need_bytes: int) -> Slots:
+    """The first of them that free so much together."""
+    freed = np.cumsum(_sizes_of(state, slots))
+    return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
+
+
+def on_disk_too(state: State, slot: int) -> bool:
+    return any(place.kind == DISK and place.segment not in state.away for place in state.catalogue.replicas(slot))

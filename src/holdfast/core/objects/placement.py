@@ -1,0 +1,150 @@
+"""Where new memory is taken from: preferred places first, then the emptiest, each replica on another node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.core.primary.primary import Primary
+from holdfast.core.state.state import Segment
+from holdfast.errors import BadValue, NoRoom, TooLarge
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, SegmentHandle
+from holdfast.instant import Instant
+
+SHARED_PARTS = 128
+BATCH_PARTS = 8
+"""A grant is not made shorter than this part of what was asked for, unless there is no other way to serve the put."""
+
+
+class Room(NamedTuple):
+    length: int
+    places: list[tuple[SegmentHandle, int]]
+
+
+class Wanted(NamedTuple):
+    """What a grant asks for: `length` bytes, `least` if that is easier."""
+
+    length: int
+    least: int
+    replicas: int
+    prefer: list[str]
+    will_fill: bool
+    """False: a grant for puts to come, which may never do so."""
+
+    @property
+    def floor(self) -> int:
+        """Shorter grants than this are a last resort: each costs its writer a round trip."""
+        return max(self.least, rounded(self.length // (BATCH_PARTS if self.will_fill else SHARED_PARTS)))
+
+
+def rounded(length: int) -> int:
+    """Down to what can be granted."""
+    align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
+    return length // align * align
+
+
+def place(
+    primary: Primary, length: int, replicas: int, prefer: list[str], now: Instant
+) -> list[tuple[SegmentHandle, int]] | None:
+    """(segment, offset) for each replica, allocated; None if there is no room now, with nothing allocated."""
+    align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
+    placed: list[tuple[SegmentHandle, int]] = []
+    nodes: set[str] = set()
+    for segment in in_order(primary, prefer, now):
+        if segment.name.node in nodes:
+            continue
+        offset = primary.allocators[segment.handle].alloc(length, align)
+        if offset is not None:
+            placed.append((segment.handle, offset))
+            nodes.add(segment.name.node)
+            if len(placed) == replicas:
+                return placed
+    for handle, offset in placed:
+        primary.allocators[handle].free(offset, length)
+    return None
+
+
+def place_most(primary: Primary, wanted: Wanted, least: int, now: Instant) -> Room | None:
+    """The longest piece that is free on each of as many nodes, up to what is wanted; None if that is less than
+    `least`."""
+    places = place(primary, wanted.length, wanted.replicas, wanted.prefer, now)
+    if places is not None or least == wanted.length:
+        return Room(wanted.length, places) if places is not None else None
+    free: dict[str, int] = {}
+    for segment in in_order(primary, [], now):
+        longest = primary.allocators[segment.handle].largest_free
+        free[segment.name.node] = max(longest, free.get(segment.name.node, 0))
+    length = rounded(min(wanted.length, sorted(free.values())[-wanted.replicas]))
+    # A piece that begins off a page holds up to a page less.
+    for shorter in dict.fromkeys((length, rounded(length - LARGE_ALIGN))):
+        if shorter >= least:
+            places = place(primary, shorter, wanted.replicas, wanted.prefer, now)
+            if places is not None:
+                return Room(shorter, places)
+    return None
+
+
+def in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]:
+    rank = {name: i for i, name in reversed(list(enumerate(prefer)))}
+    last = len(prefer)
+
+    def order(segment: Segment) -> tuple[int, float, int]:
+        wanted = min(rank.get(segment.name.node, last), rank.get(str(segment.name), last)) if rank else 0
+        return wanted, -primary.allocators[segment.handle].free_bytes / segment.usable_bytes, segment.handle
+
+    return sorted((s for s in primary.state.segments.values() if primary.available(s, now)), key=order)
+
+
+def check_possible(primary: Primary, length: int, largest: int, replicas: int, now: Instant) -> None:
+    """Raise at once for what no eviction could ever make room for, and no node that is away: it may come back.
+
+    More replicas than nodes is a mistake (`BadValue`) only if so many never lent memory at once in this history. A
+    cluster that had them has lost some for now, also when they were unmounted meanwhile, and the put waits.
+    """
+    nodes: dict[str, int] = {}
+    for segment in primary.state.memory_segments():
+        nodes[segment.name.node] = max(nodes.get(segment.name.node, 0), segment.usable_bytes)
+    if not nodes:
+        raise NoRoom("no node lends memory yet; nothing was stored. Start a node, or wait for it to register")
+    if replicas > primary.state.most_nodes:
+        raise BadValue(
+            f"{replicas} replicas need as many nodes, and there were never more than {primary.state.most_nodes}; "
+            "nothing was stored. Ask for fewer replicas or start more nodes"
+        )
+    limit = sorted(nodes.values(), reverse=True)[min(replicas, len(nodes)) - 1]
+    if largest > limit:
+        raise TooLarge(
+            f"an object of {largest:,} bytes can never be held {replicas} time(s): the largest segment that could has "
+            f"{limit:,} bytes; nothing was stored"
+        )
+    if length > limit:
+        raise TooLarge(
+            f"a grant of {length:,} bytes does not fit into any segment (the largest usable has {limit:,}), though "
+            "each object would; nothing was stored. Split the batch"
+        )
+
+
+def available_nodes(primary: Primary, now: Instant) -> int:
+    return len({s.name.node for s in primary.state.segments.values() if primary.available(s, now)})
+
+
+def copies_to_place(primary: Primary, replicas: int, now: Instant) -> int:
+    """How many replicas a put gets now: with `degraded_puts` no more than nodes take them, and at least one."""
+    if not primary.rules.degraded_puts or replicas == 1:
+        return replicas
+    return min(replicas, max(1, available_nodes(primary, now)))
+
+
+def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> NoRoom:
+    """For a put that waited in vain: what the memory is taken by."""
+    ready = available_nodes(primary, now)
+    if ready < replicas:
+        return NoRoom(
+            f"{replicas} replica(s) were asked for and {ready} node(s) answer and take new objects; nothing was "
+            "stored. Try again when nodes are back, open one that is cordoned, or allow fewer copies meanwhile "
+            "(degraded_puts)"
+        )
+    return NoRoom(
+        f"no room for {length:,} bytes on {replicas} node(s) before the deadline: {primary.free_bytes:,} of "
+        f"{primary.capacity_bytes:,} bytes are free, and nothing more may be evicted (leases, pins, unfinished puts); "
+        "nothing was stored. Try again, or add a node"
+    )

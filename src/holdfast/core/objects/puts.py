@@ -1,0 +1,425 @@
+"""Putting: memory is granted, filled by the client, and committed under a key; the first commit of a key wins.
+
+A grant holds no key. It is named by its client, so asking again gives the same one, and a commit is idempotent
+by (grant, offset). What commits leave comes back by the writer's word (I11).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import aligns_of, extents_of
+from holdfast.core.catalogue.keys import ABSENT
+from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, unpack_words
+from holdfast.core.objects.placement import (
+    Room,
+    Wanted,
+    available_nodes,
+    check_possible,
+    copies_to_place,
+    place,
+    place_most,
+    rounded,
+)
+from holdfast.core.objects.reads import readable_slots
+from holdfast.core.objects.room import lengths_to_try, make_room
+from holdfast.core.primary.primary import PARKED, Decision, Primary
+from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
+from holdfast.core.state import packed_numbers
+from holdfast.core.state.apply import pack_ids, runs_of
+from holdfast.core.state.grants import Grant
+from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
+from holdfast.ids import (
+    LARGE_ALIGN,
+    LARGE_FROM,
+    MAX_KEY_BYTES,
+    MAX_REPLICAS,
+    SMALL_ALIGN,
+    GrantId,
+    SegmentHandle,
+    extent_of,
+    object_id,
+)
+from holdfast.instant import Instant
+from holdfast.messages import requests as q
+from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
+from holdfast.messages.shapes import Range, Record
+from holdfast.wire.mac import range_mac
+
+DURABILITIES = ("", "durable", "memory")
+_ROW = struct.Struct("<3Q")
+_STORED = q.Committed(b"\1")
+
+
+def _own(grant: GrantId, client: int) -> GrantId:
+    if grant.client != client:
+        raise GrantRefused("the grant belongs to another client; nothing was changed")
+    return grant
+
+
+def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Instant) -> Decision:
+    state = primary.state
+    sizes, taken = _checked(primary, request, client)
+    records = _finish(primary, request.finished, client, settled=True)
+    if not sizes:
+        return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
+    wanted = _wanted(primary, request, sizes, now)
+    known = state.grants.get(request.grant)
+    if known is not None:
+        if known.length < wanted.least:
+            raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
+        return _granted(primary, known.id, known.length, list(known.ranges), taken), records
+    check_possible(
+        primary, wanted.least, extent_of(max(sizes)) if request.keys else wanted.least, request.replicas, now
+    )
+    if beyond := _beyond_window(primary, client, wanted.length * request.replicas, request.finished):
+        raise WindowFull(beyond)
+    room, evictions = _room(primary, request, wanted, now)
+    if room is None:
+        # It waits for leases to end, nodes to come back or records to be durable; or the next step empties more.
+        return PARKED, [*records, *evictions]
+    granted, record = _give(primary, request, room.length, room.places, taken)
+    return granted, [*records, *evictions, record]
+
+
+def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
+    """What must be found room for. Where less will do, no more than a segment can hold is asked for."""
+    length = sum(map(extent_of, sizes))
+    least = length
+    if request.least_bytes > 0:
+        limit = max((segment.usable_bytes for segment in primary.state.memory_segments()), default=length)
+        least = min(length, max(extent_of(request.least_bytes), extent_of(max(sizes)) if request.keys else 0))
+        length = max(least, min(length, rounded(limit)))
+    copies = copies_to_place(primary, request.replicas, now)
+    return Wanted(length, least, copies, request.prefer, bool(request.keys))
+
+
+def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> tuple[Room | None, list[Record]]:
+    """Free memory, or memory that is emptied; short pieces only where there are no better ones."""
+    if available_nodes(primary, now) < wanted.replicas:
+        return None, []  # Evicting would help nobody.
+    if request.grant in primary.claims:
+        return make_room(primary, request.grant, wanted, [wanted.least], now)
+    if (room := place_most(primary, wanted, wanted.floor, now)) is not None:
+        return room, []
+    lengths = lengths_to_try(primary, wanted)
+    if wanted.least < wanted.floor:
+        room, evictions = make_room(primary, request.grant, wanted, lengths, now, last_resort=False)
+        if room is not None or evictions or primary.unlent:
+            return room, evictions
+        lengths = [wanted.least]
+        if (room := place_most(primary, wanted, wanted.least, now)) is not None:
+            return room, []
+    return make_room(primary, request.grant, wanted, lengths, now)
+
+
+def _grant_ahead(
+    primary: Primary, request: q.GrantRanges, ending: list[GrantId], client: int, now: Instant
+) -> tuple[q.Granted | None, list[Record]]:
+    """Memory for puts that are expected, if it is a small part of the room under the watermark: nothing is evicted for
+    it, and it takes next to nothing of what a put of now may need."""
+    if request.keys or request.finished:
+        raise BadRequest("what is asked for ahead names no keys and ends no grants; nothing was stored")
+    sizes, _ = _checked(primary, request, client)
+    length = extent_of(sizes[0])
+    known = primary.state.grants.get(request.grant)
+    if known is not None:
+        return (_granted(primary, known.id, known.length, list(known.ranges)) if known.length >= length else None), []
+    if primary.state.mask:
+        # What was evicted without a record and lies there may be what the commit does away with: named twice.
+        return None, []
+    room = primary.free_bytes - (1 - primary.rules.high_watermark) * primary.capacity_bytes
+    everywhere = length * request.replicas
+    if everywhere * AHEAD_SHARE > room or _beyond_window(primary, client, everywhere, ending):
+        return None, []
+    places = place(primary, length, copies_to_place(primary, request.replicas, now), request.prefer, now)
+    if places is None:
+        return None, []
+    granted, record = _give(primary, request, length, places)
+    return granted, [record]
+
+
+def _give(
+    primary: Primary, request: q.GrantRanges, length: int, places: list[tuple[SegmentHandle, int]], taken: bytes = b""
+) -> tuple[q.Granted, RangesGranted]:
+    writers = {attached.segment: attached.writer for attached in request.attached}
+    ranges = [Range(segment, offset, writers.get(segment, 0)) for segment, offset in places]
+    wanted = request.replicas if len(ranges) < request.replicas else 0
+    record = RangesGranted(request.grant, length, ranges, *evicted_there(primary, ranges, length), wanted)
+    return _granted(primary, request.grant, length, ranges, taken), record
+
+
+def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
+    """How the record says that what lay in these ranges is gone, where no other record has said so."""
+    mask, catalogue = primary.state.mask, primary.state.catalogue
+    if not mask:
+        return b"", False
+    gone = {slot for one in ranges for slot in mask.over(catalogue, one.segment, one.offset, length)}
+    if len(gone) > NAMED_EVICTIONS:
+        return b"", True
+    return packed_numbers.pack_ids(sorted(catalogue.id_at[slot] for slot in gone)), False
+
+
+def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tuple[int, ...], bytes]:
+    """(sizes to find room for, one byte a key: 1 where the key needs no put)"""
+    _own(request.grant, client)
+    if not 1 <= request.replicas <= MAX_REPLICAS:
+        raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
+    if not request.keys:
+        sizes = unpack_words(request.sizes, 1, 1)
+        check_sizes(sizes)
+        return sizes, b""
+    check_keys(request.keys)
+    sizes = unpack_words(request.sizes, 1, len(request.keys))
+    check_sizes(sizes)
+    if request.upsert:
+        return sizes, bytes(len(sizes))
+    taken = there_already(primary, request.keys)
+    return tuple(size for size, there in zip(sizes, taken, strict=True) if not there), taken
+
+
+def there_already(primary: Primary, keys: list[str]) -> bytes:
+    """One byte a key: 1 if it needs no put. What is on disks that are away alone cannot be read, and gives way."""
+    if primary.state.away:
+        return bytes([slot >= 0 for slot in readable_slots(primary.state, keys)])
+    return primary.state.catalogue.by_key.presence(keys)
+
+
+def least_wanted_bytes(request: q.GrantRanges) -> int:
+    """What must be granted on each node, as far as one can tell without looking the keys up."""
+    length = sum(map(extent_of, unpack_words(request.sizes, 1)))
+    return min(length, extent_of(request.least_bytes)) if request.least_bytes > 0 else length
+
+
+def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes = b"") -> q.Granted:
+    """The answer carries a MAC for each range that is written over TCP; the log need not hold it."""
+    state = primary.state
+    vouched = [
+        one
+        if one.writer
+        else Range(
+            one.segment,
+            one.offset,
+            0,
+            range_mac(state.secret, state.segments[one.segment].name, grant, one.offset, length),
+        )
+        for one in ranges
+    ]
+    return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
+
+
+def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:
+    """Why this client may not hold so much more, without those that it ends now; empty if it may."""
+    held = [grant for grant in primary.live_grants(client) if grant.id not in ending]
+    left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
+    if left and left + length > primary.rules.write_window_bytes:
+        return (
+            f"this client holds {left:,} granted bytes that it has not committed, and may hold "
+            f"{primary.rules.write_window_bytes:,}; nothing was granted. Finish or return some first"
+        )
+    if len(held) >= MAX_GRANTS_PER_CLIENT:
+        return f"this client holds {len(held):,} grants, the most there may be; return some first"
+    return ""
+
+
+def extend_grants(primary: Primary, request: q.ExtendGrants, client: int, now: Instant) -> Decision:
+    extended = 0
+    for grant in request.grants:
+        if _own(grant, client) in primary.grant_deadline:
+            primary.grant_deadline[grant] = now + primary.rules.grant_timeout_ms
+            extended += 1
+    return q.Done(extended), []
+
+
+def return_grants(primary: Primary, request: q.ReturnGrants, client: int, now: Instant) -> Decision:
+    return q.Done(len(request.grants)), _finish(primary, request.grants, client, request.settled)
+
+
+def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool) -> list[Record]:
+    """The writer's word. It also ends the quarantine of a grant that had timed out."""
+    records: list[Record] = []
+    for grant in dict.fromkeys(grants):
+        if (live := primary.state.grants.get(_own(grant, client))) is not None:
+            records.append(GrantEnded(grant, [place.segment for place in live.ranges] if settled else []))
+        elif settled and (entries := [e for e, held in primary.state.quarantine.items() if held.grant == grant]):
+            records.append(RangesFreed(entries))
+    return records
+
+
+def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> Decision:
+    committed, records = _commit(primary, request, client, now)
+    # A key that was taken says that others may be: then it is better to ask by key before anything is written.
+    if request.ahead is None or 1 not in committed.stored:
+        return committed, records
+    if request.ahead.grant in (request.grant, *request.finished):
+        raise BadRequest("what is asked for ahead is a grant that is written to or ended by this; nothing was stored")
+    granted, more = _grant_ahead(primary, request.ahead, request.finished, client, now)
+    return q.Committed(committed.stored, granted), [*records, *more]
+
+
+def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> tuple[q.Committed, list[Record]]:
+    if len(request.keys) == 1 and (plain := _plain_commit(primary, request, client)) is not None:
+        if not request.finished:
+            return _STORED, [plain]
+        return _STORED, [plain, *_finish(primary, request.finished, client, settled=True)]
+    state = primary.state
+    grant = state.grants.get(_own(request.grant, client))
+    check_keys(request.keys)
+    check_rows(request.rows, 3, len(request.keys))
+    if request.durability not in DURABILITIES:
+        raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
+    if grant is None:
+        raise GrantTimedOut("the grant has ended; nothing was stored. Put again with a new grant")
+    if not request.keys:
+        return q.Committed(b""), _finish(primary, request.finished, client, settled=True)
+    _check_row_sizes(request.rows)
+    fresh, stored = _sort_out(primary, grant, request)
+    records: list[Record] = []
+    if fresh:
+        # Only what is new: a commit that is asked for again was made while the node was there.
+        _check_nodes(primary, grant)
+        whole = len(fresh) == len(request.keys)
+        rows = request.rows if whole else _rows_of(request.rows, fresh)
+        keys = request.keys if whole else [request.keys[i] for i in fresh]
+        gives_way = request.upsert or state.mask or state.away
+        replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
+        records.append(
+            ObjectsCommitted(
+                grant=grant.id,
+                first_id=object_id(state.epoch, state.next_counter),
+                keys=keys,
+                rows=rows,
+                soft_pin=request.soft_pin,
+                hard_pin=request.hard_pin,
+                replaced=replaced,
+                held=held,
+            )
+        )
+    if request.finished:
+        records += _finish(primary, request.finished, client, settled=True)
+    return q.Committed(bytes(stored)), records
+
+
+def _check_nodes(primary: Primary, grant: Grant) -> None:
+    """Refuse a put into memory that is lost already, as far as this primary can know."""
+    if gone := primary.seen_gone(grant.ranges):
+        raise NodeAway(
+            f"the connection of node {gone!r}, where the bytes were written, has ended; nothing was stored. Put again "
+            "with a grant elsewhere"
+        )
+
+
+def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> ObjectsCommitted | None:
+    """The common case, told quickly: one object, a new key, an aligned and unused piece of a live grant. None: it takes
+    a closer look."""
+    state = primary.state
+    key = request.keys[0]
+    grant = state.grants.get(request.grant)
+    if grant is None or grant.id.client != client or len(request.rows) != _ROW.size:
+        return None
+    offset, size, _ = _ROW.unpack(request.rows)
+    align = SMALL_ALIGN if size < LARGE_FROM else LARGE_ALIGN
+    end = offset - (-size // align) * align
+    if (
+        request.upsert
+        or request.durability not in DURABILITIES
+        or state.mask
+        or state.away
+        or not 0 < len(key) <= MAX_KEY_BYTES // 4
+        or size == 0
+        or offset % align
+        or end > grant.length
+        or grant.taken.overlaps(offset, end)
+        or primary.seen_gone(grant.ranges)
+        or state.catalogue.by_key.slot_of(key) != ABSENT
+    ):
+        return None
+    first_id = object_id(state.epoch, state.next_counter)
+    return ObjectsCommitted(grant.id, first_id, request.keys, request.rows, request.soft_pin, request.hard_pin)
+
+
+def _check_row_sizes(rows: bytes) -> None:
+    if len(rows) < _ROW.size * SCALAR_BELOW:
+        check_sizes(unpack_words(rows, 3)[1::3])
+    else:
+        sizes = np.frombuffer(rows, "<u8")[1::3]
+        check_sizes((int(sizes.min()), int(sizes.max())))
+
+
+def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[list[int], bytearray]:
+    """(indices to commit now, one byte a key for the answer)"""
+    keys = request.keys
+    if len(set(keys)) != len(keys):
+        raise BadRequest("a key is named twice in one commit; nothing was stored")
+    stored = bytearray(b"\1") * len(keys)
+    commits = grant.commits
+    if request.upsert or not any(there := there_already(primary, keys)):
+        there = b""
+    # Whatever was committed to the grant before is taken of it, so what lies over nothing was not asked for before.
+    if not there and not _misplaced(grant, request.rows):
+        return list(range(len(keys))), stored
+    words = unpack_words(request.rows, 3)
+    fresh: list[int] = []
+    for i, key in enumerate(keys):
+        offset = words[3 * i]
+        if offset in commits:
+            # Asked again: it was stored then, whatever became of it since. Another object's offset is an error.
+            slot = primary.state.catalogue.by_id.slot_of(commits[offset])
+            if slot >= 0 and primary.state.catalogue.keys[slot] != key:
+                raise BadRequest(f"offset {offset} of the grant holds another object; nothing was stored")
+        elif there and there[i]:
+            stored[i] = 0
+        else:
+            fresh.append(i)
+    if wrong := _misplaced(grant, _rows_of(request.rows, fresh)):
+        raise BadRequest(wrong)
+    return fresh, stored
+
+
+def _rows_of(rows: bytes, chosen: list[int]) -> bytes:
+    return b"".join([rows[_ROW.size * i : _ROW.size * (i + 1)] for i in chosen])
+
+
+def _misplaced(grant: Grant, rows: bytes) -> str:
+    """What is wrong, unless every object lies inside the grant, aligned, and over no other."""
+    if len(rows) < _ROW.size * SCALAR_BELOW:
+        flat = array("Q", rows).tolist()
+        spans = sorted(
+            (offset, offset + extent_of(size), size) for offset, size in zip(flat[::3], flat[1::3], strict=True)
+        )
+        for start, _, size in spans:
+            if start % (LARGE_ALIGN if size >= LARGE_FROM else SMALL_ALIGN):
+                return f"offset {start} of the grant is not aligned for {size:,} bytes; nothing was stored"
+        runs = [(start, end) for start, end, _ in spans]
+    else:
+        table = np.frombuffer(rows, "<u8").reshape(-1, 3)
+        starts = table[:, 0].astype(np.int64)
+        if (starts[1:] <= starts[:-1]).any():  # Most batches are written front to back.
+            table = table[np.argsort(table[:, 0], kind="stable")]
+            starts = table[:, 0].astype(np.int64)
+        if (starts & (aligns_of(table[:, 1]) - 1)).any():
+            return "an offset in the grant is not aligned for its object; nothing was stored"
+        runs = runs_of(starts, starts + extents_of(table[:, 1]))
+    before = 0
+    for start, end in runs:
+        if start < before or end > grant.length or end <= start or grant.taken.overlaps(start, end):
+            return (
+                f"[{start}, {end}) of the grant lies outside it (it has {grant.length} bytes) or over another object; "
+                "nothing was stored"
+            )
+        before = end
+    return ""
+
+
+def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:
+    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, those under a lease.
+    And of objects that were evicted from under these keys without a record: any put does away with them (I7)."""
+    catalogue = primary.state.catalogue
+    slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
+    slots += primary.state.mask.slots_under(keys)
+    free = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] <= now)
+    held = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
+    return free, held

@@ -1,0 +1,333 @@
+"""Looking: which keys are there, where their bytes are, and what is known of them.
+
+A read grants a lease, `max(lease_until, now + ttl)`, and notes the use; both are soft state, so that no read
+writes a record. Probing (`exists`) leaves them alone unless asked, or probing would make everything unevictable.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
+from holdfast.core.objects.checks import check_keys, unpack_words
+from holdfast.core.primary.lessees import SEVERAL_LESSEES
+from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
+from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.state import State
+from holdfast.ids import extent_of
+from holdfast.instant import Instant
+from holdfast.messages import requests as q
+from holdfast.messages.records import LeasesRenewed
+from holdfast.messages.shapes import Record, SegmentPlace
+
+_pack_row = struct.Struct("<5Q").pack
+_NO_ROW = bytes(40)
+
+
+def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
+    state = primary.state
+    if not (request.touch or request.use or request.without or state.away):
+        return q.Presence(state.catalogue.by_key.presence(request.keys)), []
+    slots = readable_slots(state, request.keys, frozenset(request.without))
+    presence = q.Presence(bytes([slot >= 0 for slot in slots]))
+    found = np.array([slot for slot in slots if slot >= 0], np.intp)
+    if request.touch:
+        _lease(primary, found, client, now)
+        return presence, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
+    if request.use:
+        state.catalogue.last_used[found] = now
+        state.catalogue.renewed[found] = 1
+        return presence, _renewal_of(primary, slots, 0)
+    return presence, []
+
+
+def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> None:
+    catalogue = primary.state.catalogue
+    rules = primary.rules
+    before = catalogue.lease_until[slots]
+    if len(slots) and int(before.min()) < now + rules.urgent_renewal_ms:
+        primary.urgent = True
+    lessee, held_by = primary.lessees.number_of(client), catalogue.lessees[slots]
+    catalogue.lessees[slots] = np.where((before <= now) | (held_by == lessee), lessee, SEVERAL_LESSEES)
+    catalogue.lease_until[slots] = np.maximum(before, now + rules.lease_ttl_ms)
+    catalogue.last_used[slots] = now
+    catalogue.renewed[slots] = 1
+
+
+def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
+    """The same for one object, without an array."""
+    catalogue, rules = primary.state.catalogue, primary.rules
+    before = catalogue.lease_at[slot]
+    if before < now + rules.urgent_renewal_ms:
+        primary.urgent = True
+    lessee, lessee_at = primary.lessees.number_of(client), catalogue.lessee_at
+    lessee_at[slot] = lessee if before <= now or lessee_at[slot] == lessee else SEVERAL_LESSEES
+    catalogue.lease_at[slot] = max(before, now + rules.lease_ttl_ms)
+    catalogue.used_at[slot] = now
+    catalogue.renewed_at[slot] = 1
+
+
+def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> list[Record]:
+    """Where every renewal is logged, the record of this one: a lease of so long, or with 0 a use without one."""
+    if primary.rules.lease_sync != "every":
+        return []
+    id_at = primary.state.catalogue.id_at
+    ids = {id_at[slot] for slot in slots if slot >= 0}
+    return [LeasesRenewed(pack_ids(sorted(ids)), lease_ms)] if ids else []
+
+
+def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
+    if len(request.keys) == 1 and (row := _plain_row(primary, request.keys[0], client, now)) is not None:
+        return q.Located(row, primary.rules.lease_ttl_ms, primary.state.topology), []
+    check_keys(request.keys)
+    slots = readable_slots(primary.state, request.keys)
+    rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
+    catalogue = primary.state.catalogue
+    others: list[tuple[int, int, int]] = []
+    if catalogue.others:
+        for i, slot in enumerate(slots):
+            if slot >= 0 and catalogue.flags_at[slot] & SEVERAL:
+                others.extend((i, place.segment, place.offset) for place in catalogue.others[slot])
+    if catalogue.on_disk:
+        _note_disk_hits(primary, slots)
+    located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
+    return located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
+
+
+def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes | None:
+    """The common case, told quickly: one object with one replica, in memory, and no record of its renewal."""
+    state = primary.state
+    catalogue = state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or primary.rules.lease_sync == "every":
+        return None
+    _lease_one(primary, slot, client, now)
+    return _pack_row(
+        catalogue.id_at[slot],
+        catalogue.segment_at[slot],
+        catalogue.offset_at[slot],
+        catalogue.size_at[slot],
+        catalogue.checksum_at[slot],
+    )
+
+
+def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
+    """As `slots_of`, but an object whose replicas are all on disks that are away is as good as not there; nor is one
+    whose replicas are all in the segments `without`."""
+    slots = state.catalogue.by_key.slots_of(keys)
+    if without:
+        return [slot if slot >= 0 and _is_outside(state, slot, without) else -1 for slot in slots]
+    if not state.away:
+        return slots
+    return [slot if slot >= 0 and is_readable(state, slot) else -1 for slot in slots]
+
+
+def is_readable(state: State, slot: int) -> bool:
+    if not state.catalogue.flags_at[slot] & ON_DISK:
+        return True
+    return any(place.segment not in state.away for place in state.catalogue.replicas(slot))
+
+
+def _is_outside(state: State, slot: int, without: frozenset[int]) -> bool:
+    places = state.catalogue.replicas(slot)
+    return any(place.segment not in without and place.segment not in state.away for place in places)
+
+
+def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
+    catalogue = primary.state.catalogue
+    for slot in slots:
+        if slot >= 0 and catalogue.flags_at[slot] & ON_DISK:
+            primary.copies.hit_on_disk(catalogue.id_at[slot])
+
+
+def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
+    catalogue = primary.state.catalogue
+    rows = b""
+    for slot in slots:
+        if slot < 0:
+            rows += _NO_ROW
+            continue
+        _lease_one(primary, slot, client, now)
+        rows += _pack_row(
+            catalogue.id_at[slot],
+            catalogue.segment_at[slot],
+            catalogue.offset_at[slot],
+            catalogue.size_at[slot],
+            catalogue.checksum_at[slot],
+        )
+    return rows
+
+
+def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
+    catalogue = primary.state.catalogue
+    at = np.array(slots, np.intp)
+    there = None if min(slots) >= 0 else np.flatnonzero(at >= 0)
+    if there is not None:
+        at = at[there]
+    _lease(primary, at, client, now)
+    rows = np.empty((len(at), 5), "<u8")
+    rows[:, 0] = catalogue.ids.take(at)
+    rows[:, 1] = catalogue.segments.take(at)
+    rows[:, 2] = catalogue.offsets.take(at)
+    rows[:, 3] = catalogue.sizes.take(at)
+    rows[:, 4] = catalogue.checksums.take(at)
+    if there is None:
+        return rows.tobytes()
+    every = np.zeros((len(slots), 5), "<u8")
+    every[there] = rows
+    return every.tobytes()
+
+
+def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
+    """Still the same id at the same place means that every byte read there was right: ids never return."""
+    words = unpack_words(request.rows, 3)
+    catalogue = primary.state.catalogue
+    found = bytearray()
+    renewed: list[int] = []
+    for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
+        slot = catalogue.by_id.slot_of(oid)
+        # The memory of one that is hidden may be granted to somebody in this very moment.
+        shown = slot >= 0 and not catalogue.flags_at[slot] & MASKED
+        there = shown and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
+        if shown and not there and (entry := primary.state.moved.get((segment, offset))) is not None:
+            # It has moved, but its old range is kept for those who look at it there.
+            there = primary.state.quarantine[entry].moved == oid
+            if there:
+                until = now + primary.rules.lease_ttl_ms
+                primary.release_at[entry] = max(primary.release_at[entry], until)
+        if there:
+            # Wherever it is read, it is in use: nothing of it is evicted or removed meanwhile (I8).
+            _lease_one(primary, slot, client, now)
+            renewed.append(slot)
+        found.append(there)
+    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(
+        primary, renewed, primary.rules.lease_ttl_ms
+    )
+
+
+def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
+    named = primary.state.catalogue.keys
+    stop = request.cursor + LIST_SLOTS
+    slice_ = named[request.cursor : stop] if request.cursor >= 0 else []
+    if request.prefix:
+        keys = [key for key in slice_ if key is not None and key.startswith(request.prefix)]
+    else:
+        keys = [key for key in slice_ if key is not None]
+    if primary.state.mask:
+        keys = [key for key in keys if primary.state.mask.slot_of(key) < 0]
+    return q.KeyList(keys, stop if stop < len(named) else 0), []
+
+
+def stat(primary: Primary, request: q.Stat, client: int, now: Instant) -> Decision:
+    check_keys(request.keys)
+    return q.Stats([stat_of(primary, key, now) for key in request.keys]), []
+
+
+def stat_of(primary: Primary, key: str, now: Instant) -> q.ObjectStat | None:
+    state = primary.state
+    catalogue = state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    if slot < 0:
+        return None
+    size = catalogue.size_at[slot]
+    replicas = [
+        q.Replica(
+            "DISK" if place.kind == DISK else "MEMORY",
+            state.segments[place.segment].name.node,
+            place.segment,
+            place.offset,
+            extent_of(size),
+        )
+        for place in catalogue.replicas(slot)
+    ]
+    soft_until = catalogue.soft_pin_until.get(slot)
+    if soft_until is not None:
+        soft_until = max(soft_until, catalogue.used_at[slot] + state.soft_pin_ttl_ms)
+    return q.ObjectStat(
+        key=key,
+        id=catalogue.id_at[slot],
+        size_bytes=size,
+        checksum=catalogue.checksum_at[slot],
+        lease_left_ms=max(0, catalogue.lease_at[slot] - now),
+        unused_ms=max(0, now - catalogue.used_at[slot]),
+        soft_pin_left_ms=max(0, soft_until - now) if soft_until is not None else 0,
+        hard_pin=bool(catalogue.flags_at[slot] & HARD_PIN),
+        replicas=replicas,
+    )
+
+
+def explain(primary: Primary, request: q.Explain, client: int, now: Instant) -> Decision:
+    check_keys(request.keys)
+    stats = [stat_of(primary, key, now) for key in request.keys]
+    reasons = [
+        _why_kept(primary, known) if known is not None else [_why_gone(primary, key, now)]
+        for key, known in zip(request.keys, stats, strict=True)
+    ]
+    return q.Explanations(stats, reasons), []
+
+
+def _why_kept(primary: Primary, known: q.ObjectStat) -> list[str]:
+    reasons = [f"last used {known.unused_ms:,} ms ago; eviction takes the longest unused first"]
+    if known.hard_pin:
+        reasons.append("hard-pinned: never evicted, removed only with force")
+    if known.lease_left_ms:
+        reasons.append(f"leased to a reader for {known.lease_left_ms:,} ms more: not evicted or removed until then")
+    if known.soft_pin_left_ms:
+        allowed = "is evicted after all others" if primary.rules.evict_soft_pinned else "is not evicted"
+        reasons.append(f"soft-pinned for {known.soft_pin_left_ms:,} ms more: {allowed}")
+    if not (known.hard_pin or known.lease_left_ms or known.soft_pin_left_ms):
+        watermark = primary.rules.high_watermark
+        reasons.append(f"may be evicted when memory is over {watermark:.0%} full or a put finds no room")
+    nodes = ", ".join(_where(primary, replica) for replica in known.replicas)
+    reasons.append(f"{len(known.replicas)} replica(s), on {nodes}")
+    return reasons
+
+
+def _where(primary: Primary, replica: q.Replica) -> str:
+    if replica.kind == "MEMORY":
+        return replica.node
+    away = primary.state.segments[replica.segment].away
+    return f"the disk of {replica.node}" + (", which is away: it cannot be read until that is back" if away else "")
+
+
+_GONE = {
+    "REMOVE": "it was removed by its key",
+    "REMOVE_BY_REGEX": "it was removed by a pattern",
+    "REMOVE_ALL": "it was removed with all others",
+    "UPSERT": "it was replaced by an upsert",
+    "UNMOUNT_SEGMENT": "the node with its last replica went away",
+    "EVICTED": "it was evicted to make room",
+    "FILE_LOST": "its last replica was a file on a disk, which was found gone or spoiled",
+    "MISMATCH": "after a restore its bytes were not the ones that were put",
+}
+
+
+def _why_gone(primary: Primary, key: str, now: Instant) -> str:
+    last = primary.state.departed.last(key)
+    if last is None:
+        return "no object is stored under this key, and none that went recently had it"
+    cause, when = last
+    return f"{_GONE.get(cause, cause)}, {max(0, now - when):,} ms ago"
+
+
+def list_segments(primary: Primary, request: q.ListSegments, client: int, now: Instant) -> Decision:
+    segments = [
+        SegmentPlace(
+            handle=segment.handle,
+            name=segment.name,
+            size_bytes=segment.size_bytes,
+            data_address=segment.data_address,
+            socket_path=segment.socket_path,
+            host=segment.host,
+            used_bytes=primary.used_on(segment),
+            available=primary.available(segment, now),
+            kind=segment.kind,
+            unverified=segment.handle in primary.state.unverified,
+        )
+        for segment in primary.state.segments.values()
+        if not segment.away
+    ]
+    return q.SegmentList(primary.state.topology, segments, max(0, primary.trusted_at - now)), []

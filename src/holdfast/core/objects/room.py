@@ -1,0 +1,207 @@
+"""Room for a grant that finds no free piece of memory: windows are chosen, emptied and handed to it.
+
+Evictions and the grant are records of one decision wherever that is few enough objects, so that a put neither waits
+for the log to be written twice nor loses what was emptied for it to others. Eviction by watermark (`upkeep`) is
+another matter: there the oldest go, wherever they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
+from holdfast.core.objects.eviction import let_go, let_soft_pins_end
+from holdfast.core.objects.placement import Room, Wanted, in_order, rounded
+from holdfast.core.objects.windows import Layout, Window, is_coming, layout_of
+from holdfast.core.primary.claims import Claim
+from holdfast.core.primary.primary import NoWindow, Primary
+from holdfast.core.rules import EVICT_STEP
+from holdfast.core.state.apply import ranges_of
+from holdfast.core.state.state import Segment
+from holdfast.ids import GrantId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages.shapes import Record
+
+DEARER = 2
+"""A longer window is taken for a shared grant if a byte of it costs at most this many times as much."""
+EVICTED_SHARE = 8
+"""For a shared grant, which may never be filled, at most this part of the margin is evicted at once."""
+AHEAD_MARGINS = 1.5
+"""While usage is above the watermark less this many margins, a choice of windows takes some for the next puts too."""
+OBJECTS_PER_MS = 16_384
+"""A choice that found nothing is not made again for a millisecond per this many objects: about a tenth of what it
+takes."""
+_NONE: Slots = np.zeros(0, np.intp)
+
+
+def make_room(
+    primary: Primary,
+    grant: GrantId,
+    wanted: Wanted,
+    lengths: Sequence[int],
+    now: Instant,
+    last_resort: bool = True,
+) -> tuple[Room | None, list[Record]]:
+    """Empty windows of the first of these lengths that is not much dearer than the shorter ones, one on each of
+    `replicas` nodes. No room yet: it takes further steps, or there is no window; then nothing was evicted. As the last
+    resort, soft-pinned objects go too, if the rules allow it."""
+    claim = primary.claims.get(grant)
+    if claim is not None:
+        return _empty(primary, grant, claim, _NONE, now)
+    if primary.unlent and lengths[-1] <= primary.coming_length:
+        return None, []  # A piece as long as that is about to be lent.
+    here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
+    if _was_in_vain(primary, lengths[-1], wanted.replicas, here, now):
+        return None, []
+    let_soft_pins_end(primary.state, now)
+    if _is_coming(primary, wanted, lengths[-1], now):
+        primary.coming_length = max(primary.coming_length, lengths[-1])
+        return None, []
+    soft_too = last_resort and primary.rules.evict_soft_pinned
+    windows, further = _choose(primary, wanted, lengths, soft_too, now)
+    if not windows and last_resort:
+        again_at = now + primary.state.catalogue.count // OBJECTS_PER_MS
+        unlent = primary.unlent_bytes
+        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here, unlent)
+    if not windows:
+        return None, []
+    return _empty(primary, grant, _claim(primary, grant, windows), further, now)
+
+
+def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
+    """For windows, longest first; the last is the shortest that will do, or a put would wait beside a window for it."""
+    longest = wanted.length
+    if not wanted.will_fill and wanted.least < longest:
+        part = int(primary.rules.eviction_margin * primary.capacity_bytes) // EVICTED_SHARE
+        longest = max(wanted.floor, min(longest, rounded(part)))
+    lengths = [longest]
+    while (shorter := rounded(lengths[-1] // 2)) >= wanted.floor:
+        lengths.append(shorter)
+    if lengths[-1] > wanted.floor:
+        lengths.append(wanted.floor)
+    return lengths
+
+
+def _was_in_vain(primary: Primary, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant) -> bool:
+    """Is it known that there is no such window in the segments that are here?"""
+    last = primary.in_vain
+    if length < last.length or replicas < last.replicas or not here <= last.segments:
+        return False
+    if now < last.again_at:
+        return True
+    then, unlent = (last.looked_at, last.log_index), last.unlent_bytes
+    return then == (now, primary.state.index) and unlent == primary.unlent_bytes
+
+
+def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> bool:
+    """Will there be such a piece on enough nodes as soon as the records so far are durable?"""
+    if not primary.unlent:
+        return False
+    segments = in_order(primary, wanted.prefer, now)
+    return len({one.name.node for one in segments if is_coming(primary, one, length)}) >= wanted.replicas
+
+
+def _choose(
+    primary: Primary, wanted: Wanted, lengths: Sequence[int], soft_allowed: bool, now: Instant
+) -> tuple[list[Window], Slots]:
+    """The windows, and what else leaves with them. Soft-pinned objects only if nothing else is found."""
+    for soft_too in (False, True)[: 1 + soft_allowed]:
+        spare = 0 if soft_too or wanted.replicas > 1 else _spare_bytes(primary)
+        segments = in_order(primary, wanted.prefer, now)
+        layouts: dict[SegmentHandle, Layout] = {}
+        found = [
+            chosen
+            for length in lengths
+            if (chosen := _windows(primary, segments, layouts, length, wanted.replicas, spare, soft_too, now))[0]
+        ]
+        if found:
+            price = [sum(window.cost for window in windows) / windows[0].length for windows, _ in found]
+            cheapest = min(price)
+            return next(one for one, its in zip(found, price, strict=True) if its <= DEARER * cheapest)
+    return [], _NONE
+
+
+def _windows(
+    primary: Primary,
+    segments: list[Segment],
+    layouts: dict[SegmentHandle, Layout],
+    length: int,
+    replicas: int,
+    spare: int,
+    soft_too: bool,
+    now: Instant,
+) -> tuple[list[Window], Slots]:
+    """One window on each of so many nodes, or none; and the objects in further ones."""
+    windows: list[Window] = []
+    going, nodes = _NONE, set[str]()
+    for segment in segments:
+        if segment.name.node in nodes:
+            continue
+        if segment.handle not in layouts or len(going):
+            layouts[segment.handle] = layout_of(primary, segment, now, soft_too, going)
+        found = layouts[segment.handle].windows(length, spare)
+        if found:
+            windows.append(found[0])
+            nodes.add(segment.name.node)
+            going = np.concatenate([going, found[0].slots])
+            if len(windows) == replicas:
+                return windows, np.concatenate([_NONE, *(one.slots for one in found[1:])])
+    return [], _NONE
+
+
+def _spare_bytes(primary: Primary) -> int:
+    """How much may be evicted beyond what is needed now: a choice among very many objects takes time. Nothing where
+    there are disks: the next ones to leave may be on one by then."""
+    if primary.state.disks():
+        return 0
+    rules, capacity = primary.rules, primary.capacity_bytes
+    kept = int((rules.high_watermark - AHEAD_MARGINS * rules.eviction_margin) * capacity)
+    return max(0, capacity - primary.free_bytes - primary.unlent_bytes - kept)
+
+
+def _claim(primary: Primary, grant: GrantId, windows: list[Window]) -> Claim:
+    slots = np.unique(np.concatenate([window.slots for window in windows]))
+    places = [(window.segment, window.offset) for window in windows]
+    claim = Claim(places, windows[0].length, slots, primary.state.catalogue.ids[slots])
+    for window in windows:
+        allocator = primary.allocators[window.segment]
+        for block, offset, length in window.holes:
+            allocator.alloc_at(block, offset, length)
+            claim.pieces.append((window.segment, offset, length))
+    primary.claims[grant] = claim
+    return claim
+
+
+def _empty(
+    primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: Instant
+) -> tuple[Room | None, list[Record]]:
+    """One bounded step. `further` objects leave with the last of them."""
+    state = primary.state
+    there = state.catalogue.flags[claim.slots] & (LIVE | MASKED) == LIVE
+    left = claim.slots[there & (state.catalogue.ids[claim.slots] == claim.ids)]
+    step = left[:EVICT_STEP]
+    inside, _ = claim.split(ranges_of(state, step)) if len(step) else ([], [])
+    if not _still_good(primary, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
+        primary.give_up(grant)
+        return None, []
+    records = let_go(primary, step, now) if len(step) else []
+    if len(step) < len(left):
+        return None, records
+    if len(further):
+        records += let_go(primary, np.setdiff1d(further, step), now)
+        if primary.rules.logs_evictions:
+            primary.coming_length = max(primary.coming_length, claim.length)
+    return Room(claim.length, claim.places), records
+
+
+def _still_good(primary: Primary, claim: Claim, left: Slots, now: Instant) -> bool:
+    """May all that is left be evicted, and something be written there?"""
+    catalogue, segments = primary.state.catalogue, primary.state.segments
+    for handle, offset in claim.places:
+        segment = segments.get(handle)
+        if segment is None or not primary.available(segment, now) or offset + claim.length > segment.usable_bytes:
+            return False
+    stays = HARD_PIN | COPYING | (0 if primary.rules.evict_soft_pinned else SOFT_PIN)
+    return not ((catalogue.flags[left] & stays != 0) | (catalogue.lease_until[left] > now)).any()

@@ -1,0 +1,47 @@
+"""A standby that evicts by itself, by the primary's rule on its own view: into its mask, and nothing else.
+
+It knows what the log and the renewals tell it, so it may choose other objects than the primary did; `grace_ms` keeps it
+from those whose lease, or last known use, ended only just now. Nothing that it does here is in the catalogue (I5), and
+nothing of it reaches the log before a promotion.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import LIVE, MASKED, MEMORY, ON_DISK, extents_of
+from holdfast.core.objects.eviction import excess_bytes, victims
+from holdfast.core.rules import Rules
+from holdfast.core.state.state import State
+from holdfast.instant import Instant
+
+
+def used_bytes(state: State) -> int:
+    """What objects that are not masked, grants and quarantine take."""
+    catalogue = state.catalogue
+    top = catalogue.top
+    shown = (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK)) == LIVE
+    total = int(extents_of(catalogue.sizes[:top][shown]).sum())
+    if catalogue.others:
+        several = np.array([slot for slot in catalogue.others if shown[slot]], np.intp)
+        others = [catalogue.others[int(slot)] for slot in several]
+        copies = np.array([sum(place.kind == MEMORY for place in places) for places in others], np.int64)
+        total += int((extents_of(catalogue.sizes[several]) * copies).sum())
+    memory = {segment.handle for segment in state.memory_segments()}
+    total += sum(grant.left_bytes for grant in state.grants.values() for x in grant.ranges if x.segment in memory)
+    return total + sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
+
+
+def evict_alone(state: State, rules: Rules, now: Instant) -> int:
+    """One bounded step towards the watermark; how many objects went."""
+    if rules.standby_eviction != "independent":
+        return 0
+    capacity = sum(segment.usable_bytes for segment in state.memory_segments())
+    excess = excess_bytes(rules, capacity, used_bytes(state))
+    if excess <= 0:
+        return 0
+    grace_ms = rules.standby_eviction_grace_ms
+    slots = victims(state, excess, now, rules.evict_soft_pinned, grace_ms=grace_ms)
+    if len(slots):
+        state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
+    return len(slots)

@@ -1,0 +1,1 @@
+"""What only a primary keeps, beside the state."""

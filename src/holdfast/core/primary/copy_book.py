@@ -1,0 +1,214 @@
+"""What the primary has nodes copy at the moment, and what it is about to tell them.
+
+All of it can be made anew from the state: a copy that a failover interrupts is planned again, or finishes with
+the new primary, because its grant is in the log. Every collection here is bounded (I17).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from holdfast.core.catalogue.catalogue import COPYING, DISK, ON_DISK, SEVERAL
+from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
+from holdfast.core.state.apply_replicas import Place, unpack_places
+from holdfast.core.state.packed_numbers import unpack_ids
+from holdfast.core.state.state import State
+from holdfast.ids import GrantId, ObjectId, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages.commands import RevokeLeases, encode_body
+from holdfast.messages.records import ObjectsCommitted, ObjectsEvicted, ObjectsRemoved, RangesFreed, ReplicaDropped
+from holdfast.messages.shapes import Record
+
+COPIES = 0
+"""The client that the grants of copies belong to; no client has this number."""
+MAX_FORGOTTEN = 65_536
+"""Files to be deleted that a disk is not told of yet; beyond that it is told to look for itself."""
+MAX_RETRIES = 65_536
+MAX_HINTS = 8_192
+"""Objects that one hint names; of more it is only said that there were."""
+SLOWEST_BYTES_PER_SECOND = 10 << 20
+
+
+@dataclass(slots=True)
+class Copy:
+    """Objects that one node copies into one grant."""
+
+    grant: GrantId
+    node: str
+    target: SegmentHandle
+    ids: list[ObjectId]
+    size_bytes: int
+    to_disk: bool
+    ahead: bool = False
+    """Its objects stay in memory for the time being."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """To be told to a node once everything that was logged before is durable."""
+
+    node: str
+    name: str
+    body: bytes
+    confirm: bool = False
+
+
+@dataclass(slots=True)
+class CopyBook:
+    under_way: dict[GrantId, Copy] = field(default_factory=dict)
+    copying: dict[ObjectId, GrantId] = field(default_factory=dict)
+    outbox: list[Command] = field(default_factory=list)
+    wanted_back: dict[ObjectId, None] = field(default_factory=dict)
+    """Objects on disk that were read twice: they belong into memory."""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Node -> why what it holds cannot be moved away now."""
+    drains_looked_at: Instant = 0
+    """When it was last looked whether the nodes that are drained are empty."""
+    plan_at: Instant = 0
+    tell_at: Instant = 0
+    hopeless: tuple[Instant, int] = (0, -1)
+    """Until when, and under which topology, lost replicas need no look."""
+    next_serial: int = 1
+    retry_at: dict[ObjectId, Instant] = field(default_factory=dict)
+    """Copies that failed, and when they may be tried again."""
+    forgotten: dict[SegmentHandle, list[tuple[ObjectId, int]]] = field(default_factory=dict)
+    """Files on disks that the log does not hold any more: (object, offset)."""
+    audits: dict[SegmentHandle, None] = field(default_factory=dict)
+    """Disks to be told to compare all their files with the log."""
+    leaving: dict[SegmentHandle, tuple[Instant, list[ObjectId]]] = field(default_factory=dict)
+    """Of segments to be emptied: when they are looked at again, and the objects found the last time."""
+    to_save: list[ObjectId] = field(default_factory=list)
+    """Longest unused objects that are on no disk yet, as they were found at the last look; the next one last."""
+    saved_at: tuple[Instant, int] = (0, -1)
+    """When that was, and how many records there were then."""
+    released: dict[tuple[SegmentHandle, int], None] = field(default_factory=dict)
+    """Tails of segments that nodes were told to give back to their machine: (segment, from there on)."""
+    _hits: dict[ObjectId, int] = field(default_factory=dict)
+
+    def began(self, state: State, copy: Copy) -> None:
+        self.under_way[copy.grant] = copy
+        catalogue = state.catalogue
+        for oid in copy.ids:
+            self.copying[oid] = copy.grant
+            catalogue.flags_at[catalogue.by_id.slot_of(oid)] |= COPYING
+
+    def ended(self, state: State, grant: GrantId) -> None:
+        """The grant is over, in whatever way: its objects are held no more."""
+        copy = self.under_way.pop(grant, None)
+        if copy is None:
+            return
+        catalogue = state.catalogue
+        for oid in copy.ids:
+            if self.copying.get(oid) == grant:
+                del self.copying[oid]
+                slot = catalogue.by_id.slot_of(oid)
+                if slot >= 0:
+                    catalogue.flags_at[slot] &= ~COPYING
+        self.plan_at = 0
+
+    def patience_ms(self, grant: GrantId) -> int:
+        """What a copy may take beyond the time of a put: a node may have others of its size to do first."""
+        copy = self.under_way.get(grant)
+        return 0 if copy is None else copy.size_bytes * 1_000 // SLOWEST_BYTES_PER_SECOND
+
+    def bytes_towards(self, node: str, to_disk: bool) -> int:
+        return sum(copy.size_bytes for copy in self.under_way.values() if copy.node == node and copy.to_disk == to_disk)
+
+    @property
+    def leaving_bytes(self) -> int:
+        """On their way from memory to disks: memory that is about to come free."""
+        return sum(copy.size_bytes for copy in self.under_way.values() if copy.to_disk and not copy.ahead)
+
+    @property
+    def saving_bytes(self) -> int:
+        """On their way to disks, and staying in memory."""
+        return sum(copy.size_bytes for copy in self.under_way.values() if copy.ahead)
+
+    def failed(self, ids: list[ObjectId], again_at: Instant) -> None:
+        for oid in ids:
+            self.retry_at.pop(oid, None)
+            self.retry_at[oid] = again_at
+        while len(self.retry_at) > MAX_RETRIES:
+            del self.retry_at[next(iter(self.retry_at))]
+
+    def may_try(self, oid: ObjectId, now: Instant) -> bool:
+        if oid in self.copying:
+            return False
+        when = self.retry_at.get(oid)
+        if when is None:
+            return True
+        if when > now:
+            return False
+        del self.retry_at[oid]
+        return True
+
+    def hit_on_disk(self, oid: ObjectId) -> None:
+        """An object that is on disk alone was read; the second time it is wanted back in memory."""
+        count = self._hits.pop(oid, 0) + 1
+        if count >= SECOND_HIT:
+            if len(self.wanted_back) < REMEMBERED_HITS:
+                self.wanted_back[oid] = None
+            self.plan_at = 0
+            return
+        self._hits[oid] = count
+        while len(self._hits) > REMEMBERED_HITS:
+            del self._hits[next(iter(self._hits))]
+
+    def obsolete_files(self, state: State, record: Record) -> list[Place]:
+        """Before the record is applied: which files on disks it makes obsolete. To be given to `forget_files` once it
+        is: a record that cannot be applied costs no file (I1)."""
+        if not any(segment.kind == DISK for segment in state.segments.values()):
+            return []
+        catalogue = state.catalogue
+        if isinstance(record, ReplicaDropped):
+            # Those that are held may still be read; their files go when their quarantine ends.
+            return [place for place in unpack_places(record.rows) if state.segments[place[1]].kind == DISK]
+        packed = b""
+        if isinstance(record, ObjectsRemoved):
+            packed = record.ids
+        elif isinstance(record, ObjectsCommitted):
+            packed = record.replaced
+        ids = [oid for (oid,) in struct.iter_unpack("<Q", packed)]
+        if isinstance(record, ObjectsEvicted) and not record.held:
+            ids = unpack_ids(record.ids).tolist()
+        found: list[Place] = []
+        for oid in ids:
+            slot = catalogue.by_id.slot_of(oid)
+            if slot >= 0 and catalogue.flags_at[slot] & (ON_DISK | SEVERAL):
+                found += [(oid, at.segment, at.offset) for at in catalogue.replicas(slot) if at.kind == DISK]
+        return found
+
+    def disks_released(self, state: State, record: Record) -> list[SegmentHandle]:
+        """Before the record is applied: the disks where it ends a quarantine, which then look for files themselves."""
+        if not isinstance(record, RangesFreed):
+            return []
+        handles = dict.fromkeys(state.quarantine[entry].segment for entry in record.entries)
+        return [handle for handle in handles if state.segments[handle].kind == DISK]
+
+    def forget_files(self, files: list[Place]) -> None:
+        for oid, handle, offset in files:
+            waiting = self.forgotten.setdefault(handle, [])
+            if len(waiting) < MAX_FORGOTTEN:
+                waiting.append((oid, offset))
+            else:
+                self.audits[handle] = None
+
+    def hint_readers(self, state: State, record: Record) -> None:
+        """Before the record is applied: nodes hear which of their objects go while somebody may be reading them."""
+        if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
+            return
+        if isinstance(record, ReplicaDropped):
+            held = [(oid, handle) for oid, handle, _ in unpack_places(record.held)]
+        else:
+            catalogue = state.catalogue
+            ids = [oid for (oid,) in struct.iter_unpack("<Q", record.held)]
+            slots = zip(ids, catalogue.by_id.slots_of(ids), strict=True)
+            held = [(oid, place.segment) for oid, slot in slots for place in catalogue.replicas(slot)]
+        by_node: dict[str, list[ObjectId]] = {}
+        for oid, handle in held:
+            by_node.setdefault(state.segments[handle].name.node, []).append(oid)
+        for node, ids in by_node.items():
+            named = ids[:MAX_HINTS]
+            body = RevokeLeases(struct.pack(f"<{len(named)}Q", *named), more=len(ids) > MAX_HINTS)
+            self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))

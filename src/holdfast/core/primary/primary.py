@@ -1,0 +1,324 @@
+"""What only the primary keeps, beside the state: free space, deadlines, and how its nodes stand.
+
+All of it can be made anew from the state and a clock. `absorb` applies a record and keeps these in step;
+`reclaim` lends freed ranges again, and is called once the record that freed them is durable (I9).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.core.catalogue.catalogue import DISK, Slots
+from holdfast.core.primary.claims import Claim
+from holdfast.core.primary.copy_book import CopyBook
+from holdfast.core.primary.doubt import Doubt
+from holdfast.core.primary.lessees import Lessees
+from holdfast.core.primary.session_book import Book, SessionTimes
+from holdfast.core.rules import Rules, in_force
+from holdfast.core.space.allocator import Allocator
+from holdfast.core.state.apply import Freed, apply, bytes_of, unpack_ids
+from holdfast.core.state.apply_replicas import unpack_places
+from holdfast.core.state.grants import Grant
+from holdfast.core.state.packed_numbers import count_ids
+from holdfast.core.state.packed_numbers import unpack_ids as unpack_close_ids
+from holdfast.core.state.state import Segment, State
+from holdfast.ids import GrantId, ProcessName, SegmentHandle
+from holdfast.instant import Instant
+from holdfast.messages.of_nodes import Damage
+from holdfast.messages.records import (
+    EpochStarted,
+    GrantEnded,
+    LogStarted,
+    ObjectsCommitted,
+    ObjectsEvicted,
+    ObjectsRemoved,
+    RangesGranted,
+    ReplicaDropped,
+    SegmentLimited,
+    SegmentMounted,
+    SegmentUnmounted,
+    SettingsChanged,
+)
+from holdfast.messages.shapes import Message, Range, Record, SettingValue
+
+
+class Parked:
+    """The answer is not ready: there is no room yet. Ask again when something was freed, until the deadline."""
+
+
+PARKED = Parked()
+NEVER: Instant = 1 << 62
+Decision = tuple[Message | Parked, list[Record]]
+
+
+@dataclass(slots=True)
+class Member:
+    """A node as the primary sees it: the memory that it has mounted, under a session of its name."""
+
+    name: str
+    boot: int
+    session: int
+    """0 for one that the log remembers without a session; it is unmounted at `given_up_at`, unless it comes back."""
+    given_up_at: Instant = 0
+    handles: list[SegmentHandle] = field(default_factory=list)
+    clean: dict[GrantId, None] = field(default_factory=dict)
+    """Grants that this node must close writers of, in the order they were asked for."""
+    clean_untold: dict[GrantId, None] = field(default_factory=dict)
+    """Those of them that are not in a command yet."""
+    figures: dict[str, int] = field(default_factory=dict)
+    """What it last reported of itself."""
+    fenced: bool = False
+    """It has said that no writer of an older history is left in its memory."""
+
+
+class NoWindow(NamedTuple):
+    """A choice that found no window (see `room`)."""
+
+    again_at: Instant
+    """Not to be made again before."""
+    looked_at: Instant
+    log_index: int
+    """Of the state then."""
+    length: int
+    replicas: int
+    segments: frozenset[SegmentHandle]
+    """Those that it looked at. A node that answers again brings others, and no record says so."""
+    unlent_bytes: int
+    """Not to be had then. They are when their records are durable, which no record says either."""
+
+
+class Primary:
+    def __init__(self, state: State, rules: Rules) -> None:
+        self.state = state
+        self.own_rules = rules
+        """What this master was started with."""
+        self.rules = rules
+        self.longest_until: Instant = 0
+        """When no lease is left that was given for longer than leases are given now; 0: to be reckoned from now on."""
+        self.allocators: dict[SegmentHandle, Allocator] = {}
+        self.grant_deadline: dict[GrantId, Instant] = {}
+        self.grants_of: dict[int, set[GrantId]] = {}
+        self.release_at: dict[int, Instant] = {}
+        """When the leases on the objects behind a quarantine entry have ended."""
+        self.members: dict[str, Member] = {}
+        times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
+        self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
+        self.sessions.continues = state.continues
+        self.unlent: dict[int, Freed] = {}
+        """Freed by records that are not durable yet, and so about to be lent again: by a number of its own."""
+        self.unlent_bytes = 0
+        self._next_unlent = 0
+        self.claims: dict[GrantId, Claim] = {}
+        self.given_up: list[Freed] = []
+        """Of claims that have ended: to be lent again once all records so far are durable."""
+        self.coming_length = 0
+        """A piece as long as this is known to be free as soon as the next records are durable."""
+        self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset(), 0)
+        """The last choice without a window."""
+        self.remembered_order: dict[SegmentHandle, Slots] = {}
+        """The objects of a segment in the order of their offsets, as it was: only to sort them faster."""
+        self.evicted = 0
+        """Objects, since this primary began."""
+        self.urgent = False
+        """A lease was renewed that was about to end: the standbys should hear of it soon."""
+        self.lessees = Lessees()
+        self.process: ProcessName | None = None
+        """The process that this primary runs in, where others may want to know whether it lives."""
+        self.doubt = Doubt()
+        self.copies = CopyBook()
+        self.settled_at: Instant = 0
+        """When no lease of an older history is left, if this one was restored."""
+        self.trusted_at: Instant = 0
+        """When no lease is left that was given before its segment was verified, if this history was restored."""
+        self.disk_kept_until: dict[SegmentHandle, Instant] = {}
+        """When the replicas of a disk that is away are given up."""
+        self.lost_files: Counter[tuple[str, Damage]] = Counter()
+        """By the disk's node and by how they were found, since this primary began."""
+
+    def adopt(self, changed: dict[str, SettingValue]) -> None:
+        """These settings are durable, and count from now on: no lease is given for longer than the log knows."""
+        self.rules = in_force(self.own_rules, changed)
+        self.longest_until = 0
+
+    def absorb(self, record: Record, now: Instant) -> Freed:
+        """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
+        state = self.state
+        if type(record) is ObjectsCommitted and not (record.replaced or record.held):
+            return apply(state, record, now)  # It adds objects, and nothing else changes.
+        first_entry = state.next_quarantine
+        held_until = self._longest_lease(record)
+        obsolete = self.copies.obsolete_files(state, record)
+        audits = self.copies.disks_released(state, record)
+        self.copies.hint_readers(state, record)
+        freed = self.unclaimed(apply(state, record, now))
+        self.copies.forget_files(obsolete)
+        self.copies.audits.update(dict.fromkeys(audits))
+        match record:
+            case RangesGranted():
+                self.claims.pop(record.grant, None)
+                self.note_grant(record.grant, now)
+            case GrantEnded():
+                self._forget_grant(record.grant)
+            case SegmentMounted():
+                # A disk that comes back is as full as it was.
+                if record.handle not in self.allocators:
+                    self.allocators[record.handle] = Allocator(record.size_bytes)
+            case SegmentLimited():
+                self.allocators[record.handle].cut_off(record.limit_bytes)
+            case SegmentUnmounted():
+                self._forget_segment(record.handle)
+            case SettingsChanged():
+                self.longest_until = NEVER
+            case EpochStarted():
+                self.sessions.epoch = record.epoch
+            case LogStarted():
+                self.sessions.history = record.log_id
+            case ObjectsEvicted():
+                self.evicted += count_ids(record.ids)
+        if state.next_quarantine != first_entry:
+            self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
+        return freed
+
+    def note_grant(self, grant: GrantId, now: Instant) -> None:
+        self.grant_deadline[grant] = now + self.rules.grant_timeout_ms + self.copies.patience_ms(grant)
+        self.grants_of.setdefault(grant.client, set()).add(grant)
+
+    def note_quarantine(self, entries: Iterable[int], held_until: Instant) -> None:
+        for entry in entries:
+            held = self.state.quarantine.get(entry)
+            if held is None:  # It was on the segment that this record unmounts.
+                continue
+            if held.grant is None:
+                self.release_at[entry] = held_until
+            elif not held.writer:
+                self._ask_to_clean(self.state.segments[held.segment], held.grant)
+
+    def unclaimed(self, freed: Freed) -> Freed:
+        """What of these ranges is not being emptied for a grant; the rest is kept for that."""
+        for claim in self.claims.values():
+            if not freed:
+                break
+            inside, freed = claim.split(freed)
+            claim.pieces += inside
+        return freed
+
+    def give_up(self, grant: GrantId) -> None:
+        """Nobody waits for what is emptied for this grant, or it cannot be emptied any more."""
+        claim = self.claims.pop(grant, None)
+        if claim is not None and claim.pieces:
+            self.given_up.append(claim.freed())
+
+    def withhold(self, freed: Freed) -> int:
+        """These ranges are free once a record is durable; the number to `release` them by then."""
+        self._next_unlent += 1
+        self.unlent[self._next_unlent] = freed
+        self.unlent_bytes += bytes_of(freed)
+        return self._next_unlent
+
+    def release(self, number: int) -> Freed:
+        freed = self.unlent.pop(number)
+        self.coming_length = 0
+        self.unlent_bytes -= bytes_of(freed)
+        return freed
+
+    def ask_to_clean_again(self, segment: Segment) -> None:
+        """Its node is another process than the one that was asked, if that one ever was: what an earlier copy left in
+        quarantine there waits for this one's word (I11)."""
+        for held in self.state.quarantine.values():
+            if held.segment == segment.handle and held.grant is not None and not held.writer:
+                self._ask_to_clean(segment, held.grant)
+
+    def reclaim(self, freed: Freed) -> None:
+        for handle, offsets, lengths in freed:
+            allocator = self.allocators.get(handle)
+            if allocator is None:  # Unmounted since: the range is gone with its segment.
+                continue
+            if (limit := self.state.segments[handle].limit_bytes) and int((offsets + lengths).max()) > limit:
+                lengths = (offsets + lengths).clip(max=limit) - offsets
+                offsets, lengths = offsets[lengths > 0], lengths[lengths > 0]
+            if len(offsets) == 1:
+                allocator.free(int(offsets[0]), int(lengths[0]))
+            else:
+                allocator.free_many(offsets, lengths)
+
+    def _longest_lease(self, record: Record) -> Instant:
+        if not isinstance(record, ObjectsRemoved | ObjectsCommitted | ObjectsEvicted | ReplicaDropped):
+            return 0
+        if not record.held:
+            return 0
+        catalogue = self.state.catalogue
+        if isinstance(record, ReplicaDropped):
+            held = [oid for oid, _, _ in unpack_places(record.held)]
+        elif isinstance(record, ObjectsEvicted):
+            held = unpack_close_ids(record.ids).tolist()
+        else:
+            held = unpack_ids(record.held)
+        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(held))
+
+    def _forget_grant(self, grant: GrantId) -> None:
+        self.copies.ended(self.state, grant)
+        self.grant_deadline.pop(grant, None)
+        mine = self.grants_of.get(grant.client)
+        if mine is not None:
+            mine.discard(grant)
+            if not mine:
+                del self.grants_of[grant.client]
+
+    def _forget_segment(self, handle: SegmentHandle) -> None:
+        del self.allocators[handle]
+        self.remembered_order.pop(handle, None)
+        for grant in [g for g in self.grant_deadline if g not in self.state.grants]:
+            self._forget_grant(grant)
+        for entry in [e for e in self.release_at if e not in self.state.quarantine]:
+            del self.release_at[entry]
+
+    def _ask_to_clean(self, segment: Segment, grant: GrantId) -> None:
+        member = self.members.get(segment.name.node)
+        if member is not None and (segment.kind == DISK or member.boot == segment.name.boot):
+            member.clean[grant] = member.clean_untold[grant] = None
+
+    def live_grants(self, client: int) -> list[Grant]:
+        return [self.state.grants[grant] for grant in self.grants_of.get(client, ())]
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of memory: disks are counted by themselves."""
+        return sum(segment.usable_bytes for segment in self.state.memory_segments())
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(self.allocators[segment.handle].free_bytes for segment in self.state.memory_segments())
+
+    def used_on(self, segment: Segment) -> int:
+        return max(0, segment.usable_bytes - self.allocators[segment.handle].free_bytes)
+
+    def available(self, segment: Segment, now: Instant) -> bool:
+        """May something be put there? Not while its node's lease is over, its connection closed or it is set aside,
+        nor while somebody of an older history may use it, and never by a client on a disk."""
+        if segment.kind == DISK or segment.name.node in self.state.modes or segment.handle in self.state.unsettled:
+            return False
+        return self.reachable(segment, now)
+
+    def reachable(self, segment: Segment, now: Instant) -> bool:
+        """Can its bytes be read and written, as far as is known?"""
+        member = self.members.get(segment.name.node)
+        if member is None or not self.is_live(member, now):
+            return False
+        return not segment.away if segment.kind == DISK else member.boot == segment.name.boot
+
+    def seen_gone(self, ranges: Iterable[Range]) -> str:
+        """The node of one of these ranges whose connection this primary has seen end, and that is not back; empty if
+        there is none. A primary that has just been promoted has seen none end: a failover refuses nothing by this."""
+        for one in ranges:
+            segment = self.state.segments[one.segment]
+            member = self.members.get(segment.name.node)
+            if member is None or member.boot != segment.name.boot or self.sessions.is_gone(member.session):
+                return segment.name.node
+        return ""
+
+    def is_live(self, member: Member, now: Instant) -> bool:
+        session = self.sessions.get(member.session)
+        return session is not None and session.is_live(now)

@@ -1,0 +1,1 @@
+"""Free memory of a segment."""

@@ -1,0 +1,1 @@
+"""Everything that the log determines, and the one function that changes it."""

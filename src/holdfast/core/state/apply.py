@@ -1,0 +1,351 @@
+"""Records to state: the one function that changes the catalogue, on primary, standby, restart and in simulation.
+
+Applying gives back the ranges that became free, so that a primary can lend them again once the record that
+freed them is durable (I9). Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
+from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
+from holdfast.core.state import packed_numbers
+from holdfast.core.state.apply_replicas import APPLY_REPLICAS
+from holdfast.core.state.apply_restored import APPLY_RESTORED
+from holdfast.core.state.grants import Grant, Quarantined
+from holdfast.core.state.renewals import renew
+from holdfast.core.state.state import Segment, State
+from holdfast.core.state.unlogged import lying_in
+from holdfast.ids import COUNTER_MASK, SegmentHandle, extent_of
+from holdfast.instant import Instant
+from holdfast.messages import records as r
+from holdfast.messages.records import Cause
+from holdfast.messages.shapes import Record
+
+_ROW = struct.Struct("<3Q")
+Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+"""Per segment: offsets and lengths that nothing occupies any more."""
+
+
+def bytes_of(freed: Freed) -> int:
+    return sum(int(lengths.sum()) for _, _, lengths in freed)
+
+
+def apply(state: State, record: Record, now: Instant) -> Freed:
+    freed = _APPLY[type(record)](state, record, now)
+    state.index += 1
+    return freed
+
+
+def unpack_ids(packed: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(packed) // 8}Q", packed))
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    ids = list(ids)
+    return struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def ranges_of(state: State, slots: list[int] | Slots) -> Freed:
+    """Every range that these objects occupy, by segment."""
+    catalogue = state.catalogue
+    at = np.asarray(slots, np.intp)
+    lengths = extents_of(catalogue.sizes[at])
+    segments = catalogue.segments[at]
+    offsets = catalogue.offsets[at]
+    several = np.flatnonzero(catalogue.flags[at] & SEVERAL)
+    if len(several):
+        further = [(place.segment, place.offset, lengths[i]) for i in several for place in catalogue.others[int(at[i])]]
+        segments = np.concatenate([segments, np.array([f[0] for f in further], np.int32)])
+        offsets = np.concatenate([offsets, np.array([f[1] for f in further], np.int64)])
+        lengths = np.concatenate([lengths, np.array([f[2] for f in further], np.int64)])
+    found: Freed = []
+    for handle in np.unique(segments).tolist():
+        here = segments == handle
+        found.append((handle, offsets[here], lengths[here]))
+    return found
+
+
+def _log_started(state: State, record: r.LogStarted, now: Instant) -> Freed:
+    state.log_id, state.cluster, state.secret = record.log_id, record.cluster, record.secret
+    return []
+
+
+def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Freed:
+    state.epoch = record.epoch
+    state.next_counter = 1
+    state.epoch_starts[record.epoch] = state.index
+    while len(state.epoch_starts) > REMEMBERED_EPOCHS:
+        state.epoch_starts.popitem(last=False)
+    return []
+
+
+def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Freed:
+    state.lease_ttl_ms, state.soft_pin_ttl_ms = record.lease_ttl_ms, record.soft_pin_ttl_ms
+    state.grant_timeout_ms = record.grant_timeout_ms
+    state.longest_lease_ms = max(record.longest_lease_ms or state.longest_lease_ms, record.lease_ttl_ms)
+    state.changed = record.changed
+    # Never less: a follower that no later master has answered holds on to what an earlier one promised (I4).
+    state.session_lease_ms = max(state.session_lease_ms, record.session_lease_ms)
+    state.session_jeopardy_ms = max(state.session_jeopardy_ms, record.session_jeopardy_ms)
+    return []
+
+
+def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Freed:
+    state.segments[record.handle] = Segment(
+        record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host, record.kind
+    )
+    state.away.discard(record.handle)
+    state.most_nodes = max(state.most_nodes, state.lending_nodes())
+    state.next_segment = max(state.next_segment, record.handle + 1)
+    state.topology += 1
+    return []
+
+
+def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -> Freed:
+    handle = record.handle
+    catalogue = state.catalogue
+    lost: list[int] = []
+    for slot in catalogue.on_segment(handle):
+        left = tuple(place for place in catalogue.replicas(slot) if place.segment != handle)
+        if left:
+            catalogue.set_replicas(slot, left)
+        else:
+            lost.append(slot)
+    if lost:
+        _drop(state, lost, Cause.UNMOUNT_SEGMENT.name, now)
+    if handle in state.unverified:
+        state.origin.lost += len(lost)
+    state.mask.forget_segment(handle)
+    for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
+        _end_grant(state, grant, [])
+    for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
+        _leave_quarantine(state, entry)
+    del state.segments[handle]
+    state.away.discard(handle)
+    state.unsettled.discard(handle)
+    state.unverified.discard(handle)
+    state.topology += 1
+    return []
+
+
+def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Freed:
+    if record.sweeps:
+        for place in record.ranges:
+            _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
+    elif record.evicted:
+        _drop(state, _named(state, packed_numbers.unpack_ids(record.evicted).tolist()), "EVICTED", now)
+    state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
+    return []
+
+
+def _pieces(pairs: Iterable[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    columns = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _quarantine(state: State, held: Quarantined) -> None:
+    state.quarantine[state.next_quarantine] = held
+    state.next_quarantine += 1
+
+
+def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Freed:
+    """What no commit took is free where nothing can still be written; elsewhere it waits for that node's word."""
+    del state.grants[grant.id]
+    gaps = grant.taken.gaps(grant.length)
+    if not gaps:
+        return []
+    starts, lengths = _pieces((start, end - start) for start, end in gaps)
+    freed: Freed = []
+    for place in grant.ranges:
+        if place.segment in settled:
+            freed.append((place.segment, place.offset + starts, lengths))
+        else:
+            pieces = tuple((place.offset + start, end - start) for start, end in gaps)
+            _quarantine(state, Quarantined(place.segment, pieces, grant.id, place.writer))
+    return freed
+
+
+def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Freed:
+    return _end_grant(state, state.grants[record.grant], record.settled)
+
+
+def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Freed:
+    left = [_leave_quarantine(state, entry) for entry in record.entries]
+    return [(held.segment, *_pieces(held.pieces)) for held in left]
+
+
+def _leave_quarantine(state: State, entry: int) -> Quarantined:
+    held = state.quarantine.pop(entry)
+    if held.moved:
+        state.moved.pop((held.segment, held.pieces[0][0]), None)
+    return held
+
+
+def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Freed:
+    freed: Freed = []
+    if record.replaced or record.held:
+        freed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.held), Cause.UPSERT.name, now)
+    grant = state.grants[record.grant]
+    flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
+    slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
+    wanted = max(grant.wanted, len(grant.ranges))
+    if wanted > 1:
+        catalogue = state.catalogue
+        base = grant.ranges[0].offset
+        for slot in slots:
+            delta = catalogue.offset_at[slot] - base
+            places = tuple(ReplicaAt(place.segment, place.offset + delta) for place in grant.ranges)
+            catalogue.wanted_at[slot] = wanted
+            catalogue.set_replicas(slot, places)
+    if record.soft_pin:
+        state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))
+    state.next_counter = (record.first_id & COUNTER_MASK) + len(record.keys)
+    return freed
+
+
+def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
+    first = grant.ranges[0]
+    if len(record.keys) == 1:
+        offset, size, checksum = _ROW.unpack(record.rows)
+        grant.taken.add(offset, offset + extent_of(size))
+        grant.commits[offset] = record.first_id
+        at = first.offset + offset
+        return [state.catalogue.insert(record.keys[0], record.first_id, size, checksum, first.segment, at, flags, now)]
+    rows = _ROW.iter_unpack(record.rows)
+    slots: list[int] = []
+    for oid, (key, (offset, size, checksum)) in enumerate(zip(record.keys, rows, strict=True), record.first_id):
+        slots.append(state.catalogue.insert(key, oid, size, checksum, first.segment, first.offset + offset, flags, now))
+        grant.taken.add(offset, offset + extent_of(size))
+        grant.commits[offset] = oid
+    return slots
+
+
+def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
+    first = grant.ranges[0]
+    rows = np.frombuffer(record.rows, "<u8").reshape(-1, 3)
+    offsets = rows[:, 0].astype(np.int64)
+    ends = offsets + extents_of(rows[:, 1])
+    slots = state.catalogue.insert_many(
+        record.keys, record.first_id, rows[:, 1], rows[:, 2], first.segment, first.offset + offsets, flags, now
+    )
+    for start, end in runs_of(offsets, ends):
+        grant.taken.add(start, end)
+    grant.commits.update(zip(offsets.tolist(), range(record.first_id, record.first_id + len(slots)), strict=True))
+    return slots
+
+
+def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """These intervals with touching neighbours joined: a batch written front to back is one."""
+    cuts = np.flatnonzero(ends[:-1] != starts[1:]) + 1
+    if not len(cuts):
+        return [(int(starts[0]), int(ends[-1]))]
+    heads = np.concatenate([[0], cuts])
+    tails = np.concatenate([cuts - 1, [len(ends) - 1]])
+    return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))
+
+
+def _drop(state: State, slots: list[int], cause: str, now: Instant) -> None:
+    """What a mask hid already has departed before."""
+    masked = state.mask.release(state.catalogue, slots)
+    if cause == "EVICTED" and state.drains:
+        _count_evicted(state, slots)
+    gone = state.catalogue.drop(slots)
+    if len(masked) < len(gone):
+        state.departed.add(gone, cause, now)
+
+
+def _count_evicted(state: State, slots: list[int]) -> None:
+    size = sum(extent_of(state.catalogue.size_at[slot]) for slot in slots)
+    for drain in state.drains.values():
+        if not drain.ended:
+            drain.evicted_objects += len(slots)
+            drain.evicted_bytes += size
+
+
+def _named(state: State, ids: list[int]) -> list[int]:
+    """The slots of these objects, each of which is there, once. Looked at before anything is changed: -1 would be the
+    slot of the last object, which nobody named."""
+    slots = state.catalogue.by_id.slots_of(ids)
+    assert min(slots, default=0) >= 0, "a record takes away objects that are there"
+    assert len(set(slots)) == len(slots), "a record takes an object away once"
+    return slots
+
+
+def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Freed:
+    freed: Freed = []
+    gone = _named(state, ids + held)
+    free_slots, held_slots = gone[: len(ids)], gone[len(ids) :]
+    if free_slots:
+        flags = state.catalogue.flags_at
+        # The memory of a masked object is free already.
+        occupied = [slot for slot in free_slots if not flags[slot] & MASKED] if state.mask else free_slots
+        freed = ranges_of(state, occupied) if occupied else []
+    if held_slots:
+        for handle, offsets, lengths in ranges_of(state, held_slots):
+            pieces = tuple(zip(offsets.tolist(), lengths.tolist(), strict=True))
+            _quarantine(state, Quarantined(handle, pieces))
+    if gone:
+        _drop(state, gone, cause, now)
+    return freed
+
+
+def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
+    if record.cause is Cause.MISMATCH:
+        state.origin.mismatched += (len(record.ids) + len(record.held)) // 8
+    return _remove(state, unpack_ids(record.ids), unpack_ids(record.held), record.cause.name, now)
+
+
+def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:
+    ids = packed_numbers.unpack_ids(record.ids).tolist()
+    return _remove(state, [] if record.held else ids, ids if record.held else [], "EVICTED", now)
+
+
+def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Freed:
+    renew(state, packed_numbers.unpack_ids(record.ids), now + record.left_ms, now)
+    return []
+
+
+def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> Freed:
+    state.answers[record.client, record.serial] = record.answer
+    while len(state.answers) > REMEMBERED_ANSWERS:
+        state.answers.popitem(last=False)
+    return []
+
+
+def _session_opened(state: State, record: r.SessionOpened, now: Instant) -> Freed:
+    state.sessions[record.session] = record.name
+    state.session_epoch = record.session_epoch
+    return []
+
+
+def _session_closed(state: State, record: r.SessionClosed, now: Instant) -> Freed:
+    del state.sessions[record.session]
+    return []
+
+
+_APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
+    r.LogStarted: _log_started,
+    r.EpochStarted: _epoch_started,
+    r.SettingsChanged: _settings_changed,
+    r.SegmentMounted: _segment_mounted,
+    r.SegmentUnmounted: _segment_unmounted,
+    r.RangesGranted: _ranges_granted,
+    r.GrantEnded: _grant_ended,
+    r.RangesFreed: _ranges_freed,
+    r.ObjectsCommitted: _objects_committed,
+    r.ObjectsRemoved: _objects_removed,
+    r.ObjectsEvicted: _objects_evicted,
+    r.RemovalAnswered: _removal_answered,
+    r.SessionOpened: _session_opened,
+    r.SessionClosed: _session_closed,
+    r.LeasesRenewed: _leases_renewed,
+    **APPLY_REPLICAS,
+    **APPLY_RESTORED,
+}

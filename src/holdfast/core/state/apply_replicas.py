@@ -1,0 +1,135 @@
+"""Records about replicas, nodes and disks to state: the part of `apply` that objects in motion need.
+
+A replica that moved away while it was leased leaves its range in quarantine under its object's id, so that a reader
+who looks at it in place may go on renewing (I2); the range is free when the last such lease has ended (I9).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.core.catalogue.catalogue import ReplicaAt
+from holdfast.core.state.grants import Quarantined
+from holdfast.core.state.state import DRAINING, OPEN, Drain, State
+from holdfast.ids import ObjectId, SegmentHandle, extent_of
+from holdfast.instant import Instant
+from holdfast.messages import records as r
+from holdfast.messages.shapes import Record
+
+Freed: TypeAlias = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+Place: TypeAlias = tuple[ObjectId, SegmentHandle, int]
+
+
+def pack_places(places: list[Place]) -> bytes:
+    return b"".join(struct.pack("<3Q", *place) for place in places)
+
+
+def unpack_places(packed: bytes) -> Iterator[Place]:
+    return struct.iter_unpack("<3Q", packed)
+
+
+def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
+    catalogue = state.catalogue
+    grant = state.grants[record.grant]
+    place = grant.ranges[0]
+    kind = state.segments[place.segment].kind
+    for oid, offset in struct.iter_unpack("<2Q", record.rows):
+        slot = catalogue.by_id.slot_of(oid)
+        # Whoever hid it was wrong: it is worth a copy.
+        state.mask.release(catalogue, [slot])
+        there = ReplicaAt(place.segment, place.offset + offset, kind)
+        catalogue.set_replicas(slot, (*catalogue.replicas(slot), there))
+        grant.taken.add(offset, offset + extent_of(catalogue.size_at[slot]))
+        grant.commits[offset] = oid
+    return []
+
+
+def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Freed:
+    freed: dict[SegmentHandle, list[tuple[int, int]]] = {}
+    for oid, handle, offset in unpack_places(record.rows):
+        freed.setdefault(handle, []).append((offset, _without(state, oid, handle, offset)))
+    for oid, handle, offset in unpack_places(record.held):
+        length = _without(state, oid, handle, offset)
+        state.moved[handle, offset] = state.next_quarantine
+        state.quarantine[state.next_quarantine] = Quarantined(handle, ((offset, length),), moved=oid)
+        state.next_quarantine += 1
+    found: Freed = []
+    for handle, pieces in freed.items():
+        columns = np.array(pieces, np.int64)
+        found.append((handle, columns[:, 0], columns[:, 1]))
+    return found
+
+
+def _without(state: State, oid: ObjectId, handle: SegmentHandle, offset: int) -> int:
+    """Take this replica from its object, which has another; the length of its range."""
+    catalogue = state.catalogue
+    slot = catalogue.by_id.slot_of(oid)
+    state.mask.release(catalogue, [slot])
+    places = catalogue.replicas(slot)
+    left = tuple(place for place in places if (place.segment, place.offset) != (handle, offset))
+    assert left, "an object loses its last replica by eviction or removal only"
+    assert len(left) < len(places), "a replica is dropped once"
+    catalogue.set_replicas(slot, left)
+    length = extent_of(catalogue.size_at[slot])
+    drain = state.drains.get(state.segments[handle].name.node) if state.drains else None
+    if drain is not None and not drain.ended:
+        drain.moved_objects += 1
+        drain.moved_bytes += length
+    return length
+
+
+def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) -> Freed:
+    if record.mode == OPEN:
+        state.modes.pop(record.node, None)
+    else:
+        state.modes[record.node] = record.mode
+    state.drains.pop(record.node, None)
+    if record.mode == DRAINING:
+        state.drains[record.node] = Drain()
+    return []
+
+
+def _node_drained(state: State, record: r.NodeDrained, now: Instant) -> Freed:
+    if (drain := state.drains.get(record.node)) is not None:
+        drain.ended = True
+    return []
+
+
+def _segment_limited(state: State, record: r.SegmentLimited, now: Instant) -> Freed:
+    state.segments[record.handle] = replace(state.segments[record.handle], limit_bytes=record.limit_bytes)
+    return []
+
+
+def _disk_left(state: State, record: r.DiskLeft, now: Instant) -> Freed:
+    state.segments[record.handle] = replace(state.segments[record.handle], away=True)
+    state.away.add(record.handle)
+    state.topology += 1
+    return []
+
+
+def _disk_closed(state: State, record: r.DiskClosed, now: Instant) -> Freed:
+    state.segments[record.handle] = replace(state.segments[record.handle], closed=record.reason)
+    return []
+
+
+def _copying_changed(state: State, record: r.CopyingChanged, now: Instant) -> Freed:
+    state.changed = {**state.changed, "copy_bytes_per_second": max(0, record.bytes_per_second)}
+    return []
+
+
+APPLY_REPLICAS: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
+    r.ReplicaAdded: _replica_added,
+    r.ReplicaDropped: _replica_dropped,
+    r.NodeModeChanged: _node_mode_changed,
+    r.NodeDrained: _node_drained,
+    r.SegmentLimited: _segment_limited,
+    r.DiskLeft: _disk_left,
+    r.DiskClosed: _disk_closed,
+    r.CopyingChanged: _copying_changed,
+}

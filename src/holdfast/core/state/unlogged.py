@@ -1,0 +1,124 @@
+"""Evictions that no record tells of: objects that are in the catalogue, and that nobody is shown any more.
+
+Where evictions are not logged, the catalogue still holds what was evicted, equal on every master (I5), and each has
+a mask of its own beside it. On a primary a masked object's memory is free: a grant over it says in the log that its
+old content is gone, before anybody writes there (I9), and whatever is put, removed or replaced under its key names it
+too, so that it cannot come back elsewhere (I7). On a standby the mask is a guess of what the primary did; a renewal
+takes it back, and a promotion logs what is left of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from holdfast.core.catalogue.catalogue import LIVE, MASKED, Catalogue, Slots
+from holdfast.core.catalogue.keys import ABSENT
+from holdfast.ids import SegmentHandle, extent_of
+
+
+class Mask:
+    __slots__ = ("_by_key", "_slot_at", "_starts")
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, int] = {}
+        self._starts: dict[SegmentHandle, list[int]] = {}
+        """Per segment: where masked replicas begin, sorted."""
+        self._slot_at: dict[SegmentHandle, dict[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, catalogue: Catalogue, slots: Slots) -> list[str]:
+        """These objects are hidden from now on; their keys."""
+        keys: list[str] = []
+        fresh: dict[SegmentHandle, list[int]] = {}
+        for slot in slots.tolist():
+            key = catalogue.keys[slot]
+            assert key is not None, "only an object that is there is masked"
+            keys.append(key)
+            self._by_key[key] = slot
+            for place in catalogue.replicas(slot):
+                fresh.setdefault(place.segment, []).append(place.offset)
+                self._slot_at.setdefault(place.segment, {})[place.offset] = slot
+        catalogue.by_key.unbind(keys)
+        catalogue.flags[slots] |= MASKED
+        if catalogue.shown is not None:
+            catalogue.shown.hide(slots)
+        for handle, offsets in fresh.items():
+            starts = self._starts.setdefault(handle, [])
+            starts += offsets
+            starts.sort()
+        return keys
+
+    def release(self, catalogue: Catalogue, slots: list[int]) -> list[int]:
+        """Those of these objects that were masked are so no more; which ones."""
+        if not self._by_key:
+            return []
+        flags = catalogue.flags_at
+        masked = [slot for slot in slots if flags[slot] & MASKED]
+        for slot in masked:
+            key = catalogue.keys[slot]
+            assert key is not None, "a masked object is in the catalogue"
+            del self._by_key[key]
+            catalogue.by_key.bind(key, slot)
+            flags[slot] &= ~MASKED
+            if catalogue.shown is not None:
+                catalogue.shown.show_one(slot)
+            for place in catalogue.replicas(slot):
+                self._forget_place(place.segment, place.offset)
+        return masked
+
+    def _forget_place(self, handle: SegmentHandle, offset: int) -> None:
+        places = self._slot_at.get(handle)
+        if places is None or places.pop(offset, None) is None:
+            return
+        starts = self._starts[handle]
+        del starts[bisect_left(starts, offset)]
+
+    def forget_segment(self, handle: SegmentHandle) -> None:
+        """It is unmounted: nothing lies there any more."""
+        self._starts.pop(handle, None)
+        self._slot_at.pop(handle, None)
+
+    def slot_of(self, key: str) -> int:
+        return self._by_key.get(key, ABSENT)
+
+    def slots_under(self, keys: list[str]) -> list[int]:
+        """Masked objects that have one of these keys."""
+        by_key = self._by_key
+        return [by_key[key] for key in keys if key in by_key] if by_key else []
+
+    def slots(self) -> Slots:
+        return np.array(sorted(self._by_key.values()), np.intp)
+
+    def over(self, catalogue: Catalogue, handle: SegmentHandle, offset: int, length: int) -> list[int]:
+        """Masked objects that lie, with any part of a replica, in this range."""
+        starts = self._starts.get(handle)
+        if not starts:
+            return []
+        places = self._slot_at[handle]
+        first = bisect_right(starts, offset)
+        if first:
+            # Masked ranges do not overlap one another: only the one that begins before may reach in.
+            before = starts[first - 1]
+            if before + extent_of(catalogue.size_at[places[before]]) > offset:
+                first -= 1
+        return [places[start] for start in starts[first : bisect_left(starts, offset + length)]]
+
+
+def lying_in(catalogue: Catalogue, handle: SegmentHandle, offset: int, length: int) -> list[int]:
+    """All objects that lie, with any part of a replica, in this range: one pass over a column, whatever is where."""
+    top = catalogue.top
+    reach = extent_of(max(1, catalogue.longest))
+    # Unsigned, an offset before the window is a very large number: one comparison is both.
+    within = (catalogue.offsets[:top] - (offset - reach)).view(np.uint64) < np.uint64(length + reach)
+    near = np.flatnonzero(within)
+    near = near[(catalogue.segments[near] == handle) & ((catalogue.flags[near] & LIVE) != 0)]
+    found = {slot for slot in near.tolist() if catalogue.offset_at[slot] + extent_of(catalogue.size_at[slot]) > offset}
+    for slot, places in catalogue.others.items():
+        extent = extent_of(catalogue.size_at[slot])
+        if any(p.segment == handle and p.offset < offset + length and p.offset + extent > offset for p in places):
+            found.add(slot)
+    return sorted(found)

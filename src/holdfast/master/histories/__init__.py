@@ -1,0 +1,1 @@
+"""Histories that a master knows, and its snapshots."""

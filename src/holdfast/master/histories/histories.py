@@ -1,0 +1,331 @@
+"""Which history this master follows, what it knows of others, and when a new one may begin (I19).
+
+A history is one log from its beginning, named by its `log_id`. The store holds one; a master may know others: files in
+its data directory or in the place that all masters share, and its own memory, if the store was emptied or replaced
+while it ran. None of them is used under another history, and none is thrown away for another. A standby goes through
+these steps, each time that it begins:
+
+1. `start`: it looks for the newest snapshot that the log in the store goes through, here and at other masters.
+2. It follows the log to its end.
+3. `admit`: with a history in the log, it may lead. With none, the store is empty: the first master ever begins a
+   history by itself; one that knows of another waits for the operator's word, visibly, because nobody else can know
+   whether the cache shall be restored or begin empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from holdfast.coordination.interface import Coordination, CoordinationLost, Leader
+from holdfast.core.state.state import State
+from holdfast.errors import HoldfastError, TryAgain, Uncertain
+from holdfast.instant import now_ms, now_seconds
+from holdfast.master.events import EventHistory
+from holdfast.master.histories.snapshot_upkeep import Snapshots
+from holdfast.replication.batches import NO_HASH, Position
+from holdfast.replication.chain import first_batch, goes_through
+from holdfast.replication.depots import DepotFailed
+from holdfast.replication.snapshot_store import Kept, SnapshotFailed, SnapshotStore
+from holdfast.replication.standby import Standby
+
+log = structlog.get_logger("holdfast.master")
+LOOK_SECONDS = 0.5
+SAY_AGAIN_SECONDS = 30.0
+WAITING = "waiting/"
+"""Masters that wait for the operator say so under this prefix, to those that know of no history themselves."""
+ANNOUNCED_MS = 15_000
+WAYS_OUT = "bring it back with `holdfast restore`, or begin empty with --new-history"
+
+
+class WaitsForOperator(TryAgain):
+    """The store is empty and another history is known: nothing was begun."""
+
+    code = "waits_for_operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The operator's word on how a history begins in an empty store."""
+
+    content: bytes = b""
+    """A snapshot whose catalogue it begins with; empty: none."""
+    epoch: int = 0
+    """Of that snapshot."""
+    last: int | None = None
+    """The log's last batch when this was said. None until the primary that it was said to has written its last one."""
+    mark: bytes = b""
+    """That the order left in the store (`candidacy.note_order`)."""
+
+
+@dataclass(slots=True)
+class HeldHistory:
+    """The memory of a master whose log may not be in the store any more."""
+
+    standby: Standby
+    written: Position
+    """Through here it was in the log for sure. A primary may hold records beyond it."""
+    is_kept: bool = False
+    """It is on disk too."""
+
+    @property
+    def log_id(self) -> int:
+        return self.standby.state.log_id
+
+
+class Histories:
+    """Of one master."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        coordination: Coordination,
+        name: str,
+        leader: Callable[[], Leader | None],
+        events: EventHistory,
+        word: Word | None = None,
+    ) -> None:
+        self.held: HeldHistory | None = None
+        self.known: dict[int, int] = {}
+        """Histories that were known when the store was last found empty, and the last batch in a snapshot of each."""
+        self.word = word
+        self.waits = ""
+        """Why it waits for the operator; empty while it does not."""
+        self.stuck = ""
+        """Why it finds nothing to follow the log from; empty while it does."""
+        self.may_begin = False
+        """It was admitted to begin a history in an empty store."""
+        self._snapshots = snapshots
+        self._store = snapshots.store
+        self._coordination = coordination
+        self._name = name
+        self._leader = leader
+        self._events = events
+        self.restore_asked = asyncio.Event()
+        self._told = asyncio.Event()
+        self._said = ""
+        self._say_again_at = 0.0
+        self._announce_again_at = 0.0
+
+    def tell(self, word: Word) -> None:
+        """The operator has spoken."""
+        self.word = word
+        self._told.set()
+        if word.content:
+            self.restore_asked.set()
+
+    @property
+    def restores(self) -> Word | None:
+        """The operator's word, if it is to restore a history."""
+        return self.word if self.word is not None and self.word.content else None
+
+    async def known_here(self, state: State, store: SnapshotStore) -> list[int]:
+        """Every history that this state, what is held of another one, and the snapshots of this master are of."""
+        states = [state, *([self.held.standby.state] if self.held is not None else [])]
+        known = [one for each in states if each.log_id for one in (*each.continues, each.log_id)]
+        try:
+            known += await asyncio.to_thread(store.known)
+        except (HoldfastError, OSError) as error:
+            log.warning("which histories were served here cannot be read; nodes may have to begin anew", why=str(error))
+        return list(dict.fromkeys(known))
+
+    def gives_way(self, last: int) -> bool:
+        """This master's term has ended with this batch. True: by the operator's word, which is about the log up to it.
+        What another master adds before the restore begins is not to be lost (I1)."""
+        word = self.restores
+        if word is not None and word.last is None:
+            self.word = replace(word, last=last)
+        return word is not None
+
+    def end_restore(self) -> None:
+        """It was done, or failed."""
+        self.word = None
+        self.restore_asked.clear()
+
+    def began(self, log_id: int) -> None:
+        """This master leads, and its history is durable: the operator's word is spent."""
+        self.may_begin = False
+        self._release(log_id)
+
+    def _release(self, log_id: int) -> None:
+        """The log is of this history. What is held of another stays in memory only where no disk could take it."""
+        self.word = None
+        if self.held is not None and (self.held.is_kept or self.held.log_id == log_id):
+            self.held = None
+
+    def hold(self, standby: Standby, written: Position) -> None:
+        """Remember what this process holds until it is known that the log in the store still has it."""
+        if standby.carries:
+            # Between the pieces of a catalogue nobody can go on from here, and it must not seem so.
+            position = standby.position
+            standby = Standby(standby.state, Position(position.batch, position.index, NO_HASH))
+        if standby.state.log_id:
+            self.held = HeldHistory(standby, written)
+
+    # Where to follow the log from.
+
+    async def start(self) -> Standby:
+        """The newest snapshot that the log goes through; the log's beginning, where it reaches back to that."""
+        self.may_begin = False
+        while True:
+            try:
+                if self.held is not None and await goes_through(self._coordination, self.held.written):
+                    self.held = None  # Its log is there.
+                found = await self._newest_here() or await self._from_others()
+                if found is not None:
+                    self.stuck = ""
+                    return found
+                await self._ask_for_one()
+            except (CoordinationLost, Uncertain) as error:
+                self._say("coordination does not answer; the log is followed when it does", str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _newest_here(self) -> Standby | None:
+        try:
+            await asyncio.to_thread(self._store.bring, 0)
+        except (DepotFailed, SnapshotFailed) as error:
+            self._say("the shared snapshots cannot be had; this master's own are used", str(error))
+        try:
+            histories = await asyncio.to_thread(self._store.histories)
+        except OSError as error:
+            # A directory that cannot be read costs what it holds, never the standby (I18).
+            self._say("the snapshots cannot be read; this master goes on from what it can follow", str(error))
+            return None
+        kept = [one for several in histories.values() for one in several]
+        for one in sorted(kept, key=lambda one: one.batch, reverse=True):
+            if await self._goes_through(one):
+                found = await asyncio.to_thread(self._store.read, one)
+                if found is not None:
+                    return found
+        return None
+
+    async def _goes_through(self, kept: Kept) -> bool:
+        position = await asyncio.to_thread(self._store.position, kept)
+        return position is not None and bool(await goes_through(self._coordination, position))
+
+    async def _from_others(self) -> Standby | None:
+        if await first_batch(self._coordination) == 1:
+            return Standby()
+        self.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
+        self._say(self.stuck, "another master is asked")
+        await self._snapshots.fetch_newest(0)
+        return await self._newest_here()
+
+    async def _ask_for_one(self) -> None:
+        leader = self._leader()
+        if leader is not None and leader.address != self._snapshots.address:
+            await self._snapshots.ask_for_one(leader.address)
+
+    # Whether to lead.
+
+    async def admit(self, standby: Callable[[], Standby]) -> None:
+        """Return when this master may lead, having read the log to its end."""
+        try:
+            while True:
+                log_id = standby().state.log_id
+                if log_id:
+                    if await self._follows(log_id):
+                        return
+                elif await self._is_first():
+                    self.may_begin = True
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._told.wait(), LOOK_SECONDS)
+                self._told.clear()
+        finally:
+            self.waits = ""
+
+    async def _follows(self, log_id: int) -> bool:
+        """The log is of this history: keep on disk what else was held, and set aside what this log has lost.
+
+        False: that could not be done now.
+        """
+        if self.held is not None and self.held.log_id != log_id:
+            await self._keep_held()
+        self._release(log_id)
+        try:
+            for one in await asyncio.to_thread(self._store.kept, log_id):
+                position = await asyncio.to_thread(self._store.position, one)
+                if position is not None and await goes_through(self._coordination, position) is False:
+                    await asyncio.to_thread(self._store.set_astray, one, position)
+        except (CoordinationLost, Uncertain, OSError) as error:
+            # The log would be trimmed by a snapshot that does not hold what is trimmed (I13).
+            self._say("the snapshots here could not be compared with the log; that is tried again", str(error))
+            return False
+        return True
+
+    async def _is_first(self) -> bool:
+        """Whether a history may begin here: the operator said so, or nobody knows of any."""
+        await self._keep_held()
+        if self.word is not None:
+            return True
+        try:
+            self.known = await asyncio.to_thread(self._store.known)
+            waiting = await self._coordination.list(WAITING)
+        except (CoordinationLost, Uncertain) as error:
+            self._say("coordination does not answer; nothing begins before it does", str(error))
+            return False
+        except (HoldfastError, OSError) as error:
+            self._wait(f"whether there was another history is not known: {error}")
+            return False
+        others = {name: text for name, text in waiting.items() if name != WAITING + self._name}
+        if self.held is not None or self.known:
+            self._wait(f"the store is empty, and this master {self._knowledge()}; {WAYS_OUT}")
+            await self._announce()
+        elif others:
+            name, text = next(iter(others.items()))
+            self._wait(f"{name.removeprefix(WAITING)} waits for the operator: {text.decode(errors='replace')}")
+        else:
+            return True
+        return False
+
+    def _knowledge(self) -> str:
+        if self.held is not None:
+            return f"holds history {self.held.log_id:016x} through record {self.held.standby.state.index}"
+        log_id, batch = max(self.known.items(), key=lambda one: one[1])
+        if batch:
+            return f"keeps snapshots of history {log_id:016x} through batch {batch}"
+        return f"has followed history {log_id:016x}, of which it keeps no snapshot"
+
+    async def _keep_held(self) -> None:
+        """Write what is held in memory to disk, once: this process may be ended while it waits."""
+        held = self.held
+        if held is None or held.is_kept or self._store.directory is None:
+            return
+        try:
+            await asyncio.to_thread(self._write_held, held.standby)
+        except (SnapshotFailed, OSError) as error:
+            self._say("what this master holds of another history is in its memory alone", str(error))
+        else:
+            held.is_kept = True
+
+    def _write_held(self, standby: Standby) -> None:
+        if all(one.batch != standby.position.batch for one in self._store.kept(standby.state.log_id)):
+            self._store.write(*self._store.take(standby))
+
+    def _wait(self, why: str) -> None:
+        if why != self.waits:
+            self._events.add("waiting", self._name, why, now_ms())
+        self.waits = why
+        self._say("no history begins: this master waits for the operator", why)
+
+    async def _announce(self) -> None:
+        """Tell it to masters that know of no history."""
+        if now_seconds() >= self._announce_again_at:
+            try:
+                await self._coordination.publish(WAITING + self._name, self.waits.encode(), ANNOUNCED_MS)
+            except HoldfastError as error:
+                self._say("that this master waits could not be announced; it is announced again", str(error))
+            else:
+                self._announce_again_at = now_seconds() + ANNOUNCED_MS / 5000
+
+    def _say(self, what: str, why: str) -> None:
+        """Log it when it is new, and again every 30 seconds."""
+        now = now_seconds()
+        if what != self._said or now >= self._say_again_at:
+            self._said, self._say_again_at = what, now + SAY_AGAIN_SECONDS
+            log.warning(what, why=why)

@@ -1,0 +1,146 @@
+"""Shows a primary's keys to clients of its machine, in memory that they map (wire.shown).
+
+The table may be relied on only while it is what this master would answer to everybody: everything in it durable, and
+nothing hidden for other reasons. After a change that is so again when the change is durable and carried out, which
+waits until the replies have left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import mmap
+import os
+import platform
+import socket
+
+import numpy as np
+
+from holdfast.core.catalogue.key_table import KeyTable
+from holdfast.entropy import fresh_bytes
+from holdfast.instant import Instant
+from holdfast.master.engine import Engine
+from holdfast.supervisor import Supervisor
+from holdfast.transport.shared_memory import create_memory
+from holdfast.wire.key_table_layout import MOST_BYTES, SECRET_BYTES
+
+LONGEST_GOOD_MS = 60_000
+ASKING_SECONDS = 1.0
+MOST_ASKING = 1_000
+IN_ORDER = ("x86_64", "AMD64")
+"""Processors on which others see this one's writes in the order in which they were made. The table relies on that."""
+
+
+def may_show() -> bool:
+    """Can this machine show keys at all?"""
+    return hasattr(os, "memfd_create") and platform.machine() in IN_ORDER
+
+
+class KeyTablePublisher:
+    """The memory of one master process, and who is handed it."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self.name = f"holdfast-{fresh_bytes(12).hex()}"
+        self.secret = fresh_bytes(SECRET_BYTES)
+        descriptor = create_memory("holdfast-keys", MOST_BYTES)
+        try:
+            self._map = mmap.mmap(descriptor, MOST_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            self._readable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(descriptor)
+        self._words = np.frombuffer(self._map, np.uint64)
+        self._engine: Engine | None = None
+        self._shown: KeyTable | None = None
+        self._catching_up = False
+        self._loop = asyncio.get_running_loop()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind("\0" + self.name)
+        self._listener.listen(128)
+        self._accepting = asyncio.create_task(supervisor.keep("key table", self._accept))
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        self.follow()
+        self._accepting.cancel()
+        for asking in self._asking:
+            asking.cancel()
+        self._listener.close()
+        os.close(self._readable)
+
+    def lead(self, engine: Engine) -> None:
+        """From now on these are the keys."""
+        catalogue = engine.state.catalogue
+        self._engine = engine
+        self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
+        engine.on_durable = self.changed
+        self.changed()
+
+    def follow(self) -> None:
+        """From now on there are none to be shown."""
+        if self._engine is not None and self._shown is not None:
+            self._shown.turn_off()
+            self._engine.state.catalogue.shown = None
+        self._engine = self._shown = None
+
+    def changed(self) -> None:
+        """Something was, or became durable. The table follows in the next turn of the loop."""
+        if self._engine is None or self._shown is None:
+            return
+        if self._engine.state.away:
+            # What is on those disks alone is in the catalogue, and not there for anybody who asks.
+            self._shown.turn_off()
+        if self._shown.is_off and not self._catching_up:
+            self._catching_up = True
+            self._loop.call_soon(self._catch_up)
+
+    def tick(self, now: Instant) -> None:
+        if self._engine is None or self._shown is None:
+            return
+        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.leads_until() - now)))
+        self.changed()
+
+    def _catch_up(self) -> None:
+        self._catching_up = False
+        if self._engine is None or self._shown is None:
+            return
+        if self._shown.catch_up():
+            self.changed()  # A slice at a time, so that requests get their turn.
+        elif not (self._engine.waits_for_log or self._engine.state.away):
+            self._shown.settle()
+
+    def _discard(self, first: int, stop: int) -> None:
+        try:
+            self._map.madvise(mmap.MADV_REMOVE, 8 * first, 8 * (stop - first))
+        except OSError:  # A kernel that cannot give pages back from the middle.
+            self._words[first:stop] = 0
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:  # No descriptor is left: whoever asks has to wait, or asks for keys instead.
+                await asyncio.sleep(ASKING_SECONDS)
+                continue
+            if len(self._asking) >= MOST_ASKING:
+                connection.close()
+                continue
+            asking = asyncio.create_task(self._hand_out(connection))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            self._supervisor.watch("handing out the key table", asking)
+
+    async def _hand_out(self, connection: socket.socket) -> None:
+        """The memory, for reading, to who knows the secret; whoever does not is told nothing."""
+        said = b""
+        try:
+            async with asyncio.timeout(ASKING_SECONDS):
+                while len(said) < SECRET_BYTES and (more := await self._loop.sock_recv(connection, SECRET_BYTES)):
+                    said += more
+            if hmac.compare_digest(said, self.secret):
+                socket.send_fds(connection, [b"\1"], [self._readable])
+        except (OSError, TimeoutError):
+            pass  # It has gone, or says nothing: then it needs nothing.
+        finally:
+            connection.close()

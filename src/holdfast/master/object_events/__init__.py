@@ -1,0 +1,1 @@
+"""Which keys were stored and removed, for subscribers."""

@@ -1,0 +1,121 @@
+"""The shells of what passes from a primary to its standbys beside the log: renewals, written and followed.
+
+What is written, when, and what becomes of it is decided in `replication.renewals`; here is the waiting. A write that
+fails is no event: the renewals in it go with the next one. A standby watches, and reads everything again from time to
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.coordination.interface import Coordination
+from holdfast.core.objects.standby_eviction import evict_alone
+from holdfast.core.rules import Rules
+from holdfast.core.state.state import State
+from holdfast.errors import HoldfastError
+from holdfast.instant import now_ms
+from holdfast.replication.renewals import KEPT_MS, PREFIX, READ_ALL_MS, RenewalReceiver, RenewalSender
+from holdfast.replication.standby import Standby
+
+log = structlog.get_logger("holdfast.renewals")
+EVICT_EVERY_S = 0.5
+CurrentStandby = Callable[[], Standby]
+"""It is another one after a new start from a snapshot."""
+
+
+class RenewalWriter:
+    def __init__(self, sender: RenewalSender, coordination: Coordination) -> None:
+        self.sender = sender
+        self._coordination = coordination
+        self._wake = asyncio.Event()
+        self._failing = False
+
+    def urge(self) -> None:
+        """A lease was renewed that was about to end."""
+        if self.sender.urge(now_ms()):
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            left_ms = self.sender.due_at() - now_ms()
+            if left_ms <= 0:
+                await self._write()
+                continue
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left_ms / 1000)
+
+    async def _write(self) -> None:
+        for name, value, part in self.sender.take(now_ms()):
+            began = now_ms()
+            try:
+                await self._coordination.publish(name, value, KEPT_MS)
+            except HoldfastError as error:
+                self.sender.lost(part)
+                if not self._failing:
+                    log.warning("renewals could not be written; they go with the next ones", why=str(error))
+                self._failing = True
+            else:
+                self._failing = False
+                self.sender.wrote(value, part, now_ms() - began)
+
+
+class RenewalFollower:
+    """Applies what the primary writes to the standby's columns."""
+
+    def __init__(self, coordination: Coordination, standby: CurrentStandby) -> None:
+        self.receiver = RenewalReceiver()
+        self._coordination = coordination
+        self._standby = standby
+        self._told: State | None = None
+        """Not the standby: a history that is restored in its log gives it another state."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._read_all())
+            both.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        async with contextlib.aclosing(self._coordination.watch(PREFIX)) as news:
+            async for values in news:
+                self._take(values)
+
+    async def _read_all(self) -> None:
+        """The safety net under the watch; and for a standby that started over, everything there is."""
+        since_ms = 0
+        read: State | None = None
+        while True:
+            await asyncio.sleep(1.0)
+            since_ms += 1_000
+            # The watch may have told it of something already, which is not everything.
+            state = self._standby().state
+            if since_ms < READ_ALL_MS and read is state:
+                continue
+            since_ms = 0
+            try:
+                self._take(await self._coordination.list(PREFIX))
+                read = state
+            except HoldfastError as error:
+                log.debug("renewals could not be read; they are again soon", why=str(error))
+
+    def _take(self, values: dict[str, bytes]) -> None:
+        state = self._standby().state
+        if state is not self._told:
+            self._told = state
+            self.receiver.forget()
+        for fault in self.receiver.take(state, values, now_ms()):
+            log.warning("renewals were passed over", why=str(fault))
+
+
+async def keep_evicting_alone(standby: CurrentStandby, rules: Rules) -> None:
+    """What a standby evicts by itself, in steps between which the log has its turn; until cancelled."""
+    while True:
+        gone = evict_alone(standby().state, rules, now_ms())
+        await asyncio.sleep(0 if gone else EVICT_EVERY_S)

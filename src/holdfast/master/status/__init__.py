@@ -1,0 +1,1 @@
+"""What a master shows of itself."""

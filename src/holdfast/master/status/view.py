@@ -1,0 +1,317 @@
+"""What a master shows of itself: the same facts for the RPC verbs, HTTP and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast import __version__
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.nodes.restored_memory import unverified_objects
+from holdfast.core.objects.reads import list_keys, stat_of
+from holdfast.core.state.apply import ranges_of
+from holdfast.core.state.state import State
+from holdfast.errors import HoldfastError, Refused
+from holdfast.instant import now_ms
+from holdfast.master.engine import Answer, Engine
+from holdfast.master.renewals import RenewalFollower, RenewalWriter
+from holdfast.master.restoration import Restoration
+from holdfast.master.roles import Master
+from holdfast.master.status.sessions import node_info, session_facts, standing_of
+from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
+from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
+from holdfast.replication.snapshot_store import SnapshotFailed
+from holdfast.wire.codec import failed
+
+
+class MasterView:
+    def __init__(self, master: Master) -> None:
+        self.master = master
+        self._started = now_ms()
+        self._digest: tuple[Callable[[], object], int, str] = (lambda: None, -1, "")
+        """Of which catalogue, as long as there is that one, at which index."""
+        self.registry = CollectorRegistry()
+        self.registry.register(Figures(self))
+        master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
+        master.server.views[ListNodes] = lambda request, answer: answer(self.nodes_message())
+        master.server.views[FetchSnapshot] = self._fetch_snapshot
+        master.server.views[HandOver] = self._hand_over
+        master.server.views[TakeSnapshot] = self._take_snapshot
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.restoration = Restoration(master)
+
+    def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
+        log_id = request.log_id or self.state.log_id
+        answer(self.master.store.piece(log_id, request.batch, request.offset))
+
+    def _hand_over(self, request: HandOver, answer: Answer) -> None:
+        master = self.master
+        if master.engine is None:
+            answer(failed(master.server.not_leading()))
+        elif master.coordination is None:
+            answer(failed(Refused("this master is alone: there is nobody to hand over to; nothing was changed")))
+        else:
+            master.hand_over.set()
+            answer(Done(1))
+
+    def _take_snapshot(self, request: TakeSnapshot, answer: Answer) -> None:
+        async def take() -> None:
+            try:
+                answer(Done(await self.master.snapshot()))
+            except (HoldfastError, OSError) as error:
+                answer(failed(error if isinstance(error, HoldfastError) else SnapshotFailed(str(error))))
+
+        task = asyncio.create_task(take())
+        self.master.supervisor.watch("a snapshot that was asked for", task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def state(self) -> State:
+        """The primary's, or the standby's copy."""
+        engine = self.master.server.engine
+        return engine.state if engine is not None else self.master.standby.state
+
+    def _current_digest(self) -> str:
+        state = self.state
+        known, index, found = self._digest
+        # Not by where it lies: a catalogue that was dropped may have lain there, at the same index, with other records.
+        if known() is not state.catalogue or index != state.index:
+            found = digest(state.catalogue)
+            self._digest = (weakref.ref(state.catalogue), state.index, found)
+        return found
+
+    def status_message(self) -> Status:
+        state, master = self.state, self.master
+        engine = master.server.engine
+        memory = {segment.handle: segment for segment in state.memory_segments()}
+        capacity = sum(segment.usable_bytes for segment in memory.values())
+        granted = sum(g.left_bytes for g in state.grants.values() for x in g.ranges if x.segment in memory)
+        quarantined = sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
+        free = engine.primary.free_bytes if engine is not None else 0
+        used = capacity - free - granted - quarantined if engine is not None else occupied_bytes(state)
+        promotable, reason = master.promotable()
+        return Status(
+            cluster=state.cluster or master.cluster,
+            name=master.server.name,
+            role=master.role,
+            epoch=state.epoch,
+            log_index=master.log_index,
+            applied_index=state.index,
+            durable_index=engine.durable_index if engine is not None else state.index,
+            promotable=promotable,
+            promotable_reason=reason,
+            objects=state.objects,
+            used_bytes=used,
+            capacity_bytes=capacity,
+            digest=self._current_digest(),
+            leader=master.leader_address,
+            granted_bytes=granted,
+            quarantined_bytes=quarantined,
+            free_bytes=free,
+            nodes=len({segment.name.node for segment in state.segments.values()}),
+            clients=len(master.server.connections),
+            uptime_ms=now_ms() - self._started,
+            version=__version__,
+            promotion_ms=master.promotion_ms,
+            log_bytes=master.writer.bytes if master.writer is not None else 0,
+            log_batches=master.writer.batches if master.writer is not None else 0,
+            masters=master.known,
+            evicted=engine.evicted if engine is not None else 0,
+            hidden=len(state.mask),
+            waits=master.histories.waits if master.histories is not None else "",
+            log_id=f"{state.log_id:016x}",
+            **self._renewals(),
+        )
+
+    def _renewals(self) -> dict[str, Any]:
+        """What passes beside the log, or, where renewals are records, how long a record takes."""
+        renewals, writer = self.master.renewals, self.master.writer
+        if isinstance(renewals, RenewalWriter):
+            sender = renewals.sender
+            return {
+                "renewal_writes": sender.written,
+                "renewal_bytes": sender.size_bytes,
+                "renewals": sender.renewals,
+                "renewal_delay_ms": round(sender.delay_ms, 1),
+            }
+        if isinstance(renewals, RenewalFollower):
+            return {"renewals": renewals.receiver.renewals}
+        if writer is not None and self.master.plan.rules.lease_sync == "every":
+            return {"renewal_delay_ms": round(writer.append_ms, 1)}
+        return {}
+
+    def nodes_message(self) -> NodeList:
+        engine = self.master.engine
+        if engine is None:
+            return NodeList([])
+        now = now_ms()
+        return NodeList([node_info(engine.primary, member, now) for member in engine.primary.members.values()])
+
+    def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
+        engine = self.master.engine
+        if engine is None:
+            return []
+        now = now_ms()
+        later = [session for session in engine.primary.sessions if session.name > after]
+        first = heapq.nsmallest(limit, later, key=lambda session: session.name)
+        return [session_facts(engine.primary, session, now) for session in first]
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        now = now_ms()
+        return [
+            {"number": e.number, "age_ms": now - e.at, "kind": e.kind, "subject": e.subject, "text": e.text}
+            for e in self.master.events.after(after, limit)
+        ]
+
+    def status(self) -> dict[str, Any]:
+        return _fields(self.status_message())
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [_fields(node) for node in self.nodes_message().nodes]
+
+    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
+        """A page of objects; the cursor goes on where it stopped, 0 when all were seen."""
+        engine = self.master.engine
+        if engine is None:
+            return {"objects": [], "cursor": 0}
+        primary = engine.primary
+        now = now_ms()
+        reply, _ = list_keys(primary, ListKeys(prefix, cursor), 0, now)
+        assert isinstance(reply, KeyList)
+        found = []
+        keys = reply.keys[:limit]
+        for key in keys:
+            known = stat_of(primary, key, now)
+            if known is not None:
+                found.append(_stat_fields(known))
+        after = reply.cursor
+        if len(reply.keys) > limit:
+            after = primary.state.catalogue.by_key.slot_of(keys[-1]) + 1
+        return {"objects": found, "cursor": after}
+
+    def stat(self, key: str) -> dict[str, Any] | None:
+        engine = self.master.engine
+        known = stat_of(engine.primary, key, now_ms()) if engine is not None else None
+        return _stat_fields(known) if known is not None else None
+
+    def ready(self) -> tuple[bool, str]:
+        if self.master.server.stopping:
+            return False, "the master is stopping"
+        if self.master.engine is None:
+            promotable, reason = self.master.promotable()
+            return promotable, f"standby: {reason}"
+        for name, why in self.master.supervisor.down().items():
+            return False, f"serving, but its background task {name!r} is down: {why}"
+        if not self.state.segments:
+            return True, "serving; no node lends memory yet"
+        return True, "serving"
+
+
+def occupied_bytes(state: State) -> int:
+    """What the objects take, for a role that keeps no free space."""
+    live = state.catalogue.live()
+    if not len(live):
+        return 0
+    memory = {segment.handle for segment in state.memory_segments()}
+    return sum(int(lengths.sum()) for handle, _, lengths in ranges_of(state, live) if handle in memory)
+
+
+def _fields(message: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(message)
+
+
+def _stat_fields(stat: ObjectStat) -> dict[str, Any]:
+    return _fields(stat) | {"replicas": [_fields(replica) for replica in stat.replicas]}
+
+
+def _lost_files(engine: Engine | None) -> Metric:
+    lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
+    for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
+        lost.add_metric([node, damage.name.lower()], count)
+    return lost
+
+
+class Figures(Collector):
+    """Read at each scrape, so that counting costs the hot path nothing but an addition."""
+
+    def __init__(self, view: MasterView) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        server = self._view.master.server
+        engine = server.engine
+        status = self._view.status_message()
+        down = len(server.supervisor.down())
+        gauges = {
+            "objects": ("Objects stored.", status.objects),
+            "soft_pinned_objects": ("Objects with a soft pin.", len(self._view.state.catalogue.soft_pin_until)),
+            "capacity_bytes": ("Memory that nodes lend.", status.capacity_bytes),
+            "used_bytes": ("Memory that objects take.", status.used_bytes),
+            "granted_bytes": ("Memory granted to writers and not committed yet.", status.granted_bytes),
+            "quarantined_bytes": ("Memory waiting for a writer's word or a lease's end.", status.quarantined_bytes),
+            "free_bytes": ("Memory that can be granted.", status.free_bytes),
+            "nodes": ("Nodes registered.", status.nodes),
+            "connections": ("Open RPC connections.", status.clients),
+            "lacking_objects": (
+                "Objects with fewer replicas in memory than their put asked for.",
+                len(engine.state.catalogue.lacking) if engine is not None else 0,
+            ),
+            "parked_puts": ("Puts waiting for room.", engine.parked if engine is not None else 0),
+            "primary": ("1 while this master is the primary.", int(status.role == "primary")),
+            "promotable": ("1 while this master could take over.", int(status.promotable)),
+            "tasks_down": ("Background tasks that failed and do not work again yet.", down),
+            "epoch": ("The master's epoch.", status.epoch),
+            "log_index": ("Records in the log.", status.log_index),
+            "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
+            "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
+        }
+        yield self._sessions()
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"holdfast_{name}", text, value)
+        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)
+        yield CounterMetricFamily("holdfast_renewals", "Leases renewed that standbys were told of.", status.renewals)
+        yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
+        yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
+        yield _lost_files(engine)
+        asked = {kind.__name__: count for kind, count in list(server.requests.items())}
+        yield _counters("requests", "Requests by verb.", "verb", asked)
+        refused, ended = (engine.failures, engine.upkeep_failures) if engine is not None else ({}, {})
+        yield _counters("failures", "Requests refused, by error.", "code", refused)
+        yield _counters("upkeep_failures", "Steps of upkeep that a defect ended, by kind.", "kind", ended)
+        yield from self._restored()
+
+    def _sessions(self) -> Metric:
+        engine = self._view.master.server.engine
+        standings = Counter(standing_of(one, now_ms()) for one in engine.primary.sessions) if engine is not None else {}
+        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions by standing.", labels=["standing"])
+        for standing in ("safe", "jeopardy"):
+            sessions.add_metric([standing], standings.get(standing, 0))
+        return sessions
+
+    def _restored(self) -> Iterator[Metric]:
+        """Of a history that was restored; zeros otherwise."""
+        state = self._view.state
+        origin = state.origin
+        yield GaugeMetricFamily("holdfast_restored_objects", "Objects a restored history began with.", origin.objects)
+        unverified = unverified_objects(state)
+        yield GaugeMetricFamily("holdfast_unverified_objects", "Restored and not compared yet.", unverified)
+        dropped = GaugeMetricFamily("holdfast_restore_dropped_objects", "Restored, then given up.", labels=["cause"])
+        dropped.add_metric(["mismatch"], origin.mismatched)
+        dropped.add_metric(["memory_lost"], origin.lost)
+        yield dropped
+
+
+def _counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    found = CounterMetricFamily(f"holdfast_{name}", text, labels=[label])
+    for value, count in list(counts.items()):
+        found.add_metric([value], count)
+    return found

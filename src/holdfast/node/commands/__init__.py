@@ -1,0 +1,1 @@
+"""The work that a primary orders a node to do."""

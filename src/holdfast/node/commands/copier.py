@@ -1,0 +1,242 @@
+"""Copying objects to this node, as its primary tells it: from other nodes, from its own memory to its disk and back.
+
+A generator yields what blocks and what is to be said to the master, so that threads and the simulator run the same
+logic. An object counts only when its bytes have the right checksum; the grant is checked before every piece, and
+nothing is written to it once it is refused (I11). However it goes, the master is told, and the grant ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import structlog
+import xxhash
+
+from holdfast.effects import Operation, Sleep, Work
+from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost
+from holdfast.ids import GrantId, ObjectId, SegmentName
+from holdfast.messages.commands import CopyObjects, Source
+from holdfast.messages.of_nodes import AddReplicas
+from holdfast.messages.requests import Done
+from holdfast.node.commands.pace import Pace
+from holdfast.node.disk.files import forget_unknown
+from holdfast.node.disk.tier import DiskTier
+
+PIECE_BYTES = 4 << 20
+"""Copied between two looks at whether the grant is still good."""
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Item(NamedTuple):
+    """One object of an order."""
+
+    oid: ObjectId
+    offset: int
+    size: int
+    checksum: int
+    source: Source
+    source_offset: int
+
+
+class Bytes(Protocol):
+    """Where bytes are in memory: this node's, and other nodes'."""
+
+    def lends(self, name: SegmentName) -> bool: ...
+
+    def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview: ...
+
+    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
+        """Fill the targets with bytes of another node."""
+
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        """Wrong bytes came from there. If it is a file of that node's disk, the node looks at it itself."""
+
+
+class Gate(Protocol):
+    """Who may write to this node's memory."""
+
+    def begin_copy(self, grant: GrantId) -> None: ...
+    def end_copy(self, grant: GrantId) -> None: ...
+    def is_refused(self, grant: GrantId) -> bool: ...
+
+
+@dataclass(slots=True)
+class Copier:
+    node: str
+    bytes: Bytes
+    gate: Gate
+    disk: DiskTier | None
+    pace: Pace
+    clock: Callable[[], float]
+    copied_bytes: int = 0
+
+    def carry_out(self, order: CopyObjects) -> Operation[int]:
+        """How many replicas came of it."""
+        items = items_of(order)
+        self.pace.bytes_per_second = order.bytes_per_second
+        done: list[tuple[Item, int]] = []
+        try:
+            self.gate.begin_copy(order.grant)
+        except GrantRefused as error:
+            log.info("a copy was called off before it began", reason=str(error))
+            return 0
+        try:
+            for some in _pieces(items):
+                if self.gate.is_refused(order.grant):
+                    break
+                done += yield Work(_Piece(self, order, some))
+                size = sum(item.size for item in some)
+                self.copied_bytes += size
+                if pause := self.pace.pause_after(size, self.clock()):
+                    yield Sleep(pause)
+        finally:
+            self.gate.end_copy(order.grant)
+        return (yield from self._say(order, items, done))
+
+    def _say(self, order: CopyObjects, items: list[Item], done: list[tuple[Item, int]]) -> Operation[int]:
+        copied = {item.oid for item, _ in done}
+        failed = [item.oid for item in items if item.oid not in copied]
+        rows = b"".join(
+            struct.pack("<5Q", item.oid, item.offset, item.source.handle, item.source_offset, checksum)
+            for item, checksum in done
+        )
+        try:
+            reply = yield AddReplicas(self.node, order.grant, rows, struct.pack(f"<{len(failed)}Q", *failed))
+        finally:
+            # Without an answer too, or no audit would ever ask about these files.
+            if order.to_disk and self.disk is not None:
+                self.disk.settled([order.offset + item.offset for item in items])
+        added = reply.count if isinstance(reply, Done) else 0
+        if order.to_disk and self.disk is not None and added != len(done):
+            # Some of these files may be nobody's.
+            files = [(item.oid, order.offset + item.offset) for item, _ in done]
+            yield from forget_unknown(self.disk, files)
+        return added
+
+    def copy(self, order: CopyObjects, items: list[Item]) -> list[tuple[Item, int]]:
+        """Those that were copied, with the checksums of their bytes. Blocks."""
+        by_source: dict[SegmentName, list[Item]] = {}
+        for item in items:
+            by_source.setdefault(item.source.name, []).append(item)
+        done: list[tuple[Item, int]] = []
+        for some in by_source.values():
+            targets, came = self._filled(order, some)
+            for item, target, complete in zip(some, targets, came, strict=True):
+                digest = xxhash.xxh3_64_intdigest(target) or 1
+                # Without a checksum only a read without any error counts.
+                right = item.checksum == digest if item.checksum else complete
+                if not right:
+                    log.warning("an object was not copied", source=str(item.source.name), bytes_came=complete)
+                    if complete:
+                        self._look_at_source(item)
+                elif self._kept(order, item, target, digest):
+                    done.append((item, digest))
+        return done
+
+    def _look_at_source(self, item: Item) -> None:
+        """Wrong bytes came from it. If that is a file's fault, its node finds out and reports it (I18)."""
+        name = item.source.name
+        disk = self._own_disk(name)
+        if disk is not None:
+            with contextlib.suppress(HoldfastError):  # It reports what it finds.
+                disk.check(item.source_offset)
+        elif not self.bytes.lends(name):
+            self.bytes.check_file(item.source.data_address, name, item.source_offset)
+
+    def _own_disk(self, name: SegmentName) -> DiskTier | None:
+        return self.disk if self.disk is not None and self.disk.is_mine(name) else None
+
+    def _filled(self, order: CopyObjects, items: list[Item]) -> tuple[list[memoryview], list[bool]]:
+        """The bytes of these objects, all of one source, where they belong; and which of them came."""
+        source = items[0].source
+        disk = self._own_disk(source.name)
+        if order.to_disk and disk is None and self.bytes.lends(source.name):
+            # Written from where it is.
+            here = [self.bytes.range_of(source.name, item.source_offset, item.size) for item in items]
+            return here, [True] * len(items)
+        targets = [self._room(order, item) for item in items]
+        if disk is not None:
+            return targets, [_came(disk, item, target) for item, target in zip(items, targets, strict=True)]
+        try:
+            if self.bytes.lends(source.name):
+                for item, target in zip(items, targets, strict=True):
+                    target[:] = self.bytes.range_of(source.name, item.source_offset, item.size)
+            else:
+                wanted = [(source.name, item.source_offset, room) for item, room in zip(items, targets, strict=True)]
+                self.bytes.fetch(source.data_address, wanted)
+        except HoldfastError as error:
+            log.warning("a source of copies fails", source=str(source.name), reason=str(error))
+            return targets, [False] * len(items)
+        return targets, [True] * len(items)
+
+    def _room(self, order: CopyObjects, item: Item) -> memoryview:
+        if order.to_disk:
+            return memoryview(bytearray(item.size))
+        return self.bytes.range_of(order.segment, order.offset + item.offset, item.size)
+
+    def _kept(self, order: CopyObjects, item: Item, data: memoryview, digest: int) -> bool:
+        if not order.to_disk:
+            return True
+        if self.disk is None or not self.disk.is_mine(order.segment):
+            return False
+        try:
+            self.disk.write(item.oid, order.offset + item.offset, data, digest)
+        except ReplicaLost:  # The disk is in trouble, and has said so itself; or the place is not ready for a file.
+            return False
+        return True
+
+
+def _came(disk: DiskTier, item: Item, target: memoryview) -> bool:
+    """Read one object from the node's own disk; one that is lost costs no other."""
+    try:
+        disk.read_into(item.source_offset, target)
+    except HoldfastError as error:
+        log.warning("an object cannot be read from the disk", offset=item.source_offset, reason=str(error))
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A part of an order, as something to run."""
+
+    copier: Copier
+    order: CopyObjects
+    items: list[Item]
+
+    def __call__(self) -> list[tuple[Item, int]]:
+        try:
+            return self.copier.copy(self.order, self.items)
+        except HoldfastError as error:  # The memory that it was for is lent no more, or never was.
+            log.warning("objects could not be copied here", segment=str(self.order.segment), reason=str(error))
+            return []
+
+
+def items_of(order: CopyObjects) -> list[Item]:
+    """BadRequest unless every object lies inside the granted range."""
+    if len(order.rows) % 48:
+        raise BadRequest("the rows of a copy are not whole; nothing was copied")
+    items = []
+    for oid, offset, size, checksum, index, source_offset in struct.iter_unpack("<6Q", order.rows):
+        if index >= len(order.sources) or offset + size > order.length:
+            raise BadRequest("an object to be copied has no source or leaves the granted range; nothing was copied")
+        items.append(Item(oid, offset, size, checksum, order.sources[index], source_offset))
+    return items
+
+
+def _pieces(items: list[Item]) -> Iterator[list[Item]]:
+    some: list[Item] = []
+    size = 0
+    for item in items:
+        if some and size + item.size > PIECE_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += item.size
+    if some:
+        yield some

@@ -1,0 +1,62 @@
+"""Bytes of other nodes, for a node that copies: one connection to each, kept while it is good."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from holdfast.errors import HoldfastError
+from holdfast.ids import SegmentName
+from holdfast.instant import now_seconds
+from holdfast.node.memory.lent_memory import Lending
+from holdfast.transport.data_tcp import DataConnection
+
+CONNECT_SECONDS = 2.0
+STALLED_SECONDS = 5.0
+SLOWEST_BYTES_PER_SECOND = 10e6
+MOST_CONNECTIONS = 64
+
+
+class PeerBytes:
+    """For one thread."""
+
+    def __init__(self, lending: Lending) -> None:
+        self._lending = lending
+        self._connections: dict[str, DataConnection] = {}
+
+    def lends(self, name: SegmentName) -> bool:
+        return self._lending.lends(name)
+
+    def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
+        return self._lending.range_of(name, offset, length)
+
+    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
+        size = sum(len(target) for _, _, target in ranges)
+        deadline = now_seconds() + STALLED_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+        connection = self._connections.pop(address, None)
+        if connection is None or connection.closed:
+            connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        try:
+            connection.read_many(ranges, deadline)
+        finally:
+            if not connection.closed:
+                self._keep(address, connection)
+
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        """Have another node look at a file of its disk itself, from which wrong bytes came."""
+        deadline = now_seconds() + STALLED_SECONDS
+        with contextlib.suppress(HoldfastError):  # It reports what it finds; here nothing depends on it.
+            connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+            with contextlib.closing(connection):
+                connection.check_file(name, offset, deadline)
+
+    def _keep(self, address: str, connection: DataConnection) -> None:
+        self._connections[address] = connection
+        while len(self._connections) > MOST_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            self._connections.pop(oldest).close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

@@ -1,0 +1,117 @@
+"""A node's disk and the log: mounting it, comparing its files, telling of trouble. Generators, like all of a node's
+logic; what they yield goes to the master.
+
+A file is kept only if the log holds that object at that place of this disk (I7): everything else is deleted. And a
+replica is kept only if its file is there: one that is missing or has another size is reported (I18). Both are compared
+at each mount, and whenever the primary asks for an audit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import structlog
+
+from holdfast.effects import Operation, Sleep, Work
+from holdfast.errors import MemoryVoid, UnknownNode
+from holdfast.ids import MAX_BATCH, ObjectId
+from holdfast.messages.commands import CollectGarbage
+from holdfast.messages.of_nodes import (
+    DiskMounted,
+    FileList,
+    FilesForgotten,
+    ListFiles,
+    MountDisk,
+    ReportDisk,
+    ReportFiles,
+)
+from holdfast.node.disk.tier import DiskTier
+from holdfast.wire.codec import expect
+
+A_REPORT = MAX_BATCH // 2
+FULL_SECONDS = 0.5
+"""Until more lost files are looked for when those found before are still being reported."""
+
+log = structlog.get_logger("holdfast.node")
+
+
+def mount(disk: DiskTier, boot: int, data_address: str, host: str) -> Operation[None]:
+    """Offer the disk; a disk of another history, or one that was given up, is emptied first."""
+    store = disk.store
+    if disk.trouble is not None and not disk.trouble.readable:
+        yield from say_trouble(disk)
+        return
+    for _ in range(2):
+        request = MountDisk(disk.node, boot, store.disk, store.log_id, disk.size_bytes, data_address, host)
+        try:
+            mounted = expect((yield request), DiskMounted)
+        except MemoryVoid as error:
+            log.warning("the disk is emptied", disk=f"{store.disk:016x}", reason=str(error))
+            yield Work(store.empty)
+            continue
+        if store.log_id not in mounted.continues:
+            # Ids go on growing in a restored history, so files of both can lie side by side under the older name.
+            store.belongs_to(mounted.log_id)
+        log.info("the disk is mounted", disk=f"{store.disk:016x}", files=len(store.stored()))
+        if disk.trouble is not None:
+            yield from say_trouble(disk)
+        yield from audit(disk)
+        return
+
+
+def audit(disk: DiskTier) -> Operation[None]:
+    """Compare the files with the log, and the log with the files."""
+    yield from forget_unknown(disk, disk.files())
+    yield from report_missing(disk)
+
+
+def report_missing(disk: DiskTier) -> Operation[int]:
+    """Have those files reported that the log holds and the disk does not; how many."""
+    count = cursor = 0
+    while True:
+        page = expect((yield ListFiles(disk.node, disk.store.disk, cursor)), FileList)
+        held = list(struct.iter_unpack("<3Q", page.rows[: len(page.rows) // 24 * 24]))
+        for start in range(0, len(held), A_REPORT):
+            while disk.lost.is_full:
+                yield Sleep(FULL_SECONDS)
+            some = held[start : start + A_REPORT]
+            count += yield Work(lambda some=some: disk.find_missing(some))  # type: ignore[misc]
+        cursor = page.cursor
+        if not cursor:
+            return count
+
+
+def forget_unknown(disk: DiskTier, files: list[tuple[ObjectId, int]]) -> Operation[int]:
+    """Delete those of these files that the log does not hold; how many."""
+    count = 0
+    for start in range(0, len(files), A_REPORT):
+        rows = b"".join(struct.pack("<2Q", *file) for file in files[start : start + A_REPORT])
+        answer = expect((yield ReportFiles(disk.node, disk.store.disk, rows)), FilesForgotten)
+        unknown = list(struct.iter_unpack("<2Q", answer.rows[: len(answer.rows) // 16 * 16]))
+        count += yield Work(lambda unknown=unknown: forget(disk, unknown))  # type: ignore[misc]
+    if count:
+        log.info("files that the log does not hold were deleted", files=count)
+    return count
+
+
+def forget(disk: DiskTier, files: Iterable[tuple[ObjectId, int]]) -> int:
+    return sum(disk.store.forget(oid, offset) for oid, offset in files)
+
+
+def collect(disk: DiskTier, order: CollectGarbage) -> Operation[None]:
+    if order.disk != disk.store.disk:
+        return
+    rows = list(struct.iter_unpack("<2Q", order.rows[: len(order.rows) // 16 * 16]))
+    yield Work(lambda: forget(disk, rows))
+    if order.audit:
+        yield from audit(disk)
+
+
+def say_trouble(disk: DiskTier) -> Operation[None]:
+    trouble = disk.trouble
+    if trouble is not None:
+        try:
+            yield ReportDisk(disk.node, disk.store.disk, str(trouble), trouble.readable)
+        except UnknownNode:
+            pass  # It is not mounted yet; mounting it says so.

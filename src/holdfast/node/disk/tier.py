@@ -1,0 +1,126 @@
+"""A node's disk while it runs: its store, what of it is not settled yet, and whether it is in trouble.
+
+A file that was just written is nobody's until the master has logged it; an audit leaves such files alone. A file that
+is found gone or spoiled is reported, and costs its object (I18). An error of the disk itself disables the tier, for
+writing at least: memory goes on, and the reason is said (status, log) once the master can be reached. A restart of the
+node tries the disk again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from holdfast.errors import ReplicaLost
+from holdfast.ids import ObjectId, SegmentName
+from holdfast.messages.of_nodes import Damage
+from holdfast.node.disk.lost_files import LostFiles
+from holdfast.node.disk.store import DamagedFile, DiskStore, DiskTrouble
+
+log = structlog.get_logger("holdfast.node")
+
+
+class DiskTier:
+    def __init__(self, node: str, store: DiskStore, size_bytes: int, lost: LostFiles | None = None) -> None:
+        self.node = node
+        self.store = store
+        self.size_bytes = size_bytes
+        self.lost = lost if lost is not None else LostFiles(lambda: None)
+        self.trouble: DiskTrouble | None = None
+        self.on_trouble: Callable[[], None] = lambda: None
+        """Set by the node: somebody should tell the master."""
+        self._pending: set[int] = set()
+        self._lock = threading.Lock()
+
+    def is_mine(self, name: SegmentName) -> bool:
+        return name.node == self.node and name.boot == self.store.disk
+
+    def write(self, oid: ObjectId, offset: int, data: memoryview, checksum: int) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        with self._lock:
+            if self.lost.is_unsaid(offset):
+                raise ReplicaLost(
+                    f"the file at {offset:,} is lost, and the master does not know yet; nothing was written"
+                )
+            self._pending.add(offset)
+        with self._noting():
+            self.store.write(oid, offset, data, checksum)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        with self._noting():
+            self.store.read_into(offset, target)
+
+    def check(self, offset: int) -> None:
+        """Read the whole file around this place; ReplicaLost if it is gone or wrong, and then that is reported."""
+        with self._noting():
+            self.store.check(offset)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Whatever turns out to be wrong is reported, and raised to whoever met it."""
+        try:
+            yield
+        except DamagedFile as error:
+            stored = error.stored
+            with self._lock:
+                if stored.offset not in self._pending and self.store.at(stored.offset) == stored:
+                    self._found(stored.oid, stored.offset, error.damage, str(error))
+            raise
+        except DiskTrouble as trouble:
+            self._in_trouble(trouble)
+            raise
+
+    def _found(self, oid: ObjectId, offset: int, damage: Damage, why: str) -> None:
+        """Under the lock: from the look at the place until it is noted, nothing new is written there."""
+        self.lost.add(self.node, self.store.disk, oid, offset, damage, why)
+
+    def _in_trouble(self, trouble: DiskTrouble) -> None:
+        known = self.trouble
+        if known is None or (known.readable and not trouble.readable):
+            log.error("the disk tier is disabled, memory goes on", reason=str(trouble), readable=trouble.readable)
+            self.trouble = trouble
+            self.on_trouble()
+
+    def settled(self, offsets: list[int]) -> None:
+        """The master has answered about the files at these places."""
+        with self._lock:
+            self._pending.difference_update(offsets)
+
+    def files(self) -> list[tuple[ObjectId, int]]:
+        """Those that the master should know: (object, offset)."""
+        stored = self.store.stored()
+        with self._lock:
+            return [(one.oid, one.offset) for one in stored if one.offset not in self._pending]
+
+    def find_missing(self, held: Iterable[tuple[ObjectId, int, int]]) -> int:
+        """Report which of these files, (object, offset, size) as the log holds them, are not there or have another
+        size; how many. One that is being written, or was deleted since the log was asked, may be among them: the master
+        passes over what it does not hold."""
+        with self._noting():
+            self.store.check_in_place()
+        return sum(self._is_missing(oid, offset, size) for oid, offset, size in held)
+
+    def _is_missing(self, oid: ObjectId, offset: int, size: int) -> bool:
+        with self._lock:
+            if offset in self._pending:
+                return False
+            stored = self.store.at(offset)
+            if stored is None or stored.oid != oid:
+                self._found(oid, offset, Damage.MISSING, "the log holds a file that the disk does not")
+                return True
+            if stored.size_bytes != size:
+                self._found(oid, offset, Damage.WRONG_SIZE, f"it has {stored.size_bytes:,} bytes; by the log {size:,}")
+                return True
+        try:
+            with self._noting():
+                self.store.check_size(offset)
+        except DamagedFile:
+            return True
+        return False
+
+    def close(self) -> None:
+        self.store.close()

@@ -1,0 +1,286 @@
+"""The Unix socket over which clients of this machine are handed the node's memory.
+
+One thread looks after all of them: a connection has little to say, and its end is what matters. It means that
+the client, and every thread in it, can write no more, so the writer is reported gone and its memory can go to others
+(I11). For that reason the node never closes a writer's connection by itself, whatever it sends: an end of
+our own making would say nothing about the writer. Clients that only read may also listen here for objects that go
+while they are leased.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+
+import structlog
+
+from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment
+from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
+from holdfast.messages.shapes import Message
+from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.session.report import Report
+from holdfast.supervisor import Supervisor
+from holdfast.wire.codec import decode_data_request, encode, failed
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+
+MAX_REQUEST_BYTES = 16 << 10
+LOOK_SECONDS = 1.0
+MOST_UNTOLD = 64
+"""Hints that wait for the thread; beyond that it is only said that there were more."""
+MOST_TOLD_BYTES = 32 << 10
+
+log = structlog.get_logger("holdfast.node")
+
+
+class _Attachment:
+    """One client's connection."""
+
+    __slots__ = ("greeted", "hears", "history", "muted", "received", "socket", "writer")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+        self.greeted = False
+        self.writer = 0
+        self.history = 0
+        """The log that the client knew the memory from when it became a writer."""
+        self.muted = False
+        self.hears = False
+
+
+class AttachServer:
+    """Serves from `start` until `stop`."""
+
+    def __init__(
+        self,
+        path: str,
+        lending: Lending,
+        report: Report,
+        max_connections: int,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.path = path
+        self._lending = lending
+        self._report = report
+        self._max_connections = max_connections
+        self._attachments: set[_Attachment] = set()
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._revoked: deque[bytes] = deque()
+        self._more_revoked = False
+        self._history = 0
+        self._older: list[int] = []
+        self._untold_history = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=(supervisor or Supervisor()).keep_thread,
+            args=("attach server", self._run, self._stopping.wait),
+            name="attach-server",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        try:
+            self._listener.bind(self.path)
+        except OSError as error:
+            raise Refused(f"the node cannot listen at {self.path} ({error}); choose another directory") from None
+        # Nobody can connect before `listen`, so nobody finds it open to others.
+        os.chmod(self.path, 0o600)
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(10 * LOOK_SECONDS)
+        for attachment in list(self._attachments):
+            attachment.socket.close()
+        self._listener.close()
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def connections(self) -> int:
+        return len(self._attachments)
+
+    def memory_voided(self) -> None:
+        """Numbers of writers to the old memory mean nothing now; a connection gets a new one when it asks."""
+        for attachment in list(self._attachments):
+            attachment.writer = 0
+
+    def enter_history(self, history: int, older: list[int]) -> None:
+        """The memory belongs to this log now. Clients that listen are told, so that they unmap what they mapped under
+        an older one; new writers that know only an older one are refused. From any thread."""
+        with self._lending.lock:
+            changed = self._history != history
+            self._history, self._older = history, older
+            if changed and older:
+                self._untold_history = history
+        self._wake()
+
+    def older_writers(self) -> int:
+        with self._lending.lock:
+            if not self._older:
+                return 0
+            return sum(1 for one in list(self._attachments) if one.writer and one.history != self._history)
+
+    def revoke(self, ids: bytes | None) -> None:
+        """Tell the clients that listen which objects went; None: more than can be named. From any thread."""
+        if ids is None or len(self._revoked) >= MOST_UNTOLD:
+            self._more_revoked = True
+        else:
+            self._revoked.append(ids)
+        self._wake()
+
+    def _wake(self) -> None:
+        # Full means that it is about to wake anyway.
+        with contextlib.suppress(BlockingIOError):
+            self._wake_write.send(b".")
+
+    def _tell_readers(self) -> None:
+        more, self._more_revoked = self._more_revoked, False
+        named = b"".join(self._revoked.popleft() for _ in range(len(self._revoked)))
+        frames = [
+            frame(0, 0, encode(LeasesRevoked(named[start : start + MOST_TOLD_BYTES])))
+            for start in range(0, len(named), MOST_TOLD_BYTES)
+        ]
+        history, self._untold_history = self._untold_history, 0
+        if history:
+            frames.append(frame(0, 0, encode(LeasesRevoked(b"", history))))
+        for attachment in [one for one in self._attachments if one.hears]:
+            try:
+                if more or any(attachment.socket.send(each) != len(each) for each in frames):
+                    self._ended(attachment)
+            except OSError:
+                # It is gone, or too far behind: it is told that something was missed by the end of its connection.
+                self._ended(attachment)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for key, _ in self._selector.select(LOOK_SECONDS):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.data, _Attachment):
+                    self._receive(key.data)
+                else:
+                    self._wake_read.recv(1024)
+                    self._tell_readers()
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError as error:
+            # The client left before it was accepted, or this process has no descriptor left.
+            log.warning("a connection was not accepted", reason=str(error))
+            return
+        connected.setblocking(False)
+        if len(self._attachments) >= self._max_connections:
+            refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+            with contextlib.suppress(OSError):
+                connected.send(frame(0, 0, encode(failed(refusal))))
+            connected.close()
+            return
+        attachment = _Attachment(connected)
+        self._attachments.add(attachment)
+        self._selector.register(connected, selectors.EVENT_READ, attachment)
+
+    def _receive(self, attachment: _Attachment) -> None:
+        space = attachment.received.space()
+        try:
+            count = attachment.socket.recv_into(space)
+        except BlockingIOError:
+            return
+        except OSError:
+            # A reset is an end too: the peer closed with bytes unread.
+            count = 0
+        if count == 0:
+            self._ended(attachment)
+            return
+        if attachment.muted:
+            return
+        attachment.received.filled(count)
+        try:
+            self._answer_all(attachment)
+        except HoldfastError as error:
+            self._refuse(attachment, error)
+        except OSError as error:
+            self._refuse(attachment, BadRequest(f"answers are not taken ({error})"))
+
+    def _answer_all(self, attachment: _Attachment) -> None:
+        if not attachment.greeted:
+            preamble = attachment.received.take(len(PREAMBLE))
+            if preamble is None:
+                return
+            check_preamble(preamble)
+            attachment.greeted = True
+        while (whole := attachment.received.next_frame()) is not None:
+            request = decode_data_request(whole[2])
+            if isinstance(request, HearRevocations) and not attachment.writer:
+                attachment.hears = True
+                _send(attachment, whole[0], LeasesRevoked(b""))
+                continue
+            if attachment.hears or not isinstance(request, AttachSegment):
+                raise BadRequest(f"{type(request).__name__} is not served on this connection, which only passes memory "
+                                 "or only tells of revoked leases")  # fmt: skip
+            try:
+                self._attach(attachment, request, whole[0])
+            except HoldfastError as error:
+                _send(attachment, whole[0], failed(error))
+
+    def _attach(self, attachment: _Attachment, request: AttachSegment, request_id: int) -> None:
+        # With the lock, no new memory comes between the number and the descriptor that it is for.
+        with self._lending.lock:
+            segment = self._lending.segment(request.segment)
+            if request.history in self._older:
+                raise UnknownSegment(f"segment {request.segment} belongs to a later history now; ask the master")
+            if request.write and not attachment.writer:
+                attachment.writer = self._report.writer_came()
+                attachment.history = request.history or self._history
+            answer = Attached(attachment.writer, segment.size_bytes)
+            descriptor = segment.descriptor if request.write else segment.read_descriptor
+            _send(attachment, request_id, answer, [descriptor])
+
+    def _refuse(self, attachment: _Attachment, error: HoldfastError) -> None:
+        """The peer does not keep to the protocol. A writer is heard no more, but stays until it ends by itself."""
+        log.warning("a client on this machine is not served any more", reason=str(error), writer=attachment.writer)
+        with contextlib.suppress(OSError):
+            _send(attachment, 0, failed(error))
+        if attachment.writer:
+            attachment.muted = True
+            attachment.received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+        else:
+            self._ended(attachment)
+
+    def _ended(self, attachment: _Attachment) -> None:
+        if attachment not in self._attachments:
+            return  # It was, a moment ago, and there was something to receive as well.
+        self._selector.unregister(attachment.socket)
+        attachment.socket.close()
+        self._attachments.discard(attachment)
+        if attachment.writer:
+            self._report.writer_went(attachment.writer)
+
+
+def _send(attachment: _Attachment, request_id: int, message: Message, descriptors: list[int] | None = None) -> None:
+    """Answers are far smaller than a socket's buffer: one that does not fit was not taken by a client that never
+    reads, which is an error of its own."""
+    outgoing = frame(request_id, 0, encode(message))
+    if socket.send_fds(attachment.socket, [outgoing], descriptors or []) != len(outgoing):
+        raise BadRequest("the client does not take its answers")

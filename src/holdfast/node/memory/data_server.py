@@ -1,0 +1,231 @@
+"""The TCP port over which clients of other machines read and write the node's memory.
+
+A thread a connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
+without a copy of ours. A write needs a grant with the master's MAC, and may touch that grant's range only. `clean` ends
+what is still being written for a grant, and confirms only when the thread has left the receiving call: from then on not
+one more byte of that grant can arrive (I2, I11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+
+import structlog
+
+from holdfast.errors import Refused, TryAgain
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import WriteRange
+from holdfast.node.memory.data_session import DataSession, refuse
+from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.memory.refused_grants import COPIES, RefusedGrants, check_write
+from holdfast.node.memory.transfers import Transfers
+from holdfast.supervisor import Supervisor
+from holdfast.transport.addresses import host_and_port, joined
+
+IDLE_SECONDS = 120.0
+STALL_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger("holdfast.node")
+
+
+class DataServer:
+    """Serves from `start` until `stop`. `secret`, once known, is what the MACs of grants are made with."""
+
+    def __init__(
+        self,
+        listen: str,
+        lending: Lending,
+        max_connections: int,
+        idle_seconds: float = IDLE_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
+        tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._tls = tls
+        host, port = host_and_port(listen, default_port=None)
+        self._listener = listening_socket(host, port)
+        self.address = joined(*self._listener.getsockname()[:2])
+        self.secret = b""
+        self._lending = lending
+        self._max_connections = max_connections
+        self._idle_seconds = idle_seconds
+        self._stall_seconds = stall_seconds
+        self._changed = threading.Condition()
+        self._sessions: dict[DataSession, threading.Thread] = {}
+        self._refused = RefusedGrants()
+        self._moved = Transfers()
+        """By connections that have ended."""
+        self._copying: set[GrantId] = set()
+        self._older: set[GrantId] = set()
+        """Being written when the history changed."""
+        self._stopping = threading.Event()
+        self._supervisor = supervisor or Supervisor()
+        self._thread = threading.Thread(
+            target=self._supervisor.keep_thread,
+            args=("data server", self._accept_all, self._stopping.wait),
+            name="data-server",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        # Wakes the thread in accept; not every kernel state allows it, and then the look interval does.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        deadline = now_seconds() + STOP_SECONDS
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
+        self._listener.close()
+        with self._changed:
+            running = dict(self._sessions)
+        for session in running:
+            session.end()
+        for thread in running.values():
+            thread.join(max(0.0, deadline - now_seconds()))
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def connections(self) -> int:
+        with self._changed:
+            return len(self._sessions)
+
+    def transfers(self) -> Transfers:
+        """All that was moved since the start."""
+        total = Transfers()
+        with self._changed:
+            for moved in (self._moved, *(session.moved for session in self._sessions)):
+                total.add(moved)
+        return total
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
+        """Refuse these grants for ever and end what writes to them; those to which nothing writes any more."""
+        wanted = set(grants)
+        with self._changed:
+            for grant in grants:
+                self._refused.add(grant)
+            for session in self._sessions:
+                if session.writing in wanted:
+                    session.end()
+            self._changed.wait_for(lambda: not wanted & self._being_written(), max(0.0, deadline - now_seconds()))
+            return [grant for grant in grants if grant not in self._being_written()]
+
+    def enter_history(self, last_copy: int) -> None:
+        """End what is written for an older history, whose secret is not trusted any more. Copies of the node's own up
+        to this serial are that history's too."""
+        with self._changed:
+            self._refused.add_through(COPIES, last_copy)
+            self._older = {session.writing for session in self._sessions if session.writing is not None}
+            self._older.update(grant for grant in self._copying if grant.serial <= last_copy)
+            for session in self._sessions:
+                if session.writing is not None:
+                    session.end()
+
+    def older_writers(self) -> int:
+        """How many of those that `enter_history` found still write."""
+        with self._changed:
+            self._older &= self._being_written()
+            return len(self._older)
+
+    def memory_voided(self) -> None:
+        """Grants name memory by its boot id, so what was refused for the old memory needs no remembering."""
+        with self._changed:
+            self._refused = self._refused.of_copies()
+
+    def refuse_client(self, client: int) -> None:
+        """Take no more bytes from this client over TCP, whatever it was granted."""
+        with self._changed:
+            self._refused.add_client(client)
+            for session in self._sessions:
+                if session.writing is not None and session.writing.client == client:
+                    session.end()
+
+    def begin_copy(self, grant: GrantId) -> None:
+        """The node itself fills this grant, unless it is refused. From here until `end_copy`, `clean` waits for it."""
+        with self._changed:
+            self._refused.check(grant)
+            self._copying.add(grant)
+
+    def end_copy(self, grant: GrantId) -> None:
+        with self._changed:
+            self._copying.discard(grant)
+            self._changed.notify_all()
+
+    def is_refused(self, grant: GrantId) -> bool:
+        with self._changed:
+            return grant in self._refused
+
+    def begin_write(self, session: DataSession, request: WriteRange) -> None:
+        """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
+        with self._changed:
+            # Under the lock: a write that was vouched for by an older history is seen by `enter_history`, or refused.
+            check_write(self.secret, request)
+            self._refused.check(request.grant)
+            session.writing = request.grant
+
+    def end_write(self, session: DataSession) -> None:
+        with self._changed:
+            session.writing = None
+            self._changed.notify_all()
+
+    def _being_written(self) -> set[GrantId]:
+        writing = {session.writing for session in self._sessions if session.writing is not None}
+        return writing | self._copying
+
+    def _accept_all(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connected, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:
+                if not self._stopping.is_set():
+                    # The client left before it was accepted, or this process has no descriptor left.
+                    log.warning("a connection was not accepted", reason=str(error))
+                    with self._changed:
+                        self._changed.wait(0.05)
+                continue
+            self._admit(connected)
+
+    def _admit(self, connected: socket.socket) -> None:
+        session = DataSession(connected, self, self._lending, self._idle_seconds, self._stall_seconds, self._tls)
+        thread = threading.Thread(target=self._serve, args=(session,), name="data-connection", daemon=True)
+        with self._changed:
+            full = len(self._sessions) >= self._max_connections
+            if not full:
+                self._sessions[session] = thread
+        if full:
+            refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+            refuse(connected, refusal)
+        else:
+            thread.start()
+
+    def _serve(self, session: DataSession) -> None:
+        try:
+            session.serve()
+        finally:
+            with self._changed:
+                self._sessions.pop(session, None)
+                self._moved.add(session.moved)
+                self._changed.notify_all()
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        raise Refused(f"the node cannot listen at {joined(host, port)} ({error}); choose another address") from None
+    listener.settimeout(LOOK_SECONDS)
+    return listener

@@ -1,0 +1,245 @@
+"""One connection of the TCP data port: requests come in order and are answered in order.
+
+A peer may be anything, so nothing is allocated by a length it tells, a request must be whole soon after its first byte,
+and a transfer that stops moving ends. A refused write ends the connection: its bytes are on the way already, and
+taking them only to drop them would let anybody keep the node busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
+from holdfast.ids import GrantId
+from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
+from holdfast.messages.shapes import Message
+from holdfast.node.disk.tier import DiskTier
+from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.memory.transfers import Transfers
+from holdfast.transport.tls import Stream, accepted
+from holdfast.wire.codec import decode_data_request, encode, failed
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+
+MAX_REQUEST_BYTES = 16 << 10
+CHUNK = 1 << 20
+DISK_CHUNK = 1 << 20
+SMALL_BYTES = 64 << 10
+
+log = structlog.get_logger("holdfast.node")
+
+
+class TransferGate(Protocol):
+    """Who decides whether a write may begin, and waits for its end."""
+
+    def begin_write(self, session: DataSession, request: WriteRange) -> None: ...
+
+    def end_write(self, session: DataSession) -> None: ...
+
+
+class _PeerLeft(Exception):
+    """The connection ended or stands still; there is nobody to tell."""
+
+
+class DataSession:
+    """Served by one thread; others may only `end` it and look at `writing`."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        gate: TransferGate,
+        lending: Lending,
+        idle_seconds: float,
+        stall_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.writing: GrantId | None = None
+        """The grant that is being written to now. Belongs to the gate."""
+        self.moved = Transfers()
+        self._socket: Stream = connected
+        self._tls = tls
+        self._gate = gate
+        self._lending = lending
+        self._idle_seconds = idle_seconds
+        self._stall_seconds = stall_seconds
+        self._received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+        self._ended = False
+
+    def serve(self) -> None:
+        """Until the peer leaves, misbehaves, or `end`."""
+        try:
+            if self._tls is not None and isinstance(self._socket, socket.socket):
+                self._socket = accepted(self._socket, self._tls, self._stall_seconds)
+            prepare(self._socket, min(self._idle_seconds, self._stall_seconds))
+            self._greet()
+            while not self._ended:
+                self._answer(*self._next_request())
+        except HoldfastError as error:
+            log.debug("a data connection is closed", reason=str(error))
+            refuse(self._socket, error)
+        except (_PeerLeft, OSError) as error:
+            log.debug("a data connection ended", reason=str(error))
+        finally:
+            self._socket.close()
+
+    def end(self) -> None:
+        """Make the serving thread leave whatever it waits in."""
+        self._ended = True
+        # The peer, or the serving thread itself, was faster.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _greet(self) -> None:
+        until = now_seconds() + self._stall_seconds
+        while (preamble := self._received.take(len(PREAMBLE))) is None:
+            self._receive_more(until)
+        check_preamble(preamble)
+
+    def _next_request(self) -> tuple[int, Message]:
+        until = now_seconds() + (self._stall_seconds if len(self._received) else self._idle_seconds)
+        while (whole := self._received.next_frame()) is None:
+            begun = len(self._received) > 0
+            self._receive_more(until)
+            if not begun:
+                until = now_seconds() + self._stall_seconds
+        return whole[0], decode_data_request(whole[2])
+
+    def _answer(self, request_id: int, request: Message) -> None:
+        if isinstance(request, ReadRange):
+            self._read(request_id, request)
+        elif isinstance(request, WriteRange):
+            self._write(request_id, request)
+        elif isinstance(request, CheckFile):
+            self._check_file(request_id, request)
+        else:
+            raise BadRequest(f"{type(request).__name__} is not served here; memory is passed by the Unix socket")
+
+    def _read(self, request_id: int, request: ReadRange) -> None:
+        disk = self._lending.disk
+        if disk is not None and disk.is_mine(request.segment):
+            self._read_disk(disk, request_id, request)
+            return
+        try:
+            source = self._lending.range_of(request.segment, request.offset, request.length)
+        except HoldfastError as error:
+            self._socket.sendall(_framed(request_id, failed(error)))
+            return
+        with source:
+            head = _framed(request_id, Sending(request.length))
+            if request.length <= SMALL_BYTES:
+                self._socket.sendall(head + source)
+            else:
+                self._socket.sendall(head, socket.MSG_MORE)
+                self._socket.sendall(source)
+        self.moved.reads += 1
+        self.moved.read_bytes += request.length
+
+    def _read_disk(self, disk: DiskTier, request_id: int, request: ReadRange) -> None:
+        """From a file, a piece at a time: the first one before anything is promised."""
+        if request.offset < 0 or request.length < 0:
+            raise BadRequest(f"{request.length} bytes at {request.offset} are not a range; nothing was read")
+        room = memoryview(bytearray(min(request.length, DISK_CHUNK)))
+        head = _framed(request_id, Sending(request.length))
+        for start in range(0, max(request.length, 1), DISK_CHUNK):
+            piece = room[: min(DISK_CHUNK, request.length - start)]
+            try:
+                disk.read_into(request.offset + start, piece)
+            except HoldfastError as error:
+                if start:
+                    raise _PeerLeft(f"the rest of an object cannot be read ({error})") from None
+                self._socket.sendall(_framed(request_id, failed(error)))
+                return
+            self._socket.sendall(b"".join([head, piece]) if head else piece)
+            head = b""
+
+    def _check_file(self, request_id: int, request: CheckFile) -> None:
+        """A reader found wrong bytes. Only if the file itself is wrong is its replica given up."""
+        disk = self._lending.disk
+        answer: Message = FileSound()
+        try:
+            if disk is None or not disk.is_mine(request.segment):
+                raise UnknownSegment(f"this node has no disk {request.segment}; nothing was checked")
+            disk.check(request.offset)
+        except HoldfastError as error:
+            answer = failed(error)
+        self._socket.sendall(_framed(request_id, answer))
+
+    def _write(self, request_id: int, request: WriteRange) -> None:
+        target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)
+        with target:
+            self._gate.begin_write(self, request)
+            try:
+                self._fill(target)
+            finally:
+                self._gate.end_write(self)
+        self.moved.writes += 1
+        self.moved.written_bytes += request.length
+        self._socket.sendall(_framed(request_id, Written(request.length)))
+
+    def _fill(self, target: memoryview) -> None:
+        """First with what came along with the request, then straight from the socket."""
+        done = min(len(self._received), len(target))
+        early = self._received.take(done)
+        if early:
+            target[:done] = early
+        until = now_seconds() + self._stall_seconds
+        while done < len(target):
+            if self._ended:
+                raise Stopping("the grant has ended while its bytes were on the way; they are not kept")
+            try:
+                count = self._socket.recv_into(target[done : done + CHUNK], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                if now_seconds() >= until:
+                    raise _PeerLeft("no byte came for too long") from None
+                continue
+            if count == 0:
+                raise _PeerLeft("the peer closed the connection within a write")
+            done += count
+            until = now_seconds() + self._stall_seconds
+
+    def _receive_more(self, until: float) -> None:
+        while True:
+            try:
+                count = self._socket.recv_into(self._received.space())
+            except BlockingIOError:
+                if self._ended or now_seconds() >= until:
+                    raise _PeerLeft("nothing came for too long") from None
+                continue
+            if count == 0:
+                raise _PeerLeft("the peer closed the connection")
+            self._received.filled(count)
+            if now_seconds() >= until:
+                raise _PeerLeft("a request took too long to come")
+            return
+
+
+def prepare(connected: Stream, wait_seconds: float) -> None:
+    """Blocking, but not for ever; and a peer whose machine is gone is noticed."""
+    connected.settimeout(None)
+    seconds = int(wait_seconds)
+    wait = struct.pack("@ll", seconds, max(1, int((wait_seconds - seconds) * 1e6)))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def refuse(connected: Stream, error: HoldfastError) -> None:
+    """Say why, as far as the peer listens, and close without taking what it still sends."""
+    with contextlib.suppress(OSError):
+        connected.send(_framed(0, failed(error)), socket.MSG_DONTWAIT)
+        connected.shutdown(socket.SHUT_WR)
+    connected.close()
+
+
+def _framed(request_id: int, message: Message) -> bytes:
+    return frame(request_id, 0, encode(message))

@@ -1,0 +1,327 @@
+"""A node's life in a cluster: a session with the primary, its memory mounted under it, and what it has to report.
+
+Two operations run beside each other over one connection: `belong` follows, mounts and obeys; `tell` reports dead
+writers and cleaned grants at once, and figures at an interval of their own, while a keepalive is being held. A master
+that cannot be reached changes nothing: the node goes on serving. When its session is over it opens another and
+offers the same memory, which is its own again if the log still has it mounted. A master with another history, or one
+whose log lacks what the node has heard of, does not know the memory: then the node takes new memory under a new boot
+id (I14). If that history was restored from the node's own, the memory stays: the node ends what still writes for the
+older history, then compares every range with what the restored catalogue says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from holdfast.effects import Call, LeaveMaster, Operation, Pause, Work
+from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNode
+from holdfast.ids import GrantId
+from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.messages import commands as c
+from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportGone, ReportUsage, VerifyRanges
+from holdfast.messages.requests import Done
+from holdfast.node.session.commands import Commands
+from holdfast.node.session.report import Report
+from holdfast.node.session.testimony import Testimony
+from holdfast.session.follower import Event, Follower, Happening
+from holdfast.wire.codec import expect
+
+CALL_SECONDS = 5.0
+CLEAN_SECONDS = 5.0
+AGAIN_SECONDS = 0.2
+LONGEST_AGAIN_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+"""So often it is looked whether the last writer of an older history is gone."""
+VERIFIED = -1
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Lender(Protocol):
+    """What the node's life needs of the node."""
+
+    @property
+    def boot(self) -> int: ...
+
+    @property
+    def sizes(self) -> list[int]: ...
+
+    def renew_memory(self) -> None:
+        """Drop the memory, if any, and have new memory under a new boot id. May take seconds."""
+
+    def trust(self, secret: bytes) -> None:
+        """Take writes whose grants are vouched for with this secret."""
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]: ...
+
+    def figures(self) -> dict[str, int]:
+        """How it fares: sizes and counters by name."""
+
+    def enter_history(self, history: int, older: list[int], epoch: int) -> None:
+        """The memory belongs to this history now, which began with this epoch or an earlier one of its own. Nothing
+        more is written for the older ones, and whoever maps the memory under one of them is told to let go of it."""
+
+    def older_writers(self) -> int:
+        """How many may still write to the memory for an older history."""
+
+    def mismatched(self, rows: bytes) -> bytes:
+        """Which of these ranges of a restored catalogue do not hold what they should. Blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    """Who the node is and where its bytes are reached."""
+
+    name: str
+    host: str
+    data_address: str
+    socket_path: str
+
+
+class NodeLife:
+    def __init__(
+        self,
+        card: NodeCard,
+        lender: Lender,
+        report: Report,
+        commands: Commands,
+        when_registered: Callable[[], None],
+        clock: Callable[[], Instant] = now_ms,
+    ) -> None:
+        self._testimony = Testimony()
+        self.follower = Follower(
+            card.name, commands.perform, self._heed, self._mount, clock, self._testimony.primary_is_gone
+        )
+        self._card = card
+        self._lender = lender
+        self._report = report
+        self._when_registered = when_registered
+        self._mounted: tuple[int, int] | None = None
+        """(session, epoch) under which the memory was last offered and taken."""
+        self._mounted_under = 0
+        self._offered_under = 0
+        self.has_been_member = False
+        self._report_interval_seconds = 10.0
+        self._reported_at = 0.0
+        self._reported_under: tuple[int, int] | None = None
+        """What `_mounted` was at the last report of figures that was taken. Only `tell` writes these two: a report
+        counts once it was answered, and for that registration alone."""
+        self._to_clean: dict[GrantId, None] = {}
+        self._older: list[int] = []
+        """The histories that the one it is mounted under was restored from."""
+        self._verified: tuple[tuple[int, ...], int, bytes] | None = None
+        """Under which registration (session, epoch, boot), how far, with which failures to tell: the memory compared
+        with a restored catalogue. A new primary does not know of it, so it is begun again. Only `tell` writes this."""
+        commands.on(c.CLEAN, self._take_clean)
+
+    def is_stopping(self) -> bool:
+        return self.follower.stopping
+
+    def stop(self) -> None:
+        self.follower.stopping = True
+
+    def belong(self) -> Operation[None]:
+        """Until `stop`, or what cannot be mended. Begun again after a defect, it offers the memory that it has."""
+        if not self._lender.boot:
+            yield Work(self._lender.renew_memory)
+        yield from self.follower.live()
+
+    def farewell(self) -> Operation[None]:
+        yield from self.follower.farewell()
+
+    def _heed(self, event: Event) -> None:
+        match event.kind:
+            case Happening.OPENED:
+                log.info("a session is open", epoch=event.epoch)
+            case Happening.JEOPARDY:
+                log.warning("the session is in jeopardy; serving on and looking for a master", reason=event.text)
+            case Happening.SAFE_AGAIN:
+                log.info("the session is safe again", epoch=event.epoch)
+            case Happening.EXPIRED:
+                self._mounted = None
+                log.warning("the session is over; serving on and opening another", reason=event.text)
+            case Happening.MASTER_CHANGED:
+                log.info("another master leads", epoch=event.epoch)
+            case _:
+                pass
+
+    # Mounting.
+
+    def _mount(self, follower: Follower) -> Operation[None]:
+        """Before the first keepalive of a session, and the first to another master: offer the memory."""
+        here = (follower.session, follower.epoch)
+        while self._mounted != here:
+            # Offered is enough: the answer may have been lost, and clients of that history may hold the memory mapped.
+            if self._offered_under not in (0, follower.history, *follower.continues):
+                yield from self._renew_memory("the master has another history")
+            try:
+                registered = expect((yield Call(self._offer(follower), now_seconds() + CALL_SECONDS)), Registered)
+            except MemoryVoid as error:
+                yield from self._renew_memory(str(error))
+                continue
+            self._taken(registered, follower.continues)
+            self._mounted = here
+            self._report.rouse()
+
+    def _offer(self, follower: Follower) -> RegisterNode:
+        card = self._card
+        self._offered_under = follower.history
+        heard_epoch, heard_index = follower.heard
+        return RegisterNode(
+            follower.session,
+            self._lender.boot,
+            self._mounted_under,
+            card.host,
+            card.data_address,
+            card.socket_path,
+            self._lender.sizes,
+            self._report.writers_for_registration(),
+            heard_epoch,
+            heard_index,
+        )
+
+    def _taken(self, registered: Registered, older: list[int]) -> None:
+        self._mounted_under = self._offered_under = registered.log_id
+        self._report_interval_seconds = registered.report_interval_ms / 1000
+        self._lender.trust(registered.secret)
+        self._lender.enter_history(registered.log_id, older, registered.epoch)
+        self._older = older
+        self._testimony.told(registered, now_ms())
+        self._report.registered()
+        log.info("registered", epoch=registered.epoch, boot=f"{self._lender.boot:016x}")
+        if not self.has_been_member:
+            self.has_been_member = True
+            self._when_registered()
+
+    def _renew_memory(self, reason: str) -> Operation[None]:
+        log.warning("the node's memory is void, taking new memory", reason=reason)
+        self._mounted = None
+        self._mounted_under = self._offered_under = 0
+        self.follower.heard = (0, 0)  # What the log said of the old memory is of no concern to the new.
+        self._to_clean.clear()
+        yield Work(self._lender.renew_memory)
+
+    # Reporting.
+
+    def _take_clean(self, body: bytes) -> None:
+        for grant in c.decode_body(c.Clean, body).grants:
+            self._to_clean[grant] = None
+        self._report.rouse()
+
+    def report_every(self, interval_ms: int) -> None:
+        """Figures, from now on."""
+        self._report_interval_seconds = interval_ms / 1000
+        self._report.rouse()
+
+    def tell(self) -> Operation[None]:
+        """Until `stop`: what the master must know soon, and figures now and then."""
+        again_seconds = AGAIN_SECONDS
+        while not self.is_stopping():
+            interval, due = self._report_interval_seconds, self._seconds_until_due()
+            yield Pause(
+                min(due, self._testimony.pause_seconds(now_ms()), LOOK_SECONDS if self._must_verify() else interval),
+                lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
+            )
+            if self.is_stopping():
+                return
+            try:
+                yield from self._testify()
+                yield from self._clean()
+                yield from self._tell_once()
+                again_seconds = AGAIN_SECONDS
+            except HoldfastError as error:
+                if not self.is_stopping():
+                    log.info("a report was not taken; it is made again", reason=str(error))
+                if not isinstance(error, Refused):
+                    yield LeaveMaster(error.hint)
+                told = self._mounted
+                yield Pause(again_seconds, lambda told=told: self.is_stopping() or self._mounted != told)  # type: ignore[misc]
+                again_seconds = min(2 * again_seconds, LONGEST_AGAIN_SECONDS)
+
+    def _has_news(self) -> bool:
+        if self._mounted is None:
+            return self.is_stopping()
+        news = bool(self._to_clean) or self._report.has_news or self._report.lost_files.has_news
+        if self.is_stopping() or news or self._report_is_due():
+            return True
+        return self._must_verify() and not self._lender.older_writers()
+
+    def _must_verify(self) -> bool:
+        """Is there a restored catalogue, and was not all of the memory compared with it under this registration?"""
+        here = (*(self._mounted or ()), self._lender.boot)
+        return bool(self._older) and (self._verified is None or self._verified[:2] != (here, VERIFIED))
+
+    def _report_is_due(self) -> bool:
+        """A master that was never told how the node fares is told at once."""
+        return self._reported_under != self._mounted or self._seconds_until_due() == 0.0
+
+    def _seconds_until_due(self) -> float:
+        if self._mounted is None:
+            return self._report_interval_seconds  # There is nobody to tell; being mounted ends the pause.
+        return max(0.0, self._reported_at + self._report_interval_seconds - now_seconds())
+
+    def _testify(self) -> Operation[None]:
+        gone = self._testimony.gone()
+        if gone and self._mounted is not None:
+            word = ReportGone(self._mounted[0], self._lender.boot, self._testimony.machine(), gone)
+            expect((yield Call(word, now_seconds() + CALL_SECONDS)), Done)
+            self._testimony.said(gone)
+
+    def _clean(self) -> Operation[None]:
+        grants = list(self._to_clean)
+        if not grants:
+            return
+        cleaned = yield Work(lambda: self._lender.clean(grants, now_seconds() + CLEAN_SECONDS))
+        # Those that something still writes to are tried again.
+        for grant in cleaned:
+            self._to_clean.pop(grant, None)
+        self._report.grants_cleaned(cleaned)
+
+    def _tell_once(self) -> Operation[None]:
+        mounted, boot = self._mounted, self._lender.boot
+        if mounted is None:
+            return  # There is nobody to tell; what must be said is said after the next registration.
+        if self._report.has_news:
+            news = self._report.news(mounted[0], boot)
+            expect((yield Call(news, now_seconds() + CALL_SECONDS)), Done)
+            self._report.acknowledged(news)
+        if self._report_is_due():
+            began = now_seconds()
+            usage = ReportUsage(mounted[0], boot, self._lender.figures(), *self._report.attendance())
+            expect((yield Call(usage, began + CALL_SECONDS)), Done)
+            self._reported_at, self._reported_under = began, mounted
+        if self._must_verify() and not self._lender.older_writers():
+            yield from self._verify_some(mounted, boot)
+        yield from self._tell_lost_files()
+
+    def _tell_lost_files(self) -> Operation[None]:
+        """Last, so that a master that cannot take it now (it has not mounted the disk yet, or waits for its
+        predecessor's end) hears everything else."""
+        lost_files = self._report.lost_files
+        report = lost_files.report()
+        if report is None:
+            return
+        try:
+            expect((yield Call(report, now_seconds() + CALL_SECONDS)), Done)
+        except (Busy, UnknownNode) as error:
+            log.debug("lost files were not taken note of yet; they are reported again", reason=str(error))
+            yield Pause(AGAIN_SECONDS, self.is_stopping)
+        else:
+            lost_files.answered(report)
+
+    def _verify_some(self, mounted: tuple[int, int], boot: int) -> Operation[None]:
+        """Ask for ranges, and compare them; what did not match is said when the next ones are asked for."""
+        here = (*mounted, boot)
+        _, cursor, failed = self._verified if self._verified and self._verified[0] == here else (here, 0, b"")
+        request = VerifyRanges(mounted[0], boot, cursor, failed)
+        answer = expect((yield Call(request, now_seconds() + CALL_SECONDS)), RangesToVerify)
+        failed = yield Work(lambda: self._lender.mismatched(answer.rows))
+        self._verified = (here, answer.cursor or VERIFIED, failed)
+        if failed:
+            log.warning("ranges do not hold what the restored catalogue says", ranges=len(failed) // 24)
+        if not answer.cursor:
+            log.info("all memory was compared with the restored catalogue")

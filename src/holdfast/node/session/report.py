@@ -1,0 +1,106 @@
+"""What the node has to tell the master: who writes, who writes no more, which grants are clean, which files are lost.
+Pure.
+
+A dead writer and a clean grant are said in every report until one that said them was answered. A registration lists
+the live writers, and the master takes whoever is not listed to be gone (I11). A writer that gets its number while a
+registration is under way would be missing from it though it lives: so the list also names the next numbers to be
+given out, and no others are given out until the master has answered.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from holdfast.errors import TryAgain
+from holdfast.ids import GrantId
+from holdfast.messages.of_nodes import ReportWriters
+from holdfast.node.disk.lost_files import LostFiles
+
+AHEAD = 64
+MOST_SAID_AT_ONCE = 32_768
+
+
+class Report:
+    """Filled by the servers' threads, said by the reporting one, which `rouse` wakes."""
+
+    def __init__(self) -> None:
+        self.rouse: Callable[[], None] = lambda: None
+        self.lost_files = LostFiles(self._rouse)
+        self._lock = threading.Lock()
+        self._next_writer = 1
+        self._last_listed: int | None = None
+        self._live: set[int] = set()
+        self._gone: dict[int, None] = {}
+        self._cleaned: dict[GrantId, None] = {}
+
+    def _rouse(self) -> None:
+        self.rouse()
+
+    def writer_came(self) -> int:
+        """A number for a new writer, never given out before."""
+        with self._lock:
+            if self._last_listed is not None and self._next_writer > self._last_listed:
+                raise TryAgain("the node is registering with its master and takes no new writer now; ask again")
+            number = self._next_writer
+            self._next_writer += 1
+            self._live.add(number)
+            return number
+
+    def writer_went(self, number: int) -> None:
+        with self._lock:
+            # One that is not live belonged to memory that is void.
+            if number not in self._live:
+                return
+            self._live.remove(number)
+            self._gone[number] = None
+        self.rouse()
+
+    def grants_cleaned(self, grants: list[GrantId]) -> None:
+        with self._lock:
+            self._cleaned.update(dict.fromkeys(grants))
+        self.rouse()
+
+    def memory_voided(self) -> None:
+        """All that was said or to be said was about memory that is no more (I14). Numbers go on growing."""
+        with self._lock:
+            self._live.clear()
+            self._gone.clear()
+            self._cleaned.clear()
+
+    def writers_for_registration(self) -> list[int]:
+        with self._lock:
+            first = self._next_writer
+            self._last_listed = first + AHEAD - 1
+            return [*sorted(self._live), *range(first, first + AHEAD)]
+
+    def registered(self) -> None:
+        with self._lock:
+            self._last_listed = None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._gone or self._cleaned)
+
+    @property
+    def writers(self) -> int:
+        return len(self._live)
+
+    def attendance(self) -> tuple[list[int], int]:
+        """The live writers, and the number that the next one will get: whoever is below it and not live is gone."""
+        with self._lock:
+            return sorted(self._live), self._next_writer
+
+    def news(self, session: int, boot: int) -> ReportWriters:
+        """What to say now, a bounded part of it at a time."""
+        with self._lock:
+            gone = list(self._gone)[:MOST_SAID_AT_ONCE]
+            cleaned = list(self._cleaned)[:MOST_SAID_AT_ONCE]
+            return ReportWriters(session, boot, gone, cleaned)
+
+    def acknowledged(self, news: ReportWriters) -> None:
+        with self._lock:
+            for number in news.gone_writers:
+                self._gone.pop(number, None)
+            for grant in news.cleaned:
+                self._cleaned.pop(grant, None)

@@ -1,0 +1,81 @@
+"""The threads that a node's life runs in: one follows the primary, one reports to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.coordination.masters import Masters
+from holdfast.effects import Operation
+from holdfast.entropy import fresh_id
+from holdfast.errors import HoldfastError
+from holdfast.messages.requests import Hello
+from holdfast.node.session.life import NodeLife
+from holdfast.session.thread_line import ThreadLine
+from holdfast.supervisor import Supervisor
+
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger("holdfast.node")
+
+
+class Belonging:
+    """From `start` until `stop`, or until there is a `failure`."""
+
+    def __init__(self, life: NodeLife, masters: Masters, token: str, supervisor: Supervisor) -> None:
+        self.failure: HoldfastError | None = None
+        """Why the node cannot go on, once it cannot."""
+        self._life = life
+        self._supervisor = supervisor
+        self._stopping = threading.Event()
+        self._line = ThreadLine(masters, Hello(fresh_id(), token, control=True))
+        self._threads = [
+            threading.Thread(target=self._run, args=("session", life.belong), name="session", daemon=True),
+            threading.Thread(target=self._run, args=("reports", life.tell), name="reports", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def rouse(self) -> None:
+        self._line.rouse()
+
+    def stop(self) -> None:
+        """Say goodbye, if there is anybody to say it to."""
+        self._stopping.set()
+        self._life.stop()
+        self._line.rouse()
+        try:
+            self._line.run(self._life.farewell())
+        except HoldfastError as error:
+            log.info("no master heard the goodbye", reason=str(error))
+        self._line.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(STOP_SECONDS)
+
+    def _run(self, name: str, operation: Callable[[], Operation[None]]) -> None:
+        try:
+            self._supervisor.keep_thread(name, lambda: self._carry_out(operation()), self._stops)
+        finally:
+            self._life.stop()
+            self._line.rouse()
+
+    def _stops(self, seconds: float) -> bool:
+        return self._stopping.wait(seconds) or self._life.is_stopping()
+
+    def _carry_out(self, operation: Operation[None]) -> None:
+        try:
+            self._line.run(operation)
+        except HoldfastError as error:
+            if not self._life.is_stopping():
+                log.error("the node cannot go on", reason=str(error), code=error.code)
+            self.failure = error
+        except Exception as error:
+            if self._life.has_been_member:
+                raise  # Its memory is in use: the supervisor tries again.
+            log.exception("the node cannot begin")
+            self.failure = HoldfastError(f"the node cannot begin ({error!r}); no memory is lent")

@@ -1,0 +1,230 @@
+"""A master of sessions for any program: an asyncio server around the book, with events and `notify`.
+
+What must outlive the process is handed to `remember` before anybody is answered: which sessions are open. The next
+master is made with a higher epoch and with what was remembered; its followers come back to it without having noticed
+more than a change of epoch. Leadership is the program's own affair: one that no longer leads calls `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.drift import lengthened
+from holdfast.core.primary.session_book import Book, Session, SessionTimes
+from holdfast.entropy import fresh_id
+from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, NotLeader, UnknownNode
+from holdfast.instant import Instant, now_ms
+from holdfast.messages.of_sessions import CloseSession, GiveSign, KeepAlive, OpenSession
+from holdfast.messages.requests import Done
+from holdfast.messages.shapes import Message
+from holdfast.session.lease import Standing
+from holdfast.session.listener import Answer, SessionListener
+from holdfast.supervisor import Supervisor
+
+TICK_SECONDS = 0.05
+
+
+class MasterHappening(enum.Enum):
+    CREATED = "created"
+    EXPIRED = "expired"
+    GOODBYE = "goodbye"
+    KEEPALIVE = "keepalive"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterEvent:
+    kind: MasterHappening
+    session: int
+    name: str
+    body: bytes = b""
+    """Of a keepalive: what the follower said with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSeen:
+    session: int
+    name: str
+    standing: Standing
+    session_epoch: int
+    lease_left_ms: int
+    commands_waiting: int
+    last_command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the next master must be given: the open sessions, by number, and where numbering stands."""
+
+    sessions: Mapping[int, str] = field(default_factory=dict)
+    session_epoch: int = 0
+    history: int = 0
+    times: SessionTimes = field(default_factory=SessionTimes)
+
+
+class SessionMaster:
+    """To be made, started and used in one event loop."""
+
+    def __init__(
+        self,
+        epoch: int,
+        times: SessionTimes | None = None,
+        heed: Callable[[MasterEvent], None] = lambda event: None,
+        remember: Callable[[Remembered], None] = lambda what: None,
+        restored: Remembered | None = None,
+        sure_after_ms: int = 0,
+        token: str = "",
+        add_to_answer: Callable[[str], bytes] = lambda name: b"",
+    ) -> None:
+        """`epoch` is higher than that of any master before. Until `sure_after_ms` an earlier one may still answer."""
+        times = times if times is not None else SessionTimes()
+        restored = restored if restored is not None else Remembered(history=fresh_id(), times=times)
+        self._book = Book(times, epoch, restored.session_epoch, restored.history)
+        self._book.add_to_answer = lambda session: add_to_answer(session.name)
+        base = now_ms() + (lengthened(sure_after_ms) if sure_after_ms else 0)
+        # The master before this one promised by its own times.
+        lease_ms = max(times.lease_ms, restored.times.lease_ms)
+        jeopardy_ms = max(times.jeopardy_ms, restored.times.jeopardy_ms)
+        for number, name in restored.sessions.items():
+            self._book.restore(number, name, lease_ms, jeopardy_ms, base)
+        self._heed = heed
+        self._remember = remember
+        self._listener = SessionListener(self._book, token, self._receive, self._lost)
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """The address that followers are to be given."""
+        address = await self._listener.start(host, port)
+        self._ticking = asyncio.create_task(Supervisor().keep("expiry of sessions", self._tick))
+        return address
+
+    async def stop(self) -> None:
+        """Followers are told to look elsewhere; their sessions go on with the next master."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._book.end(NotLeader("this master is stopping; ask the next one"))
+        self._deliver()
+        await self._listener.stop()
+
+    def sessions(self) -> list[SessionSeen]:
+        now = now_ms()
+        return [_seen(session, now) for session in self._book]
+
+    async def notify(
+        self, name: str, command: str, body: bytes = b"", confirm: bool = False, within: float = 30.0
+    ) -> int:
+        """Tell the follower of this name; the command's number. With `confirm`, returns when it has been handled,
+        `within` so many seconds; raises `CommandRefused` when that could not be done, and `SessionExpired` or
+        `DeadlineExceeded` when it will not be known."""
+        session = self._book.named(name)
+        if session is None:
+            raise UnknownNode(f"nobody called {name!r} follows this master; nothing was sent")
+        if not confirm:
+            number = self._book.notify(session.id, command, body)
+            self._book.say(number, now_ms())
+            self._deliver()
+            return number
+        handled: asyncio.Future[HoldfastError | None] = asyncio.get_running_loop().create_future()
+
+        def confirmed(error: HoldfastError | None) -> None:
+            if not handled.done():
+                handled.set_result(error)
+
+        number = self._book.notify(session.id, command, body, confirmed)
+        self._book.say(number, now_ms())
+        self._deliver()
+        try:
+            error = await asyncio.wait_for(handled, within)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{name!r} did not confirm {command!r} in time; it may yet take it") from None
+        if error is not None:
+            raise error
+        return number
+
+    # Requests.
+
+    def _receive(self, request: Message, connection: int, deadline: Instant, answer: Answer) -> None:
+        now = now_ms()
+        match request:
+            case OpenSession():
+                answer(self._open(request, connection, now))
+            case KeepAlive():
+                self._keep_alive(request, connection, deadline, answer, now)
+            case CloseSession():
+                answer(self._close(request))
+            case GiveSign():
+                answer(Done())
+            case _:
+                raise BadRequest(f"{type(request).__name__} is not served by a master of sessions; nothing was changed")
+        self._deliver()
+
+    def _open(self, request: OpenSession, connection: int, now: Instant) -> Message:
+        session, is_new, older = self._book.begin(request.session, request.name, connection, now)
+        if is_new:
+            self._remember_all()
+            if older is not None:
+                self._tell(MasterHappening.EXPIRED, older)
+            self._tell(MasterHappening.CREATED, session)
+        return self._book.opened(session, connection, now)
+
+    def _keep_alive(self, request: KeepAlive, connection: int, deadline: Instant, answer: Answer, now: Instant) -> None:
+        reply = self._book.keep_alive(request, connection, now)
+        self._tell(MasterHappening.KEEPALIVE, self._book.require(request.session), request.body)
+        if reply is None:
+            self._book.hold(request.session, answer, deadline, now)
+        else:
+            answer(reply)
+
+    def _close(self, request: CloseSession) -> Message:
+        session = self._book.get(request.session)
+        if session is None:
+            return Done(0)
+        self._book.close(session, "its follower said goodbye")
+        self._remember_all()
+        self._tell(MasterHappening.GOODBYE, session)
+        return Done(1)
+
+    def _lost(self, connection: int) -> None:
+        self._book.connection_lost(connection)
+
+    async def _tick(self) -> None:
+        while True:
+            now = now_ms()
+            over = self._book.overdue(now)
+            for session in over:
+                self._book.close(session, "its lease and the time of jeopardy after it have passed")
+            if over:
+                self._remember_all()
+            for session in over:
+                self._tell(MasterHappening.EXPIRED, session)
+            self._book.answer_due(now)
+            self._deliver()
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _remember_all(self) -> None:
+        book = self._book
+        self._remember(Remembered({one.id: one.name for one in book}, book.session_epoch, book.history, book.times))
+
+    def _tell(self, kind: MasterHappening, session: Session, body: bytes = b"") -> None:
+        self._heed(MasterEvent(kind, session.id, session.name, body))
+
+    def _deliver(self) -> None:
+        book = self._book
+        while book.outgoing:
+            outgoing, book.outgoing = book.outgoing, []
+            for then, what in outgoing:
+                then(what)
+
+
+def _seen(session: Session, now: Instant) -> SessionSeen:
+    return SessionSeen(
+        session.id,
+        session.name,
+        Standing.SAFE if now < session.lease_until else Standing.JEOPARDY,
+        session.session_epoch,
+        max(0, session.lease_until - now),
+        len(session.commands),
+        session.last_command,
+    )

@@ -1,0 +1,93 @@
+"""A hard pin holds (I8): such an object is never evicted, and removed by force alone. And nothing new is placed on a
+node that is set aside.
+
+The log does not say by which call an object was removed. But a removal is answered after its record is durable, so
+that when the record gets into the log the call by force must still be open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.core.catalogue.catalogue import HARD_PIN
+from holdfast.core.state import packed_numbers
+from holdfast.core.state.apply import unpack_ids
+from holdfast.core.state.state import State
+from holdfast.messages.records import (
+    Cause,
+    HistoryRestored,
+    NodeModeChanged,
+    ObjectsCommitted,
+    ObjectsEvicted,
+    ObjectsRemoved,
+    RangesGranted,
+)
+from holdfast.messages.shapes import Record
+from holdfast.simulation.checks.log_checks import Report
+from holdfast.simulation.scripts.history import History
+
+
+@dataclass(slots=True)
+class PinChecks:
+    history: History
+    report: Report
+    _pinned: dict[int, str] = field(default_factory=dict)
+    """The key of each object under a hard pin."""
+    _aside: dict[str, int] = field(default_factory=dict)
+    """Nodes that are set aside as of the record in question; the state is already behind the whole batch."""
+
+    def wiped(self) -> None:
+        """Ids of the next history may be those of the last."""
+        self._pinned.clear()
+        self._aside.clear()
+
+    def _restored(self, state: State) -> None:
+        """Pins and modes are as they were in what was restored."""
+        catalogue = state.catalogue
+        pinned = [slot for slot in catalogue.live().tolist() if catalogue.flags[slot] & HARD_PIN]
+        self._pinned = {catalogue.id_at[slot]: str(catalogue.keys[slot]) for slot in pinned}
+        self._aside = dict(state.modes)
+
+    def appended(self, record: Record, state: State) -> None:
+        match record:
+            case HistoryRestored():
+                self._restored(state)
+            case ObjectsCommitted() if record.hard_pin:
+                self._pinned |= {record.first_id + i: key for i, key in enumerate(record.keys)}
+            case ObjectsEvicted():
+                self._evicted(packed_numbers.unpack_ids(record.ids).tolist())
+            case ObjectsRemoved():
+                self._removed(unpack_ids(record.ids) + unpack_ids(record.held), record.cause)
+            case NodeModeChanged():
+                self._aside[record.node] = record.mode
+            case RangesGranted():
+                self._evicted(packed_numbers.unpack_ids(record.evicted).tolist())
+                self._placed(record, state)
+
+    def _evicted(self, ids: list[int]) -> None:
+        for oid in ids:
+            if oid in self._pinned:
+                key = self._pinned[oid]
+                self.report("I8", f"{key} ({oid:x}) was evicted under a hard pin", key)
+
+    def _removed(self, ids: list[int], cause: Cause) -> None:
+        by_hand = (Cause.REMOVE, Cause.REMOVE_BY_REGEX, Cause.REMOVE_ALL)
+        for oid in ids:
+            key = self._pinned.get(oid)
+            if key is not None and cause in by_hand and not (cause is Cause.REMOVE and self._forced(key)):
+                self.report("I8", f"{key} ({oid:x}) was removed under a hard pin, and nobody forced it", key)
+
+    def _forced(self, key: str) -> bool:
+        return any(
+            call.operation.verb == "force_remove"
+            and key in call.operation.keys
+            and call.outcome in ("pending", "unknown")
+            for call in self.history.calls
+        )
+
+    def _placed(self, record: RangesGranted, state: State) -> None:
+        for place in record.ranges:
+            segment = state.segments.get(place.segment)
+            if segment is not None and self._aside.get(segment.name.node):
+                node = segment.name.node
+                self.report("drain", f"a grant was placed on {node}, which is set aside", node)

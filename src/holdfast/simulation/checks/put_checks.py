@@ -1,0 +1,69 @@
+"""No put is acknowledged into memory that was lost before its commit was sent.
+
+Two sides keep that. A writer on the node's machine sees the node's death at its life line, and sends no commit then. A
+primary that has seen a node's connection end refuses commits to it until it is back. A node that dies while a commit
+is on its way, or behind a network that tells nobody, is nobody's fault: its object is lost with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.core.primary.primary import Primary
+from holdfast.core.state.state import State
+from holdfast.ids import GrantId, SegmentName
+from holdfast.messages.records import HistoryRestored, ObjectsCommitted, RangesGranted, SegmentMounted
+from holdfast.messages.requests import CommitPuts, Committed
+from holdfast.messages.shapes import Message, Record
+from holdfast.simulation.checks.log_checks import Report
+from holdfast.simulation.scripts.history import History
+from holdfast.simulation.world.nodes import NodeMachine
+
+PROMISE = "live put"
+
+
+class PutChecks:
+    def __init__(self, history: History, nodes: Mapping[str, NodeMachine], report: Report) -> None:
+        self._history = history
+        self._nodes = nodes
+        self._report = report
+        self._segments: dict[int, SegmentName] = {}
+        self._mapped: dict[GrantId, list[SegmentName]] = {}
+        """The segments of each grant that are written through a map."""
+
+    def appended(self, record: Record, state: State) -> None:
+        """The record is in the log."""
+        match record:
+            case HistoryRestored():
+                self._segments = {handle: segment.name for handle, segment in state.segments.items()}
+            case SegmentMounted():
+                self._segments[record.handle] = record.name
+            case RangesGranted():
+                self._mapped[record.grant] = [self._segments[one.segment] for one in record.ranges if one.writer]
+            case ObjectsCommitted():
+                self._committed(record)
+
+    def _committed(self, record: ObjectsCommitted) -> None:
+        for key, offset in zip(record.keys, memoryview(record.rows).cast("Q")[0::3], strict=True):
+            sent_ns = self._history.commits_sent.get((record.grant, offset), 0)
+            for name in self._mapped.get(record.grant, ()):
+                died_ns = self._nodes[name.node].died_ns.get(name.boot)
+                if died_ns is not None and died_ns < sent_ns:
+                    late_ms = (sent_ns - died_ns) // 1_000_000
+                    self._report(PROMISE, f"{key} is stored on {name.node}, dead {late_ms} ms before its commit", key)
+
+    def gone(self, primary: Primary, request: Message) -> str:
+        """Before a commit is decided: a node of its grant whose connection this primary has seen end."""
+        grant = primary.state.grants.get(request.grant) if isinstance(request, CommitPuts) else None
+        for one in grant.ranges if grant is not None else ():
+            node = primary.state.segments[one.segment].name.node
+            session = primary.sessions.named(node)
+            if session is not None and session.connection == 0:
+                return node
+        return ""
+
+    def decided(self, gone: str, primary: Primary, before: int, reply: Message) -> None:
+        """It was decided. `before`: the number of the next object until then. A commit that was made earlier is only
+        confirmed, whatever else the request carries."""
+        if gone and isinstance(reply, Committed) and primary.state.next_counter > before and 1 in reply.stored:
+            self._report(PROMISE, f"a put is accepted on {gone}, whose connection has ended", gone)

@@ -1,0 +1,162 @@
+"""What must be true of a restored history, compared with the one that the store lost.
+
+From a master that held the log to its end: nothing that was durable is missing (I1), nothing that was removed is back
+(I7), and no range turns out to hold something else. From an older snapshot: the catalogue is what the log said at that
+record; what was put since is gone and what was removed since is back, as the runbook says. Whatever the source: it is
+of a history that was (I19), and a node that kept its memory through all of it does not void it (I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.state.state import State
+from holdfast.simulation.world.nodes import NodeMachine, ServedNode
+
+if TYPE_CHECKING:
+    from holdfast.simulation.checks.log_checks import Report
+
+NOT_RESTORED = "NOT_RESTORED"
+"""Why an object is gone: with its history, or because a restored one does not have it."""
+NOTED_NS = 1_500_000_000
+"""A history that was served for less is perhaps not known to the master that restores over it."""
+SOON_NS = 3_000_000_000
+"""A node that comes back within this long was not given up."""
+
+
+@dataclass(slots=True)
+class Fate:
+    """One object of the log."""
+
+    key: str
+    size_bytes: int
+    left: str = ""
+    """Why it is gone; empty while it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A history that is in the store no more, as its log ended."""
+
+    state: State
+    fates: dict[int, Fate]
+    digests: dict[int, str]
+    """By index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """A restore from less than the log held: from then on there is what the older catalogue says."""
+
+    at_ns: int
+    sizes: dict[str, int]
+    """Of the object under each key, by which its put is known."""
+
+
+@dataclass(slots=True)
+class RestoreChecks:
+    report: Report
+    nodes: Mapping[str, NodeMachine]
+    now_ns: Callable[[], int]
+    pasts: dict[int, Past] = field(default_factory=dict)
+    continued: set[int] = field(default_factory=set)
+    """Of these, the ones whose objects went over into a later history, all of them."""
+    setbacks: list[Setback] = field(default_factory=list)
+    newest: int = 0
+    """The history that was in the store last."""
+    is_trusted: bool = False
+    """What the store holds was restored from all of what it held before, whose memory had been verified."""
+    _restored_ns: int = 0
+    _lived: dict[str, tuple[ServedNode, int]] = field(default_factory=dict)
+    """Nodes that had the memory that the restored catalogue names: their life, and its boot."""
+
+    def ended(self, past: Past) -> None:
+        """The store has lost this history, or another one takes its place."""
+        self.pasts[past.state.log_id] = past
+        self.newest = past.state.log_id
+        self.is_trusted = False
+        self._lived.clear()
+
+    def restored(self, state: State) -> dict[int, Fate]:
+        """The fates of the objects in the first state of a restored history."""
+        origin = state.origin
+        past = self.pasts.get(origin.log_id)
+        if past is None:
+            self.report("I19", f"a history was restored from {origin.log_id:x}, which never was", f"{origin.log_id:x}")
+            return dict(_fates_of(state))
+        if state.grants or state.quarantine or state.sessions:
+            self.report("I19", "a restored history begins with promises of the one before", f"{origin.log_id:x}")
+        # A deposed primary may hold records that are in no log, in the place of those of later epochs.
+        strays = origin.epoch < _epoch_at(past.state, origin.index)
+        if not strays:
+            self._same_as_the_log(past, state)
+        whole = origin.log_id == self.newest and origin.index >= past.state.index and not strays
+        self.is_trusted = whole and not past.state.unverified
+        noted = self._restored_ns == 0 or self.now_ns() - self._restored_ns > NOTED_NS
+        self._restored_ns = self.now_ns()
+        self._lived = dict(self._kept_memory(state)) if noted else {}
+        if not whole:
+            self.setbacks.append(Setback(self.now_ns(), {fate.key: fate.size_bytes for _, fate in _fates_of(state)}))
+            return dict(_fates_of(state))
+        # The same history goes on, as far as clients can tell.
+        self.continued.add(origin.log_id)
+        there = dict(_fates_of(state))
+        went = {oid: replace(fate, left=fate.left or NOT_RESTORED) for oid, fate in past.fates.items()}
+        return {**went, **there}
+
+    def _same_as_the_log(self, past: Past, state: State) -> None:
+        index, subject = state.origin.index, f"{state.origin.log_id:x}"
+        there = dict(_fates_of(state))
+        for oid, fate in there.items():
+            known = past.fates.get(oid)
+            if known is not None and known.left and index >= past.state.index:
+                self.report("I7", f"{fate.key} ({oid:x}) left by {known.left}, and is back by a restore", fate.key)
+        if index == past.state.index:
+            for oid, fate in _fates_of(past.state):
+                if oid not in there:
+                    self.report("I1", f"{fate.key} ({oid:x}) was durable, and a restore has lost it", fate.key)
+        expected = past.digests.get(index)
+        if expected is not None and not state.origin.mismatched and digest(state.catalogue) != expected:
+            self.report("I5", f"the restored catalogue is not the log's at record {index}", subject)
+        if state.origin.mismatched:
+            self.report("I1", f"{state.origin.mismatched} objects were restored without a checksum", subject)
+
+    def _kept_memory(self, state: State) -> Iterator[tuple[str, tuple[ServedNode, int]]]:
+        for segment in state.memory_segments():
+            served = self.nodes[segment.name.node].alive
+            if served is not None and served.boot == segment.name.boot:
+                yield segment.name.node, (served, served.boot)
+
+    def mounted(self, node: str, boot: int, state: State) -> None:
+        """A segment is about to be mounted. Of a restored history a node that lived through it offers what it had."""
+        served, before = self._lived.get(node, (None, 0))
+        if served is None or boot == before or served is not self.nodes[node].alive:
+            return
+        if self.now_ns() - self._restored_ns < SOON_NS:
+            self.report("I14", f"{node} lived through a restore, and has voided its memory", node)
+
+    def differs(self, ids: list[int], fates: Mapping[int, Fate]) -> None:
+        """These were dropped because their ranges hold something else."""
+        for oid in ids if self.is_trusted else ():
+            key = fates[oid].key if oid in fates else ""
+            self.report("I1", f"{key} ({oid:x}) was restored from the newest state, and its range differs", key)
+
+    def all_fates(self) -> Iterator[Fate]:
+        """Of the histories that are over."""
+        for log_id, past in self.pasts.items():
+            for fate in past.fates.values() if log_id not in self.continued else ():
+                yield Fate(fate.key, fate.size_bytes, fate.left or NOT_RESTORED)
+
+
+def _epoch_at(state: State, index: int) -> int:
+    """In which epoch the log got its record of this index."""
+    return max((epoch for epoch, start in state.epoch_starts.items() if start < index), default=0)
+
+
+def _fates_of(state: State) -> Iterator[tuple[int, Fate]]:
+    catalogue = state.catalogue
+    for slot in catalogue.live().tolist():
+        yield catalogue.id_at[slot], Fate(str(catalogue.keys[slot]), catalogue.size_at[slot])

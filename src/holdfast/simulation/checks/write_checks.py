@@ -1,0 +1,82 @@
+"""Nobody gets memory that another may still write (I11), looked at from the writers' side.
+
+A client that lives holds a grant until it has said its word about it. As long as it does, what no commit took of
+the grant is given to nobody else: except over TCP, where the node's refusal of that grant is as good as the word, and
+where the memory is mapped, once the client has unmapped it and hung up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from holdfast.core.space.intervals import IntervalSet
+from holdfast.core.state.state import State
+from holdfast.ids import GrantId, SegmentName, extent_of
+from holdfast.messages.records import ObjectsCommitted, RangesGranted
+from holdfast.messages.shapes import Range, Record
+from holdfast.simulation.checks.log_checks import Report
+from holdfast.simulation.world.clients import ClientMachine
+from holdfast.simulation.world.nodes import NodeMachine
+
+
+class WriteChecks:
+    def __init__(self, clients: Mapping[str, ClientMachine], nodes: Mapping[str, NodeMachine], report: Report) -> None:
+        self._clients = clients
+        self._nodes = nodes
+        self._report = report
+        self._committed: dict[GrantId, IntervalSet] = {}
+        self._granted_on: dict[GrantId, set[SegmentName]] = {}
+        """Handles begin anew with a restored history, and a node may have other memory by then; names do not."""
+
+    def appended(self, record: Record, state: State) -> None:
+        """The record is in the log, and the state is the one behind it."""
+        if isinstance(record, ObjectsCommitted):
+            self._commits(record)
+        elif isinstance(record, RangesGranted):
+            for place in record.ranges:
+                self._granted(record, place, state)
+
+    def _commits(self, record: ObjectsCommitted) -> None:
+        taken = self._committed.setdefault(record.grant, IntervalSet())
+        rows = memoryview(record.rows).cast("Q")
+        for offset, size in zip(rows[0::3], rows[1::3], strict=True):
+            taken.add(offset, offset + extent_of(size))
+
+    def _granted(self, record: RangesGranted, place: Range, state: State) -> None:
+        segment = state.segments.get(place.segment)
+        if segment is None:
+            return
+        self._granted_on.setdefault(record.grant, set()).add(segment.name)
+        for client, grant, start, end in self._may_write(segment.handle, segment.name, state):
+            if grant != record.grant and start < place.offset + record.length and place.offset < end:
+                self._report(
+                    "I11",
+                    f"bytes {start}..{end} of {segment.name.node} are granted anew, while {client} holds them by its "
+                    f"grant {grant.serial}",
+                    f"grant {grant.serial}",
+                )
+
+    def _may_write(self, handle: int, name: SegmentName, state: State) -> Iterator[tuple[str, GrantId, int, int]]:
+        """(client, grant, start, end): what live clients may still write on this segment."""
+        for client, machine in self._clients.items():
+            if machine.core is None or not machine.alive:
+                continue
+            known = machine.core.welcome.log_id if machine.core.welcome is not None else 0
+            if known not in (state.log_id, *state.continues):
+                continue  # Its grants are of another history, whose memory is void.
+            for grant in machine.core.grants.held.values():
+                for place in grant.ranges:
+                    there = place.segment == handle and name in self._granted_on.get(grant.id, (name,))
+                    if there and self._can(machine, name, grant.id, place.writer, known):
+                        taken = self._committed.get(grant.id, IntervalSet())
+                        for start, end in taken.gaps(grant.length):
+                            yield client, grant.id, place.offset + start, place.offset + end
+
+    def _can(self, machine: ClientMachine, name: SegmentName, grant: GrantId, writer: int, known: int) -> bool:
+        """Known: the history that the client has the grant from. The node of a restored one refuses older grants."""
+        node = self._nodes[name.node].alive
+        if node is None or node.boot != name.boot:
+            return False
+        if writer:
+            return machine.bytes is not None and machine.bytes.is_writer(name.node, writer)
+        return node.history == known and not node.refuses(grant)

@@ -1,0 +1,1 @@
+"""Virtual time, processes and the network."""

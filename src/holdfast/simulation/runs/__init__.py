@@ -1,0 +1,1 @@
+"""Playing, repeating and shortening runs."""

@@ -1,0 +1,77 @@
+"""Many seeds, on as many processes as there are cores: each seed is a world of its own, so nothing is shared."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import islice
+
+from holdfast.simulation.runs.run import Run, run
+from holdfast.simulation.scripts.draw import draw
+from holdfast.simulation.scripts.script import Script, ScriptShape
+
+WAITING_PER_PROCESS = 3
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def play_seed(seed: int, shape: ScriptShape | None = None) -> Run:
+    return run(draw(seed, shape))
+
+
+def play_seeds(seeds: Iterable[int], jobs: int, scene: str = "") -> Iterator[Run]:
+    """Each seed's run, as it ends."""
+    return play_scripts((draw(seed, scene=scene) for seed in seeds), jobs)
+
+
+def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
+    """Each script's run, as it ends; in their order with one process, in any with more."""
+    if jobs <= 1:
+        prepare()
+        for script in scripts:
+            yield run(script)
+        return
+    left = iter(scripts)
+    # A fork of a process with threads may never go on; a process started anew always does.
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+    try:
+        with _uninterrupted():  # The first one starts all processes.
+            under_way: set[Future[Run]] = {pool.submit(run, one) for one in islice(left, jobs * WAITING_PER_PROCESS)}
+        while under_way:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= {pool.submit(run, one) for one in islice(left, len(done))}
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Whoever is told to end meanwhile ends after it: a pool that has started by half can be neither used nor ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def prepare() -> None:
+    """What was imported lives as long as the process: the collector need not look at it after every run."""
+    gc.collect()
+    gc.freeze()
+
+
+def _prepare_worker() -> None:
+    # Ctrl-C goes to every process of the terminal; only the first one has something to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    prepare()

@@ -1,0 +1,50 @@
+"""What clients saw: every operation from its call to its answer, by the world's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from holdfast.ids import GrantId
+from holdfast.simulation.scripts.script import Operation
+
+Outcome: TypeAlias = Literal["pending", "done", "refused", "unknown", "cancelled"]
+"""Refused: nothing was changed. Unknown: it may have happened."""
+
+
+@dataclass(slots=True)
+class ClientCall:
+    operation: Operation
+    called_ns: int
+    answered_ns: int = -1
+    outcome: Outcome = "pending"
+    result: object = None
+    error: str = ""
+    asked_without: bool = False
+    """Nodes that did not answer were left out of account: that it saw nothing there says nothing."""
+    left_out: frozenset[str] = frozenset()
+    """Keys of a batch that could not be read: that they are not in its answer says nothing."""
+    leased_since_ns: dict[str, int] = field(default_factory=dict)
+    """Keys that the client held a live lease on when it was called, and since when: it may answer from then."""
+
+
+@dataclass(slots=True)
+class History:
+    calls: list[ClientCall] = field(default_factory=list)
+    commits_sent: dict[tuple[GrantId, int], int] = field(default_factory=dict)
+    """(grant, offset in it) -> when its commit was sent, last."""
+
+    def of_key(self, key: str) -> list[ClientCall]:
+        return [call for call in self.calls if key in call.operation.keys]
+
+
+def value_of(number: int, size_bytes: int) -> bytes:
+    """The bytes of a put: its number, over and over."""
+    word = number.to_bytes(8, "little")
+    return (word * (size_bytes // 8 + 1))[:size_bytes]
+
+
+def number_of(value: bytes) -> int | None:
+    """Which put these bytes are of; None if of none, or of several."""
+    number = int.from_bytes(value[:8], "little")
+    return number if value == value_of(number, len(value)) else None

@@ -1,0 +1,241 @@
+"""A simulated client: the production asyncio client, doing the operations of a script and noting what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.client.async_cache import AsyncCache
+from holdfast.client.operations.places import refresh
+from holdfast.client.state.client import Core
+from holdfast.coordination.masters import Masters
+from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
+from holdfast.instant import now_seconds
+from holdfast.messages.requests import CommitPuts, Exists
+from holdfast.messages.shapes import Message
+from holdfast.simulation.kernel.process import ProcessLoop
+from holdfast.simulation.kernel.scheduler import MS, SECOND
+from holdfast.simulation.scripts.history import ClientCall, History, value_of
+from holdfast.simulation.scripts.script import Operation
+from holdfast.simulation.world.node_bytes import SimulatedBytes
+from holdfast.simulation.world.nodes import NodeMachine
+from holdfast.simulation.world.torn_writes import TearingRunner
+
+CALL_SECONDS = 6.0
+
+
+@dataclass(slots=True)
+class ClientMachine:
+    name: str
+    host: str
+    masters: str
+    nodes: Mapping[str, NodeMachine]
+    history: History
+    longest_lease_ms: int
+    """That may be given in this world."""
+    stores_checksums: bool = False
+    """With its puts; reads compare them where production has them compared whatever the client was told."""
+    process: ProcessLoop | None = None
+    core: Core | None = None
+    bytes: SimulatedBytes | None = None
+    cache: AsyncCache | None = None
+    running: dict[int, ClientCall] = field(default_factory=dict)
+
+    def start(self, process: ProcessLoop) -> None:
+        self.process = process
+        self.core = self.cache = None
+        self.running = {}
+        process.spawn(self._connect)
+
+    async def _connect(self) -> None:
+        assert self.process is not None
+        self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
+        # Checksums would hide wrong bytes by reading again: here they are to be seen.
+        self.core = Core(now_seconds, "", False, self.bytes)
+        self.core.stores_checksums = self.stores_checksums
+        runner = TearingRunner(self.core, Masters(self.masters), self.process, self._sends)
+        while True:
+            try:
+                deadline = now_seconds() + 2
+                await runner.run(refresh(self.core, deadline), deadline)
+                break
+            except HoldfastError:
+                await asyncio.sleep(0.1)
+        self.cache = AsyncCache(self.core, runner, CALL_SECONDS)
+
+    def _sends(self, message: Message) -> None:
+        if isinstance(message, CommitPuts):
+            assert self.process is not None
+            for offset in memoryview(message.rows).cast("Q")[0::3]:
+                self.history.commits_sent[message.grant, offset] = self.process.scheduler.now_ns
+        elif isinstance(message, Exists) and message.without:
+            for call in self.running.values():
+                call.asked_without = True
+
+    def died(self) -> None:
+        """What was under way may have happened."""
+        for call in self.running.values():
+            call.outcome = "unknown"
+        self.running = {}
+        if self.bytes is not None:
+            self.bytes.process_died()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and not self.process.dead
+
+    def do(self, operation: Operation) -> None:
+        """Begin it, if there is a client to do it."""
+        process = self.process
+        if process is not None and self.cache is not None and not process.dead:
+            process.scheduler.after(0, lambda: self._begin(operation), process)
+
+    def _begin(self, operation: Operation) -> None:
+        assert self.process is not None
+        assert self.core is not None
+        call = ClientCall(operation, self.process.scheduler.now_ns)
+        self._note_leases(call)
+        self.history.calls.append(call)
+        self.running[operation.number] = call
+        task = self.process.create_task(self._run(call))
+        if operation.cancel_ms:
+            self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
+
+    def _note_leases(self, call: ClientCall) -> None:
+        """Which leases the call may read under, and when they began."""
+        assert self.process is not None
+        assert self.core is not None
+        now, now_ns = now_seconds(), self.process.scheduler.now_ns
+        for key in call.operation.keys:
+            lease = self.core.leases.live(key, now)
+            if lease is not None:
+                held_s = self.longest_lease_ms / 1000 - (lease.until - now)
+                since_ns = now_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
+                call.leased_since_ns[key] = min(since_ns, call.leased_since_ns.get(key, since_ns))
+
+    async def _run(self, call: ClientCall) -> None:
+        assert self.cache is not None
+        try:
+            # Another call's answer may have brought a lease since this one began: it was asked for earlier.
+            self._note_leases(call)
+            call.result = await _DO[call.operation.verb](self.cache, call.operation)
+            call.outcome = "done"
+            if isinstance(call.result, Found):
+                call.left_out = call.result.left_out
+            self._note_leases(call)
+        except (Refused, TryAgain, LeaseLost) as error:
+            call.outcome, call.error = "refused", f"{error.code}: {error}"
+        except HoldfastError as error:
+            call.outcome, call.error = "unknown", f"{error.code}: {error}"
+        except asyncio.CancelledError:
+            call.outcome, call.error = "unknown", "it was cancelled"
+        finally:
+            if self.process is not None:
+                call.answered_ns = self.process.scheduler.now_ns
+            self.running.pop(call.operation.number, None)
+
+
+async def _put(cache: AsyncCache, operation: Operation) -> bool:
+    value = value_of(operation.number, operation.size_bytes)
+    return await cache.put(
+        operation.keys[0],
+        value,
+        replicas=operation.replicas,
+        durability=operation.durability,
+        upsert=operation.verb == "upsert",
+        soft_pin=operation.pin == "soft",
+        hard_pin=operation.pin == "hard",
+    )
+
+
+async def _put_many(cache: AsyncCache, operation: Operation) -> int:
+    value = value_of(operation.number, operation.size_bytes)
+    return await cache.put_many(dict.fromkeys(operation.keys, value), durability=operation.durability)
+
+
+async def _get(cache: AsyncCache, operation: Operation) -> bytes | None:
+    return await cache.get(operation.keys[0], None)
+
+
+class Found(dict[str, bytes]):
+    """The answer to get_many, and which keys are not in it because they could not be read."""
+
+    left_out: frozenset[str]
+
+
+async def _get_many(cache: AsyncCache, operation: Operation) -> Found:
+    errors: dict[str, HoldfastError] = {}
+    found = Found(await cache.get_many(operation.keys, errors=errors))
+    found.left_out = frozenset(errors)
+    return found
+
+
+async def _reserve(cache: AsyncCache, operation: Operation) -> bool:
+    """Fill it in two parts, with time between them, and commit. False: the key was there already."""
+    value = value_of(operation.number, operation.size_bytes)
+    reservation = await cache.reserve(operation.keys[0], len(value), replicas=operation.replicas)
+    if reservation is None:
+        return False
+    async with reservation:
+        await reservation.write(len(value) // 2, value[len(value) // 2 :])
+        await asyncio.sleep(operation.hold_ms / 1000)
+        await reservation.write(0, value[: len(value) // 2])
+        return await reservation.commit()
+
+
+async def _abandon(cache: AsyncCache, operation: Operation) -> None:
+    """While another task still fills it."""
+    value = value_of(operation.number, operation.size_bytes)
+    reservation = await cache.reserve(operation.keys[0], len(value), replicas=operation.replicas)
+    if reservation is None:
+        return
+    filling = asyncio.create_task(reservation.write(0, value))
+    await asyncio.sleep(operation.hold_ms / 1000)
+    await reservation.abandon()
+    await filling
+
+
+async def _hold(cache: AsyncCache, operation: Operation) -> Found:
+    """Lease them twice, release them once, and read them when the first lease alone would have ended."""
+    await cache.lease_many(operation.keys)
+    try:
+        await cache.lease_many(operation.keys)
+        await cache.release_many(operation.keys)
+        await asyncio.sleep(operation.hold_ms / 1000)
+        return await _get_many(cache, operation)
+    finally:
+        await cache.release_many(operation.keys)
+
+
+async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:
+    """Look at it for a while: what was there at the end, if the view was good until then."""
+    try:
+        async with cache.view(operation.keys[0]) as view:
+            await asyncio.sleep(operation.hold_ms / 1000)
+            return bytes(view)
+    except ObjectNotFound:
+        return None
+
+
+async def _remove_matching(cache: AsyncCache, operation: Operation) -> int:
+    return await cache.remove_matching(f"^{operation.keys[0]}$")
+
+
+_DO: dict[str, Callable[[AsyncCache, Operation], Awaitable[object]]] = {
+    "put": _put,
+    "upsert": _put,
+    "put_many": _put_many,
+    "get": _get,
+    "get_many": _get_many,
+    "exists": lambda cache, operation: cache.exists(operation.keys[0]),
+    "touch": lambda cache, operation: cache.exists(operation.keys[0], touch=True),
+    "view": _view,
+    "remove": lambda cache, operation: cache.remove(operation.keys[0]),
+    "force_remove": lambda cache, operation: cache.remove(operation.keys[0], force=True),
+    "remove_matching": _remove_matching,
+    "remove_all": lambda cache, operation: cache.remove_all(),
+    "reserve": _reserve,
+    "abandon": _abandon,
+    "hold": _hold,
+}

@@ -1,0 +1,179 @@
+"""Copies between simulated nodes: the production order of a copy, its bytes read in one step if the network lets it.
+
+Orders for the disk have a lane of their own, as in production: what a slow disk delays is the disk's alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from holdfast.coordination.masters import Masters
+from holdfast.effects import Call, Operation, Pause, Sleep
+from holdfast.entropy import fresh_id
+from holdfast.errors import HoldfastError, Refused, Unreachable
+from holdfast.ids import GrantId, SegmentName
+from holdfast.instant import now_seconds
+from holdfast.messages import commands as c
+from holdfast.messages.requests import Failed, Hello
+from holdfast.messages.shapes import Message
+from holdfast.node.commands.copier import Copier
+from holdfast.node.commands.pace import Pace
+from holdfast.node.disk import files
+from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.memory.refused_grants import RefusedGrants
+from holdfast.node.session.commands import Commands
+from holdfast.session.task_line import TaskLine
+from holdfast.simulation.kernel.process import ProcessLoop
+from holdfast.simulation.world.node_disks import SimulatedDisk
+from holdfast.wire.codec import raised
+
+SAY_SECONDS = 20.0
+AGAIN_SECONDS = 0.2
+
+
+class Served(Protocol):
+    def read(self, segment: SegmentName, offset: int, target: memoryview) -> None: ...
+    def check_file(self, segment: SegmentName, offset: int) -> None: ...
+
+
+class Peer(Protocol):
+    """Another node, as far as its bytes can be reached."""
+
+    name: str
+    process: ProcessLoop | None
+
+    @property
+    def alive(self) -> Served | None: ...
+
+
+class Lane:
+    """Orders that are carried out one after the other, over a connection of their own."""
+
+    def __init__(self, late_seconds: Callable[[], float]) -> None:
+        self._late_seconds = late_seconds
+        self._orders: asyncio.Queue[Operation[Any]] = asyncio.Queue(1_024)
+
+    def add(self, order: Operation[Any]) -> None:
+        self._orders.put_nowait(order)
+
+    async def run(self, masters: str) -> None:
+        line = TaskLine(Masters(masters), Hello(fresh_id()))
+        try:
+            while True:
+                await line.run(_as_calls(await self._orders.get(), self._late_seconds))
+        finally:
+            line.close()
+
+
+class SimulatedCopies:
+    """The orders that a node has: to copy, and for its disk."""
+
+    def __init__(
+        self,
+        node: str,
+        lending: Lending,
+        peers: Mapping[str, Peer],
+        process: ProcessLoop,
+        commands: Commands,
+        disk: SimulatedDisk | None = None,
+    ) -> None:
+        self.refused = RefusedGrants()
+        self.lanes = [Lane(lambda: 0.0)]
+        if disk is not None:
+            self.lanes.append(Lane(lambda: disk.late_seconds))
+        self._lending = lending
+        self._disk = lending.disk
+        self._peers = peers
+        self._process = process
+        self._copier = Copier(node, self, self, self._disk, Pace(), now_seconds)
+        for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
+            commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
+        commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
+
+    def _copy(self, body: c.CopyObjects) -> None:
+        self.lanes[body.to_disk and self._disk is not None].add(self._copier.carry_out(body))
+
+    def _collect(self, body: c.CollectGarbage) -> None:
+        if self._disk is not None:
+            self.lanes[1].add(files.collect(self._disk, body))
+
+    def mount_disk(self, boot: int, data_address: str, host: str) -> None:
+        """After each registration, as in production."""
+        if self._disk is not None:
+            self.lanes[1].add(files.mount(self._disk, boot, data_address, host))
+
+    def lends(self, name: SegmentName) -> bool:
+        return self._lending.lends(name)
+
+    def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
+        return self._lending.range_of(name, offset, length)
+
+    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
+        served = self._reach(address)
+        for segment, offset, target in ranges:
+            served.read(segment, offset, target)
+
+    def _reach(self, address: str) -> Served:
+        peer = self._peers[address.partition(":")[0]]
+        network, me = self._process.network, self._process.name
+        served = peer.alive
+        paused = peer.process is not None and peer.process.paused
+        if served is None or paused or network.is_cut(me, peer.name) or network.is_cut(peer.name, me):
+            raise Unreachable(f"{peer.name} does not answer")
+        return served
+
+    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+        with contextlib.suppress(HoldfastError):  # It reports what it finds.
+            self._reach(address).check_file(name, offset)
+
+    def begin_copy(self, grant: GrantId) -> None:
+        self.refused.check(grant)
+
+    def end_copy(self, grant: GrantId) -> None:
+        """A piece is copied in one step, so that `clean` never finds one half done."""
+
+    def is_refused(self, grant: GrantId) -> bool:
+        return grant in self.refused
+
+
+def _as_calls(order: Operation[Any], late_seconds: Callable[[], float]) -> Operation[None]:
+    """As a line wants it: what is said is said again until it is answered, as production's errands do. Each piece of
+    work begins so much later."""
+    result: Any = None
+    error: HoldfastError | None = None
+    try:
+        while True:
+            effect = order.send(result) if error is None else order.throw(error)
+            result, error = None, None
+            try:
+                if isinstance(effect, Message):
+                    result = yield from _said(effect)
+                elif isinstance(effect, Sleep):
+                    yield Pause(effect.seconds, lambda: False)
+                else:
+                    if late := late_seconds():
+                        yield Pause(late, lambda: False)
+                    result = yield effect
+            except HoldfastError as thrown:
+                error = thrown
+    except (StopIteration, HoldfastError):
+        return  # Where nobody heard of it, the grant ends by its time.
+
+
+def _said(message: Message) -> Operation[Message]:
+    deadline = now_seconds() + SAY_SECONDS
+    while True:
+        try:
+            reply = yield Call(message, deadline)
+            if not isinstance(reply, Failed):
+                return reply  # type: ignore[no-any-return]
+            raise raised(reply)
+        except Refused:
+            raise
+        except HoldfastError:
+            if now_seconds() + AGAIN_SECONDS >= deadline:
+                raise
+        yield Pause(AGAIN_SECONDS, lambda: False)

@@ -1,0 +1,75 @@
+"""Snapshots on a simulated disk: they outlive their process, and can be spoiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.state.state import State
+from holdfast.instant import now_ms
+from holdfast.replication.batches import Position
+from holdfast.replication.snapshot_store import UNPROVEN, SnapshotStore, parse_name
+from holdfast.replication.snapshots import dump
+
+
+@dataclass(slots=True)
+class Disk:
+    """Of one machine: what was written stays when the process dies."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def snapshots(self) -> dict[str, bytes]:
+        """Those that count, the newest last."""
+        named = [(found[1], name) for name in self.files if (found := parse_name(name)) is not None]
+        return {name: self.files[name] for _, name in sorted(named)}
+
+    def newest_batch(self, log_id: int) -> int:
+        """The last batch of that history in any snapshot; 0: there is none."""
+        found = [parse_name(name) for name in self.files]
+        return max((named[1] for named in found if named is not None and named[0] == log_id), default=0)
+
+    def spoil(self) -> None:
+        """Turn over a bit in the newest snapshot."""
+        snapshots = self.snapshots()
+        if snapshots:
+            name, content = list(snapshots.items())[-1]
+            spoiled = bytearray(content)
+            spoiled[len(spoiled) // 2] ^= 1
+            self.files[name] = bytes(spoiled)
+
+
+class SnapshotDisk(SnapshotStore):
+    """The snapshot store on a disk of bytes: everything but the files themselves is the production's."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(None)
+        self.directory = Path("/")  # There is one, as far as others ask.
+        self._disk = disk
+        for name in [name for name in disk.files if name.endswith(UNPROVEN)]:
+            del disk.files[name]
+
+    def _files(self) -> list[tuple[str, int]]:
+        return sorted((name, len(content)) for name, content in self._disk.files.items())
+
+    def check_writable(self) -> None:
+        """It always is."""
+
+    def _part(self, name: str, offset: int, length: int) -> bytes:
+        if name not in self._disk.files:
+            raise FileNotFoundError(name)
+        return self._disk.files[name][offset : offset + length]
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._disk.files[name] = content
+
+    def _rename(self, old: str, new: str) -> None:
+        self._disk.files[new] = self._disk.files.pop(old)
+
+    def _delete(self, name: str) -> None:
+        del self._disk.files[name]
+
+
+def at_once(store: SnapshotStore, state: State, position: Position) -> object:
+    """In place of a forked child: the state is written as it is now."""
+    store.write(position.batch, b"".join(dump(state, position, now_ms())), proven=False)
+    return lambda: 0

@@ -1,0 +1,219 @@
+"""A simulated node: production life, memory, report and refusals; attaching and TCP are calls at the moment of arrival.
+
+Its memory is real shared memory, mapped by the clients of the same machine as in production, so that a late write
+changes the bytes that somebody else reads. A write over TCP is checked and done in one step, when its last byte
+arrives; `clean` confirms at once, since no write is ever half done. A node that is refused its name, because the
+master has not noticed the death of the one before, ends and is started again, as a supervisor would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.coordination.masters import Masters
+from holdfast.entropy import fresh_id
+from holdfast.errors import NameTaken
+from holdfast.ids import GrantId, SegmentName
+from holdfast.messages.of_nodes import WriteRange
+from holdfast.messages.requests import Hello
+from holdfast.node.memory.lent_memory import Lending, LentMemory
+from holdfast.node.memory.refused_grants import RefusedGrants, check_write
+from holdfast.node.memory.verification import mismatched
+from holdfast.node.session.commands import Commands
+from holdfast.node.session.life import NodeCard, NodeLife
+from holdfast.node.session.report import Report
+from holdfast.session.task_line import TaskLine
+from holdfast.simulation.kernel.process import ProcessLoop
+from holdfast.simulation.world.copies import SimulatedCopies
+from holdfast.simulation.world.node_disks import SimulatedDisk
+
+MARK = "mark"
+"""A command that does nothing but be counted."""
+STARTED_AGAIN_SECONDS = 0.5
+REFUSED_KEPT = 3
+"""Grants, one by one; so few that a run has more of them, and they are folded into one number a client."""
+
+
+@dataclass(slots=True)
+class NodeMachine:
+    """One node through all its lives."""
+
+    name: str
+    masters: str
+    size_bytes: int
+    process: ProcessLoop | None = None
+    served: ServedNode | None = None
+    marks: Counter[bytes] = field(default_factory=Counter)
+    """How often each mark was taken."""
+    peers: Mapping[str, NodeMachine] = field(default_factory=dict)
+    """All nodes, to copy from."""
+    died_ns: dict[int, int] = field(default_factory=dict)
+    """Boot id -> when its process was killed."""
+    stale: list[bytes] = field(default_factory=list)
+    """Marks of an epoch that was over, as far as the node knew."""
+    disk: SimulatedDisk | None = None
+
+    def start(self, process: ProcessLoop) -> None:
+        self.end()
+        self.process = process
+        process.spawn(self._main)
+
+    async def _main(self) -> None:
+        while True:
+            self.served = ServedNode(self)
+            try:
+                await self.served.run(self.masters)
+            except NameTaken:
+                await asyncio.sleep(STARTED_AGAIN_SECONDS)
+
+    @property
+    def alive(self) -> ServedNode | None:
+        return self.served if self.process is not None and not self.process.dead else None
+
+    def died(self) -> None:
+        """Its process was killed."""
+        if self.served is not None and self.process is not None:
+            self.died_ns[self.served.boot] = self.process.scheduler.now_ns
+
+    def end(self) -> None:
+        """Give its memory back; whoever has it mapped keeps it."""
+        if self.served is not None:
+            self.served.lending.withdraw()
+
+
+class NodeListener(Protocol):
+    """A client of this machine that has the memory mapped."""
+
+    def told_of(self, history: int) -> None:
+        """The memory belongs to this history now."""
+
+
+class ServedNode:
+    """The `Lender` of a node's life."""
+
+    def __init__(self, machine: NodeMachine) -> None:
+        name = self.name = machine.name
+        self.lending = Lending()
+        self.report = Report()
+        self._machine = machine
+        self._refused = RefusedGrants(REFUSED_KEPT)
+        self._secret = b""
+        self._history = 0
+        self._older: list[int] = []
+        self.known_from: dict[int, int] = {}
+        """Of each writer: the history that it knew the memory from."""
+        self.listeners: dict[NodeListener, None] = {}
+        self._memory: LentMemory | None = None
+        commands = Commands()
+        commands.on(MARK, self._mark)
+        assert machine.process is not None, "it is started by its process"
+        if machine.disk is not None:
+            self.lending.disk = machine.disk.opened(name, self.report.lost_files)
+        self._copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, commands, machine.disk)
+        self._card = NodeCard(name, name, f"{name}:7071", f"/{name}")
+        self.life = NodeLife(self._card, self, self.report, commands, lambda: None)
+
+    def _mark(self, body: bytes) -> None:
+        """The body is the epoch of the master that sent it, and a number."""
+        self._machine.marks[body] += 1
+        if int(body.split()[0]) < self.life.follower.epoch:
+            self._machine.stale.append(body)
+
+    async def run(self, masters: str) -> None:
+        line = TaskLine(Masters(masters), Hello(fresh_id(), "", control=True))
+        self.report.rouse = line.rouse
+        telling = asyncio.create_task(line.run(self.life.tell()))
+        copying = [asyncio.create_task(lane.run(masters)) for lane in self._copies.lanes]
+        try:
+            await line.run(self.life.belong())
+        finally:
+            self.life.stop()
+            line.close()
+            telling.cancel()
+            for lane in copying:
+                lane.cancel()
+            self.lending.withdraw()
+
+    @property
+    def boot(self) -> int:
+        return self._memory.boot if self._memory is not None else 0
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._memory.sizes if self._memory is not None else []
+
+    def renew_memory(self) -> None:
+        self.lending.withdraw()
+        self.report.memory_voided()
+        self._refused = self._copies.refused = RefusedGrants(REFUSED_KEPT)
+        self._memory = LentMemory.create(self.name, self._machine.size_bytes, 1)
+        self.lending.lend(self._memory)
+
+    def trust(self, secret: bytes) -> None:
+        self._secret = secret
+        self._copies.mount_disk(self.boot, self._card.data_address, self._card.host)
+
+    def enter_history(self, history: int, older: list[int], epoch: int) -> None:
+        """Writes and copies take place in one step, so none is under way; the new secret refuses older ones."""
+        changed = self._history != history
+        self._history, self._older = history, older
+        if changed and older:
+            for listener in self.listeners:
+                listener.told_of(history)
+
+    @property
+    def history(self) -> int:
+        """That its memory belongs to."""
+        return self._history
+
+    def is_older(self, history: int) -> bool:
+        """Whoever knows the memory from this history may not have it any more."""
+        return history in self._older
+
+    def older_writers(self) -> int:
+        if not self._older:
+            return 0
+        return sum(self.known_from.get(number) != self._history for number in self.report.attendance()[0])
+
+    def mismatched(self, rows: bytes) -> bytes:
+        return mismatched(self.lending, self.name, self.boot, rows)
+
+    def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
+        for grant in grants:
+            self._refused.add(grant)
+        return grants
+
+    def refuses(self, grant: GrantId) -> bool:
+        return grant in self._refused
+
+    @property
+    def refused_kept(self) -> int:
+        return len(self._refused)
+
+    def figures(self) -> dict[str, int]:
+        return {"lent_bytes": sum(self.sizes), "writers": self.report.writers}
+
+    def write(self, request: WriteRange, source: memoryview) -> None:
+        target = self.lending.range_of(request.segment, request.range_offset + request.offset, request.length)
+        check_write(self._secret, request)
+        self._refused.check(request.grant)
+        target[:] = source
+        target.release()
+
+    def check_file(self, segment: SegmentName, offset: int) -> None:
+        disk = self.lending.disk
+        if disk is not None and disk.is_mine(segment):
+            disk.check(offset)
+
+    def read(self, segment: SegmentName, offset: int, target: memoryview) -> None:
+        disk = self.lending.disk
+        if disk is not None and disk.is_mine(segment):
+            disk.read_into(offset, target)
+            return
+        source = self.lending.range_of(segment, offset, target.nbytes)
+        target[:] = source
+        source.release()

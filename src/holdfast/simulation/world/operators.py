@@ -1,0 +1,63 @@
+"""What an operator asks of a running cluster: to drain a node, to change a setting; and to have it back as it was.
+
+An operator is stubborn: the request is repeated to whoever leads until it is in the log, because the world must be able
+to heal. Clients read and masters die meanwhile, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from holdfast import instant
+from holdfast.core.rules import CHANGEABLE
+from holdfast.core.state.state import MODES
+from holdfast.master.engine import Engine
+from holdfast.messages.requests import ChangeMode, ChangeSettings
+from holdfast.messages.shapes import Message, SettingValue
+from holdfast.simulation.kernel.process import ProcessLoop
+from holdfast.simulation.kernel.scheduler import MS, Scheduler
+from holdfast.simulation.scripts.script import Fault
+
+AGAIN_NS = 300 * MS
+OPERATOR = 1
+"""As a client of the masters."""
+Leading = Callable[[], tuple[Engine, ProcessLoop] | None]
+
+
+class Operators:
+    def __init__(self, scheduler: Scheduler, leading: Leading) -> None:
+        self._scheduler = scheduler
+        self._leading = leading
+
+    def drain(self, fault: Fault) -> Callable[[], None]:
+        def is_so(engine: Engine, mode: str) -> bool:
+            # A node that nobody knows cannot be set aside.
+            known = fault.one in engine.primary.members or fault.one in engine.state.modes
+            return not known or MODES[engine.state.modes.get(fault.one, 0)] == mode
+
+        self._ask(ChangeMode(fault.one, "draining", evict=True), lambda engine: is_so(engine, "draining"), tries=1)
+        return partial(self._ask, ChangeMode(fault.one, "open"), lambda engine: is_so(engine, "open"))
+
+    def change(self, fault: Fault) -> Callable[[], None]:
+        name = fault.one
+        kind, _, _ = CHANGEABLE[name]
+        value: SettingValue = kind(float(fault.other))
+        changed = ChangeSettings({name: value})
+        self._ask(changed, lambda engine: engine.state.changed.get(name) == value, tries=1)
+        return partial(self._ask, ChangeSettings({name: None}), lambda engine: name not in engine.state.changed)
+
+    def _ask(self, request: Message, is_so: Callable[[Engine], bool], tries: int = 1_000) -> None:
+        """Ask again until it is so, and durable."""
+        leading = self._leading()
+        if leading is not None:
+            engine, process = leading
+            if is_so(engine) and not engine.waits_for_log:
+                return
+            self._scheduler.after(0, partial(_handle, engine, request), process)
+        if tries > 1:
+            self._scheduler.after(AGAIN_NS, partial(self._ask, request, is_so, tries - 1))
+
+
+def _handle(engine: Engine, request: Message) -> None:
+    engine.handle(request, OPERATOR, 0, instant.now_ms())

@@ -1,0 +1,181 @@
+"""Which keys a master of this machine has, as it shows them in memory (wire.shown): an answer without a round trip.
+
+Whatever is not plainly so is no answer, and the master is asked instead: while the table is being changed, while it
+is not known that the master still leads (I12), and when it has hung up.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.errors import Unreachable
+from holdfast.instant import now_seconds
+from holdfast.messages.requests import Welcome
+from holdfast.transport.addresses import LOCAL
+from holdfast.wire.key_table_layout import (
+    ASKED,
+    CONFIRMED,
+    FIRST_PLACES,
+    GOOD_MS,
+    KIND,
+    MAGIC,
+    MASK,
+    SEQUENCE,
+    fingerprint,
+    fingerprints,
+)
+
+FETCH_SECONDS = 0.5
+LOOK_SECONDS = 0.1
+"""How often it is looked up until when the master leads."""
+KEPT_SHARE = 0.98
+"""Of a duration that another process has told, for the drift of clocks."""
+
+
+class Line(Protocol):
+    """A connection to a master; `closed` is true before its descriptor can be another's."""
+
+    address: str
+    closed: bool
+    welcome: Welcome
+
+    @property
+    def descriptor(self) -> int: ...
+
+
+def shown_by(line: Line) -> KeyTableReader | None:
+    """What the master shows to those on its own machine; None: it is asked for everything."""
+    welcome = line.welcome
+    if not (welcome.shown and line.address.startswith(LOCAL)):
+        return None
+    try:
+        descriptor = fetch(welcome.shown, welcome.shown_secret)
+        try:
+            memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        return KeyTableReader(memory, line)
+    except (OSError, ValueError, Unreachable):
+        # No descriptor or no address space to spare, or the master is about to end.
+        return None
+
+
+def fetch(name: str, secret: bytes) -> int:
+    """The descriptor of the memory that the master behind this abstract socket shows; Unreachable if it does not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(FETCH_SECONDS)
+            connection.connect("\0" + name)
+            connection.sendall(secret)
+            _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+        except OSError as error:
+            raise Unreachable(f"the master's keys cannot be seen from here ({error})") from None
+    if not descriptors:
+        raise Unreachable("the master does not show its keys")
+    return descriptors[0]
+
+
+class KeyTableReader:
+    """The keys of the master behind one connection, for as long as that is open; for any thread."""
+
+    __slots__ = (
+        "_cells",
+        "_clock",
+        "_floors",
+        "_good_until",
+        "_hung_up",
+        "_line",
+        "_lock",
+        "_look_at",
+        "_seen",
+        "_top",
+    )
+
+    def __init__(self, memory: mmap.mmap, line: Line, clock: Callable[[], float] = now_seconds) -> None:
+        self._cells = memoryview(memory).cast("Q")
+        if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
+            raise Unreachable("the master shows its keys in another way than this client knows")
+        # Any number of threads may look at once, which an object of select.poll refuses.
+        hang_up = select.epoll()
+        hang_up.register(line.descriptor, 0)
+        self._hung_up = hang_up.poll
+        self._line = line
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._good_until = 0.0
+        self._look_at = 0.0
+        self._seen = clock()
+        self._top = self._cells[ASKED]
+        self._floors = [(self._top, self._seen)] * 2
+        """The last two that were seen to be followed by others, and when they were last seen: every later number was
+        asked for after that."""
+
+    def has(self, key: str) -> bool | None:
+        """Is it there? None: ask the master."""
+        cells = self._cells
+        sequence = cells[SEQUENCE]
+        if sequence & 1:
+            return None
+        mask = cells[MASK]
+        wanted = fingerprint(key.encode())
+        at = wanted & mask
+        while (there := cells[mask + 1 + at]) != wanted and there:
+            at = (at + 1) & mask
+        return there == wanted if self._was_true(sequence) else None
+
+    def has_each(self, keys: list[str]) -> list[bool] | None:
+        """The same for many, all at one moment."""
+        cells = self._cells
+        sequence = cells[SEQUENCE]
+        if sequence & 1:
+            return None
+        mask = cells[MASK]
+        places = mask + 1
+        found = [
+            # Most are found at the first place, or nothing is there.
+            (there := cells[places + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
+            for wanted in fingerprints(keys)
+        ]
+        return found if self._was_true(sequence) else None
+
+    def _is_behind(self, wanted: int, mask: int) -> bool:
+        cells = self._cells
+        at = (wanted + 1) & mask
+        while (there := cells[mask + 1 + at]) != wanted and there:
+            at = (at + 1) & mask
+        return there == wanted
+
+    def _was_true(self, sequence: int) -> bool:
+        """After a look that began at this sequence: was it what the master would have answered?"""
+        now = self._clock()
+        if now >= self._look_at:
+            self._observe()
+        return (
+            now < self._good_until
+            and not self._hung_up(0, 1)
+            and not self._line.closed
+            and self._cells[SEQUENCE] == sequence
+        )
+
+    def _observe(self) -> None:
+        """Until when does the master lead, as far as can be told? A number that has come since the last look was asked
+        for after that look; what was confirmed for it later counts from there at the least."""
+        cells = self._cells
+        with self._lock:
+            now = self._clock()
+            asked = cells[ASKED]
+            if asked != self._top:
+                self._floors = [(self._top, self._seen), self._floors[0]]
+                self._top = asked
+            self._seen = now
+            confirmed = cells[CONFIRMED]
+            since = next((seen for floor, seen in self._floors if confirmed > floor), None)
+            if since is not None:
+                self._good_until = since + cells[GOOD_MS] / 1000 * KEPT_SHARE
+            self._look_at = now + LOOK_SECONDS
