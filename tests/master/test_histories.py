@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
-from holdfast.master import roles
+from holdfast.master import announcement, roles
 from holdfast.master.histories import histories, snapshot_upkeep
 from holdfast.master.histories.histories import Word
 from holdfast.master.histories.snapshot_upkeep import PREFIX
@@ -315,7 +315,7 @@ async def test_a_master_that_cannot_follow_is_neither_promotable_nor_ready(tmp_p
 async def test_a_master_whose_coordination_is_silent_for_long_is_not_promotable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roles, "ANNOUNCED_MS", 200)
+    monkeypatch.setattr(announcement, "ANNOUNCED_MS", 200)
     store = MemoryStore()
     leader = MemoryCoordination(store, CLUSTER, 600_000)
     await soon(leader.campaign("first:7070"))

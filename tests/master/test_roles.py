@@ -16,12 +16,13 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.apply import Freed
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
-from holdfast.master import roles
+from holdfast.master import announcement, roles
+from holdfast.master.announcement import MASTERS
 from holdfast.master.histories import snapshot_upkeep
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.plan import Plan
 from holdfast.master.renewals import RenewalFollower
-from holdfast.master.roles import MASTERS, Master
+from holdfast.master.roles import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
@@ -147,7 +148,7 @@ async def test_a_promotion_that_fails_resigns_the_term_and_the_next_master_serve
 
 async def test_what_fails_once_beside_the_work_of_a_master_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: an answer that was lost, or a refusal that passes, must not end an announcement or a watch for good."""
-    monkeypatch.setattr(roles, "ANNOUNCED_MS", 500)
+    monkeypatch.setattr(announcement, "ANNOUNCED_MS", 500)
     monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.01)
     store = MemoryStore()
     leader, standby = MemoryCoordination(store), Doubtful(store)

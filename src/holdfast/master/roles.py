@@ -32,6 +32,7 @@ from holdfast.core.state.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.errors import HoldfastError, TryAgain
 from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.master.announcement import Announcement
 from holdfast.master.election.candidacy import (
     HOW_IT_ENDED,
     PROVEN,
@@ -66,11 +67,9 @@ from holdfast.witness import this_process
 log = structlog.get_logger("holdfast.master")
 AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
-MASTERS = "masters/"
 RESTORE_SECONDS = 10.0
 EPOCHS_APART = 4_096
 """Ids are made from epochs, and a snapshot does not know the epochs after it: fewer than these, surely."""
-ANNOUNCED_MS = 15_000
 TERM_OVER = "its term is over"
 
 
@@ -97,8 +96,7 @@ class Master:
         self.histories = self._histories(coordination)
         self.standby = Standby()
         self.leader: Leader | None = None
-        self.known: list[str] = [plan.address]
-        """Addresses of the masters that run, as far as is known."""
+        self.announcement = Announcement(server.name, plan.address)
         self.hand_over = asyncio.Event()
         self.restoring = ""
         """What is being done to restore a history; empty: nothing."""
@@ -115,8 +113,6 @@ class Master:
         self._won_at = 0.0
         self._modest_until = 0.0
         self._another_leads = asyncio.Event()
-        self._store_outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer")
-        """As the announcements meet it, every few seconds in either role."""
 
     @property
     def engine(self) -> Engine | None:
@@ -165,8 +161,8 @@ class Master:
             return False, unable
         for name, why in self.supervisor.down().items():
             return False, f"its background task {name!r} is down: {why}"
-        if self._store_outage.failures > 1:
-            return False, f"coordination does not answer: {self._store_outage.why}"
+        if self.announcement.outage.failures > 1:
+            return False, f"coordination does not answer: {self.announcement.outage.why}"
         behind = self._last_batch - self.standby.position.batch
         if not self._caught_up.is_set() or behind > 0:
             return False, f"it has not caught up with the log: {max(0, behind)} batches behind"
@@ -180,7 +176,7 @@ class Master:
             return
         coordination = self.coordination
         watching = self._background("leader watch", lambda: self._watch_leader(coordination))
-        announcing = self._background("announcements", lambda: self._announce(coordination))
+        announcing = self._background("announcements", lambda: self.announcement.renew(coordination))
         try:
             while True:
                 try:
@@ -230,19 +226,6 @@ class Master:
             except HoldfastError as error:
                 log.warning("who leads cannot be seen now; it is looked at again", why=str(error))
             await asyncio.sleep(AGAIN_SECONDS)
-
-    async def _announce(self, coordination: Coordination) -> None:
-        """Let the others, and whoever asks for the status, know where this master is."""
-        name = MASTERS + self.server.name
-        while True:
-            try:
-                await coordination.publish(name, self.plan.address.encode(), ANNOUNCED_MS)
-                self.known = sorted(address.decode() for address in (await coordination.list(MASTERS)).values())
-            except HoldfastError as error:
-                self._store_outage.seen(error)
-            else:
-                self._store_outage.over()
-            await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _term(self, coordination: Coordination) -> tuple[Term, Word | None]:
         """Win one: as a standby that follows the log, or at once, for an order to restore, returned with it."""

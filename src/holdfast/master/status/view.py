@@ -124,7 +124,7 @@ class MasterView:
             promotion_ms=master.promotion_ms,
             log_bytes=master.writer.bytes if master.writer is not None else 0,
             log_batches=master.writer.batches if master.writer is not None else 0,
-            masters=master.known,
+            masters=master.announcement.known,
             evicted=engine.evicted if engine is not None else 0,
             hidden=len(state.mask),
             waits=master.histories.waits if master.histories is not None else "",
