@@ -17,7 +17,7 @@ from holdfast.core.state.apply import Freed
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
 from holdfast.master import announcement, roles
-from holdfast.master.announcement import MASTERS
+from holdfast.master.announcement import MASTERS, Announcement
 from holdfast.master.histories import snapshot_upkeep
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.plan import Plan
@@ -300,7 +300,7 @@ async def test_a_defect_beside_the_log_does_not_cost_the_promotion(monkeypatch: 
         raise KeyError("defect")
 
     monkeypatch.setattr(Snapshots, "keep_for_standby", broken)
-    monkeypatch.setattr(Master, "_announce", broken)
+    monkeypatch.setattr(Announcement, "renew", broken)
     store = MemoryStore()
     leader = MemoryCoordination(store)
     term = await soon(leader.campaign("there:7070"))
