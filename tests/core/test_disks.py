@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from holdfast.core.copies.disks import evict_from_disks
 from holdfast.core.copies.plan import begin
+from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.state.packed_numbers import pack_ids
@@ -105,6 +107,25 @@ def test_an_object_in_memory_and_on_disk_leaves_memory_at_once() -> None:
     assert kinds(world, keys[0]) == [("DISK", "a")]
     assert file in files(world, DISK), "it was not copied again"
     world.check()
+
+
+def test_a_standby_that_evicts_alone_leaves_what_is_on_a_disk_as_well() -> None:
+    """Its primary would drop the replica in memory only. A mask hides the whole object: a promotion evicts it."""
+    world, nodes = with_disk(standby_eviction="independent", standby_eviction_grace_ms=0)  # type: ignore[arg-type]
+    keys = fill(world, nodes, 120)
+    for _ in range(2):
+        world.locate(keys[0])
+        world.pass_time(300)
+    nodes.obey("bring_back")
+    assert sorted(kinds(world, keys[0])) == [("DISK", "a"), ("MEMORY", "a")]
+    standby = world.primary.twin
+    rules = replace(world.primary.rules, high_watermark=0.02, eviction_margin=0.01)
+    while evict_alone(standby, rules, world.now + 3_600_000):
+        pass
+    masked = {standby.catalogue.keys[slot] for slot in standby.mask.slots().tolist()}
+    assert len(masked) > 10, "it evicts"
+    assert keys[0] not in masked
+    assert not masked & {key for key in keys if ("DISK", "a") in kinds(world, key)}
 
 
 def test_a_full_disk_evicts_the_longest_unused_and_says_which_files_to_delete() -> None:

@@ -99,7 +99,7 @@ def evicted(state: State, slots: Slots) -> ObjectsEvicted:
 def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
     """These objects leave memory. Those that are on a disk as well stay there, by a record; of the others there is
     the record of their eviction, or none, with their memory free at once."""
-    places, slots = _kept_on_disk(primary.state, slots)
+    places, slots = kept_on_disk(primary.state, slots)
     records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
     if not len(slots):
         return records
@@ -113,7 +113,7 @@ def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
     return records
 
 
-def _kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
+def kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
     """The replicas in memory of those that have one on a disk, and the slots of the others."""
     catalogue = state.catalogue
     several = np.flatnonzero(catalogue.flags[slots] & SEVERAL)

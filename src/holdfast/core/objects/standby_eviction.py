@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import LIVE, MASKED, MEMORY, ON_DISK, extents_of
-from holdfast.core.objects.eviction import excess_bytes, victims
+from holdfast.core.objects.eviction import excess_bytes, kept_on_disk, victims
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
@@ -42,6 +42,9 @@ def evict_alone(state: State, rules: Rules, now: Instant) -> int:
         return 0
     grace_ms = rules.standby_eviction_grace_ms
     slots = victims(state, excess, now, rules.evict_soft_pinned, grace_ms=grace_ms)
+    # The primary drops the replicas in memory of what is on a disk as well. A mask hides whole objects, and a promotion
+    # would evict them from the disk too: so these stay.
+    slots = kept_on_disk(state, slots)[1]
     if len(slots):
         state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
     return len(slots)
