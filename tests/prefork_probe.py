@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
+# Where tests run in the background of a shell, interrupts are ignored from the beginning.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 facts = {
     "parent": os.getppid(),
     "group": os.getpgid(0),

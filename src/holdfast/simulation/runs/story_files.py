@@ -17,7 +17,7 @@ Found by seed {seed}, made short: {what}.
 from __future__ import annotations
 
 from holdfast.simulation.runs.run import run
-from holdfast.simulation.scripts.script import Fault, Operation, Script, Shape
+from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
 
 
 def test_{name}() -> None:
