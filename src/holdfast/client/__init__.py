@@ -1,1 +1,1 @@
-"""The client library: what is done is decided once, without I/O; a blocking and an asyncio shell carry it out."""
+"""The client library: operations decide without I/O and are written once; a blocking and an asyncio shell run them."""

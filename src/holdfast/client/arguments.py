@@ -1,4 +1,4 @@
-"""What callers hand in, checked before anything is sent: a clear error, and nothing changed."""
+"""Checks of the caller's arguments, before anything is sent: a bad one gives a clear error and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checked_key(key: object) -> str:
         raise TypeError(f"a key is a str, not {type(key).__name__}; nothing was sent")
     if not key:
         raise BadKey("a key cannot be empty; nothing was sent")
-    # ASCII, which is known at once, needs no encoding to be measured.
+    # The size of an ASCII key is its length: it need not be encoded.
     if key.isascii():
         size = len(key)
     else:
@@ -40,20 +40,20 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
         raise TypeError(f"a list of keys is wanted, not one {type(keys).__name__}; nothing was sent")
     listed = list(keys)
     try:
-        # All of them at once, which is quicker than each: ASCII, none empty, none too long.
+        # One check of all keys is quicker than one per key: ASCII, none empty, none too long.
         if "".join(listed).isascii():
             lengths = list(map(len, listed))
             if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES):
                 return listed
     except TypeError:
-        # One of them is no str; below, the error says which kind.
+        # One of them is not a str; the check below raises the error that names its type.
         pass
     return [checked_key(key) for key in listed]
 
 
 @final
 class Gathered:
-    """A value whose bytes lie in several buffers, to be stored one after the other."""
+    """A value made of several buffers, whose bytes are stored one after the other."""
 
     __slots__ = ("parts", "size_bytes")
 
@@ -80,18 +80,18 @@ def checked_value(value: BytesLike | Sequence[BytesLike]) -> Value:
         raise BadValue("a value cannot be empty; nothing was stored")
     if size > MAX_OBJECT_BYTES:
         raise BadValue(f"a value of {size:,} bytes is over the limit of {MAX_OBJECT_BYTES:,}")
-    # Small ones are joined here, so that nothing later has to tell them from other small values.
+    # Small ones are joined here, so that later code treats them like any other small value.
     return b"".join(held.parts) if type(held) is Gathered and size < SHORT_BYTES else held
 
 
 @dataclass(frozen=True, slots=True)
 class PutItems:
-    """The objects of one put_many, without the doubles of keys."""
+    """The objects of one put_many, without duplicate keys."""
 
     keys: list[str]
     values: list[Value]
     places: Sequence[int]
-    """Of each one in what the caller gave."""
+    """The index of each object in the caller's list."""
     count: int
     """How many the caller gave."""
 
@@ -125,10 +125,10 @@ def _from_pairs(items: object) -> tuple[list[str], list[BytesLike]]:
 
 
 def _checked_values(values: list[BytesLike]) -> list[Value]:
-    # Short bytes, the usual case, serve as they are: they need no view to be cut from.
+    # Short bytes, the usual case, are used as they are: nothing slices them, so they need no memoryview.
     if {*map(type, values)} == {bytes} and all(values) and max(map(len, values)) < SHORT_BYTES:
         return values
-    # As do views of bytes, if they are neither empty nor too long; these are looked at all at once, too.
+    # So are views of bytes that are neither empty nor too long; these too are checked all at once.
     if are_plain_views(values) and min(sizes := [*map(len, values)]) > 0 and max(sizes) <= MAX_OBJECT_BYTES:
         return values
     return [
@@ -137,13 +137,13 @@ def _checked_values(values: list[BytesLike]) -> list[Value]:
 
 
 def are_plain_views(buffers: list[BytesLike]) -> bool:
-    """Are these all views of bytes in a row, which can be written? They are what most engines give, and need no more
-    than this one look at all of them."""
+    """Are these all writable, contiguous views of bytes? Most engines pass such views, and one check of all of them is
+    enough."""
     return {*map(type, buffers)} == {memoryview} and {*map(_shape, buffers)} == {("B", 1, True, False)}
 
 
 def checked_target(target: BytesLike | Sequence[BytesLike | Part]) -> CallersTarget:
-    """The caller's memory, to be written to: one buffer, several that are filled one after the other, or parts."""
+    """The caller's memory to write to: one buffer, several that are filled one after the other, or parts."""
     if isinstance(target, Part):
         target = [target]
     if not isinstance(target, (list, tuple)):

@@ -34,7 +34,7 @@ THREADS = 8
 
 
 class AsyncRunner:
-    """The connection of one client, and the task that keeps what it holds."""
+    """The connection of one client, and the task that keeps its leases and grants alive."""
 
     def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
         self._core = core
@@ -42,7 +42,7 @@ class AsyncRunner:
         self._tls = tls
         self._channel: AsyncChannel | None = None
         self._address = ""
-        """Of the master that welcomed us last."""
+        """The address of the master that welcomed us last."""
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, "holdfast")
@@ -107,7 +107,7 @@ class AsyncRunner:
 
     def _stopped_working(self, working: asyncio.Future[Any]) -> None:
         self._working.discard(working)
-        # Looked at here, because whoever waited for it may have been cancelled.
+        # The exception is retrieved here, because the task that waited for it may have been cancelled.
         if not working.cancelled():
             working.exception()
 
@@ -116,7 +116,7 @@ class AsyncRunner:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
             while into_caller and not working.done():
-                # The buffer is the caller's again when this raises, so the thread must have let go of it.
+                # When this raises, the buffer is the caller's again, so the thread must have stopped using it.
                 try:
                     await asyncio.wait([working])
                 except asyncio.CancelledError:
@@ -131,7 +131,8 @@ class AsyncRunner:
         return None
 
     def _leave(self, used: AsyncChannel | None, hint: str) -> None:
-        """Only the connection that the operation itself used: others may have found the next master already."""
+        """Close the connection, but only the one that the operation itself used: others may have found the next master
+        already."""
         if used is self._channel:
             self._masters.failed()
             self._masters.hinted(hint)
@@ -142,7 +143,7 @@ class AsyncRunner:
         if self._channel is not None and not self._channel.closed:
             return self._channel
         try:
-            # Whoever dials may have more time than this call.
+            # The call that holds the lock and dials may have more time than this one.
             async with asyncio.timeout(deadline - self._core.clock()):
                 await self._dialing.acquire()
         except TimeoutError:
@@ -153,7 +154,7 @@ class AsyncRunner:
             self._dialing.release()
 
     async def _dial(self, deadline: float) -> AsyncChannel:
-        """With the lock held."""
+        """Connect to a master. The caller holds the lock."""
         self._core.check_open()
         channel = self._channel
         if channel is not None and not channel.closed:
@@ -180,7 +181,7 @@ class AsyncRunner:
             masters.found()
             self._address = address
             self._core.welcomed(self._channel.welcome)
-            if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
+            if self._core.closed:  # It was closed meanwhile, by a call that did not see this connection.
                 self._channel.close()
             self._core.check_open()
             if self._channel.welcome.shown:
@@ -189,14 +190,14 @@ class AsyncRunner:
         raise last
 
     async def _nearer(self, channel: AsyncChannel, deadline: float) -> AsyncChannel:
-        """The same master by its Unix socket, where it is on this machine."""
+        """A connection to the same master through its Unix socket, if it is on this machine."""
         near = self._core.nearer(channel.welcome)
         if not near:
             return channel
         try:
             nearer = await AsyncChannel.open(near, self._core.hello(), deadline)
         except Unreachable:
-            # Another network namespace, perhaps: the longer way is there.
+            # Perhaps another network namespace: keep the TCP connection.
             return channel
         except BaseException:
             channel.close()
@@ -219,7 +220,7 @@ class AsyncRunner:
                 deadline = now + CLOSING_SECONDS
                 await self.run(return_grants(core, deadline), deadline)
         except HoldfastError:
-            # The master is away or refuses. It learns from the nodes that this writer is gone.
+            # The master is away or refuses. The nodes tell it that this writer is gone.
             pass
         finally:
             core.closed = CLOSED_TEXT
@@ -229,7 +230,7 @@ class AsyncRunner:
             core.shown = None
             if self._channel is not None:
                 self._channel.close()
-            # Unmapping waits for the threads that fill in page tables, which the loop should not.
+            # Unmapping waits for the threads that fill in page tables, so it must not run on the event loop.
             unmapping = self._loop.run_in_executor(self._threads, core.bytes.close)
             self._threads.shutdown(wait=False)
             await asyncio.shield(unmapping)

@@ -1,8 +1,8 @@
-"""What a client does in the background: renew the leases of open views and those that are held, extend grants in use,
-return idle ones, probe nodes that do not answer.
+"""A client's background work: renew the leases of open views and those that are held, extend grants in use, return
+idle ones, probe nodes that do not answer.
 
-Nothing runs while there is nothing to keep. What fails here is tried again at the next round; its consequence, a
-lease or a grant that ran out, is found and handled by the call that needs it.
+Nothing runs while there is nothing to keep. The next round retries what fails here; the call that needs a lease or a
+grant which ran out notices and handles it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEEN = struct.Struct("<3Q")
 
 
 def next_due(core: Core, now: float) -> float | None:
-    """When something is to be done; None while there is nothing to keep."""
+    """When the next work is due; None while there is nothing to keep."""
     due = core.grants.next_due(now)
     for view in list(core.views):
         if not view.lost and (due is None or view.renew_at < due):
@@ -37,21 +37,21 @@ def next_due(core: Core, now: float) -> float | None:
     probe = core.bytes.failing.next_probe()
     others = [core.held_leases.renew_at if core.held_leases else None, probe.probe_at if probe is not None else None]
     if core.shares:
-        # Also when its grant has run out: the memory waits for this client's word.
+        # Also after its grant has run out: the memory is not free until this client gives it back.
         others.append(now if any_forgotten(core) else now + CARRIED_WITHIN_SECONDS)
     return min((each for each in (due, *others) if each is not None), default=None)
 
 
 def pause_until(due: float | None, now: float) -> float:
-    """How long the shell's keeper may sleep. While there is something to keep, no longer than a finished grant may
-    wait: so a put that takes a grant need not wake it, where each of many large ones would."""
+    """How long the shell's keeper may sleep. Capped at CARRIED_WITHIN_SECONDS while there is something to keep, so that
+    puts, each of which may take a grant, never have to wake the keeper."""
     if due is None:
         return LINGER_SECONDS
     return max(SHORTEST_PAUSE, min(due - now, CARRIED_WITHIN_SECONDS))
 
 
 def keep_once(core: Core) -> Operation[None]:
-    """One round of what is due."""
+    """Do one round of all work that is due."""
     now = core.clock()
     deadline = now + ROUND_SECONDS
     let_go_of_ended(core)
@@ -64,7 +64,7 @@ def keep_once(core: Core) -> Operation[None]:
     busy = core.grants.busy_segments()
     yield Work(lambda: core.bytes.sweep(busy))
     probe = core.bytes.failing.next_probe()
-    # One in a round, because the leases and grants of the next round wait for it.
+    # One probe per round, because the leases and grants of the next round wait for it.
     if probe is not None and probe.probe_at <= core.clock():
         yield Work(lambda: core.bytes.probe(probe.place))
 
@@ -75,7 +75,7 @@ def _try(operation: Operation[None]) -> Operation[None]:
     except ClientClosed:
         raise
     except HoldfastError:
-        # The next round tries again; whoever needs what was not kept finds out and says so.
+        # The next round tries again; the call that needs what was not kept reports it.
         return
 
 
@@ -88,7 +88,7 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
         view.renew_at = now + ttl / 10
     rows = b"".join([_SEEN.pack(view.id, view.segment, view.offset) for view in due])
     presence, sent_at = yield from ask_timed(core, RenewLeases(rows), Presence, deadline)
-    # For as long as the master says now: what it said when it welcomed us may have been changed.
+    # With the TTL of this reply: it may have changed since the master welcomed us.
     until = lease_until(sent_at, presence.lease_ttl_ms)
     for view, there in zip(due, presence.found, strict=False):
         if there:
@@ -111,7 +111,7 @@ def _extend(core: Core, now: float, deadline: float) -> Operation[None]:
         for grant in due:
             grant.extended(sent_at)
         return
-    # One has ended. Which is not said, and the others must not end with it, so each is asked for by itself.
+    # One of them has ended. The master does not say which, and the others must not end too, so extend them one by one.
     for grant in due:
         done, sent_at = yield from ask_timed(core, ExtendGrants([grant.id]), Done, deadline)
         if done.count:
@@ -121,7 +121,7 @@ def _extend(core: Core, now: float, deadline: float) -> Operation[None]:
 
 
 def return_grants(core: Core, deadline: float) -> Operation[None]:
-    """Give back what is finished, in case no other request carries it soon."""
+    """Give back finished grants, in case no other request carries them soon."""
     finished, torn = core.grants.take_finished(), core.grants.take_torn()
     try:
         if finished:

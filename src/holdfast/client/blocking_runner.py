@@ -30,7 +30,7 @@ CLOSED_TEXT = "the client was closed; connect again"
 
 
 class Runner:
-    """The connection of one client, and the thread that keeps what it holds."""
+    """The connection of one client, and the thread that keeps its leases and grants alive."""
 
     def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
         self._core = core
@@ -38,7 +38,7 @@ class Runner:
         self._tls = tls
         self._channel: Channel | None = None
         self._address = ""
-        """Of the master that welcomed us last."""
+        """The address of the master that welcomed us last."""
         self._dialing = threading.Lock()
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
@@ -81,13 +81,13 @@ class Runner:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         except BaseException:
-            # An interrupt: the copying has stopped with this thread, so the operation may give back what it held.
+            # An interrupt: copying stopped with this thread, so the operation may give its grants back.
             operation.close()
             raise
 
     def at_once(self, message: Message, deadline: float) -> Message | None:
-        """One try over the connection that is there; None if that did not give a reply, so that the whole operation
-        must be run. For requests that are quick and may be sent twice."""
+        """Try once over the open connection; None if no reply came, and then the whole operation must run. For requests
+        that are quick and may be sent twice."""
         channel = self._channel
         if channel is None or channel.closed:
             return None
@@ -104,7 +104,8 @@ class Runner:
         return None
 
     def _leave(self, used: Channel | None, hint: str) -> None:
-        """Only the connection that the operation itself used: others may have found the next master already."""
+        """Close the connection, but only the one that the operation itself used: others may have found the next master
+        already."""
         if used is self._channel:
             self._masters.failed()
             self._masters.hinted(hint)
@@ -136,7 +137,7 @@ class Runner:
                 self._core.welcomed(channel.welcome)
                 self._channel, self._address = channel, address
                 self._core.shown = shown_by(channel)
-                if self._core.closed:  # Meanwhile; whoever closed it has not seen this connection.
+                if self._core.closed:  # It was closed meanwhile, by a call that did not see this connection.
                     channel.close()
                 self._core.check_open()
                 return channel
@@ -145,14 +146,14 @@ class Runner:
             self._dialing.release()
 
     def _nearer(self, channel: Channel, deadline: float) -> Channel:
-        """The same master by its Unix socket, where it is on this machine."""
+        """A connection to the same master through its Unix socket, if it is on this machine."""
         near = self._core.nearer(channel.welcome)
         if not near:
             return channel
         try:
             nearer = Channel.open(near, self._core.hello(), deadline)
         except Unreachable:
-            # Another network namespace, perhaps: the longer way is there.
+            # Perhaps another network namespace: keep the TCP connection.
             return channel
         except BaseException:
             channel.close()
@@ -174,7 +175,7 @@ class Runner:
                     deadline = now + CLOSING_SECONDS
                     self.run(return_grants(core, deadline), deadline)
             except HoldfastError:
-                # The master is away or refuses. It learns from the nodes that this writer is gone.
+                # The master is away or refuses. The nodes tell it that this writer is gone.
                 pass
             finally:
                 core.closed = CLOSED_TEXT
@@ -191,7 +192,7 @@ class Runner:
 
 
 class Keeper:
-    """One daemon thread, there only while something is held that needs to be kept alive."""
+    """One daemon thread, which runs only while the client holds something that must be kept alive."""
 
     def __init__(self, core: Core, runner: Runner) -> None:
         self._core = core
@@ -204,7 +205,7 @@ class Keeper:
         self._wakes_at = math.inf
 
     def rouse(self, due: float) -> None:
-        """Something is to be done by then."""
+        """Wake the thread in time for something that is due then."""
         with self._lock:
             if self._thread is not None:
                 if due < self._wakes_at:
@@ -228,7 +229,7 @@ class Keeper:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            # Until it is known when this wakes by itself, everybody rouses it.
+            # Until this thread knows when it will wake, every caller wakes it.
             self._wakes_at = math.inf
             now = self._core.clock()
             due = next_due(self._core, now)

@@ -1,7 +1,7 @@
-"""The memory of anything that callers hand in, as a flat memoryview of its bytes, without a copy.
+"""The memory of any object that callers pass, as a flat memoryview of its bytes, without a copy.
 
 Most objects export their memory to `memoryview`. Tensors and a few NumPy dtypes (bfloat16, fp8, datetime) do not:
-these are known by the methods they have, so that neither torch nor NumPy is imported here. A view made from an address
+these are recognised by their methods, so that neither torch nor NumPy is imported here. A view made from an address
 keeps the object that owns the memory, because an asyncio copy may outlive the call that was cancelled.
 """
 
@@ -93,5 +93,5 @@ def _view_at(address: int, length: int, owner: object, writable: bool) -> memory
 
 @lru_cache(maxsize=256)
 def _array_type(length: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """To make one takes 20 us; callers' blocks have few sizes."""
+    """Cached: making one takes 20 us, and callers' blocks have few sizes."""
     return ctypes.c_ubyte * length

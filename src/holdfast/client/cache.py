@@ -84,8 +84,8 @@ class View:
 
     @property
     def revoked(self) -> bool:
-        """Inside the block: a node of this machine has told that the object was removed or moved. What is seen stays
-        right until its lease ends, but it is the past: whoever can, ends the block and asks again."""
+        """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
+        right until its lease ends, but they are old: a caller that can should end the block and read again."""
         viewed = self._viewed
         return viewed is not None and viewed.open is not None and viewed.open.revoked
 
@@ -105,7 +105,7 @@ class View:
             return False
         cache = self._cache
         try:
-            # What the block raised is what the caller should see.
+            # The caller should see the error that the block raised.
             if kind is None:
                 deadline = now_seconds() + cache.timeout
                 cache._run(views.close_view(cache._core, viewed, deadline), deadline)
@@ -140,7 +140,7 @@ class Views:
             return False
         cache = self._cache
         try:
-            # What the block raised is what the caller should see.
+            # The caller should see the error that the block raised.
             if kind is None:
                 deadline = now_seconds() + cache.timeout
                 cache._run(batch_views.close_views(cache._core, shown, deadline), deadline)
@@ -183,7 +183,7 @@ class Reservation:
         return outcome
 
     def abandon(self) -> None:
-        """Give the memory back. Nothing happens if it was committed or has ended."""
+        """Give the memory back. Does nothing if it was committed or has ended."""
         self._reserved.abandon(self._cache._core)
 
     def __enter__(self) -> Self:
@@ -214,7 +214,7 @@ class Cache:
         self.close()
 
     def with_timeout(self, timeout: float) -> Cache:
-        """This client with another timeout for its calls. To close either is to close both."""
+        """This client with another timeout for its calls. Closing either closes both."""
         return Cache(self._core, self._runner, checked_timeout(timeout))
 
     def close(self) -> None:
@@ -279,8 +279,8 @@ class Cache:
         outcomes: bool = False,
     ) -> int | list[bool | HoldfastError]:
         """Store all of them, given as a dict or as (key, value) pairs; the number stored. Keys that were there already
-        keep their objects, and of a key that is given twice the first value counts. With `outcomes` a list instead:
-        True, False for a key that was there already, or the error that it met."""
+        keep their objects, and if a key is given twice the first value counts. With `outcomes`, a list instead: per key
+        True, False if it was there already, or its error."""
         options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
         given = checked_items(items)
         deadline = now_seconds() + self.timeout
@@ -293,7 +293,7 @@ class Cache:
     @overload
     def get(self, key: str, default: T) -> bytes | T: ...
     def get(self, key: str, default: Any = _RAISE) -> Any:
-        """The object's bytes. ObjectNotFound, a KeyError, if there is none, or `default` where that is given."""
+        """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
         data = self._read_leased(key)
         if data is not None:
             return data
@@ -319,8 +319,8 @@ class Cache:
         return default
 
     def get_into(self, key: str, target: BytesLike | Sequence[BytesLike | Part]) -> int:
-        """Copy the object into the caller's buffer, or into several, one after the other; how many bytes it has. Or
-        `Part`s of it into theirs; how many bytes these have. BufferTooSmall: nothing was copied."""
+        """Copy the object into the caller's buffer, or into several, one after the other, and return its size in bytes;
+        or copy `Part`s of it into theirs, and return the size of those. BufferTooSmall: nothing was copied."""
         room = CallersRoom(checked_key(key), checked_target(target))
         deadline = now_seconds() + self.timeout
         lease = self._run(gets.get_into(self._core, key, room, deadline), deadline)
@@ -335,25 +335,25 @@ class Cache:
         *,
         verify: bool | None = None,
     ) -> list[int | HoldfastError]:
-        """Copy each object into its target, as `get_into` does. For each key the number of bytes, 0 if it is not
-        stored, or the error that it met. `verify` other than None goes before the client's own setting."""
+        """Copy each object into its target, as `get_into` does. Returns per key the number of bytes, 0 if it is not
+        stored, or its error. `verify`, unless None, overrides the client's own setting."""
         listed, rooms = checked_targets(keys, targets)
         deadline = now_seconds() + self.timeout
         checked = None if verify is None else bool(verify)
         return self._run(buffer_gets.get_many_into(self._core, listed, rooms, checked, deadline), deadline)
 
     def register(self, buffer: BytesLike) -> None:
-        """Announce memory that will be put from or read into. Shared memory and TCP need no such word, so this only
+        """Announce memory that will be put from or read into. Shared memory and TCP need no registration, so this only
         checks that it is a buffer."""
         flat(buffer, "the buffer")
 
     def unregister(self, buffer: BytesLike) -> None:
-        """The memory is not used any more. It is checked as by `register`."""
+        """Announce that the memory is no longer used. It is checked as by `register`."""
         flat(buffer, "the buffer")
 
     def get_many(self, keys: Iterable[str], *, errors: dict[str, HoldfastError] | None = None) -> dict[str, bytes]:
-        """The objects by key; keys that are not stored are left out. So are those that cannot be read at the moment,
-        because no node that holds them answers or gives the right bytes; `errors` takes the error of each."""
+        """The objects by key; keys that are not stored are left out. So are those that cannot be read at the moment
+        because no node that holds them answers or gives the right bytes: the error of each is put into `errors`."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
         return self._run(batch_gets.get_many(self._core, listed, errors, deadline), deadline)
@@ -369,8 +369,8 @@ class Cache:
         return Views(self, checked_keys(keys))
 
     def exists(self, key: str, *, touch: bool = False) -> bool:
-        """Is it stored, and can be read? `touch` also leases it and marks it as used, as a read does. False also while
-        no node that holds it answers; a put would find it there."""
+        """Is it stored and readable? `touch` also leases it and marks it as used, as a read does. False also while no
+        node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
         core = self._core
@@ -384,7 +384,7 @@ class Cache:
         return self._run(verbs.exists(self._core, key, touch, deadline), deadline)
 
     def exists_at_once(self, key: str) -> bool | None:
-        """Is it stored, as memory of this machine shows? None: only a master can tell. Nothing is sent."""
+        """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
         return self._core.shown_at_once(checked_key(key))
 
     def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
@@ -397,17 +397,17 @@ class Cache:
 
     def lease_many(self, keys: Iterable[str]) -> list[int]:
         """Look up and lock: the size of each object that is leased now, 0 for a miss. The leases are kept alive until
-        `release_many` has been called as often; a leased object is not evicted, nor removed without force."""
+        `release_many` has been called as often. A leased object is neither evicted nor removed without force."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
         return self._run(lookups.lease_many(self._core, listed, deadline), deadline)
 
     def release_many(self, keys: Iterable[str]) -> None:
-        """Give up one lease of each; keys that are not leased are passed over."""
+        """Give up one lease of each; keys that are not leased are skipped."""
         self._core.held_leases.release(checked_keys(keys))
 
     def use_many(self, keys: Iterable[str]) -> list[bool]:
-        """Mark these as used, for the order of eviction, without leasing them. Which of them are stored?"""
+        """Mark these as used, for the order of eviction, without leasing them. Returns which of them are stored."""
         listed = checked_keys(keys)
         deadline = now_seconds() + self.timeout
         return self._run(lookups.use_many(self._core, listed, deadline), deadline)
@@ -441,7 +441,7 @@ class Cache:
         prefer: str | Sequence[str] | None = None,
         upsert: bool = False,
     ) -> list[Reservation | HoldfastError | None]:
-        """Memory for many, by one request: for each its reservation, None if the key is there already, or its error."""
+        """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
         options = put_options(replicas, soft_pin, hard_pin, prefer, None, upsert)
         keys, lengths = checked_sizes(sizes)
         deadline = now_seconds() + self.timeout
@@ -450,8 +450,8 @@ class Cache:
         return [Reservation(self, each) if isinstance(each, reservations.Reserved) else each for each in outcomes]
 
     def commit_many(self, reserved: Iterable[Reservation]) -> list[bool | HoldfastError]:
-        """Store them, by one request: True; False where another put of the key came first; or the error of that one,
-        which may be committed again unless it was lost."""
+        """Store them in one request. Returns for each True, False if another put of the key came first, or its error; a
+        reservation that failed may be committed again unless it was lost."""
         listed = [self._own(each) for each in reserved]
         deadline = now_seconds() + self.timeout
         return self._run(batch_reservations.commit_many(self._core, listed, deadline), deadline)
@@ -469,17 +469,17 @@ class Cache:
         return reservation._reserved
 
     def remove(self, key: str, *, force: bool = False) -> int:
-        """Remove it: 1, or 0 if it was not there. ObjectLeased if it is being read, unless `force`."""
+        """Remove it. Returns 1, or 0 if it was not there. ObjectLeased if it is being read, unless `force`."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.remove(self._core, checked_key(key), bool(force), deadline), deadline)
 
     def remove_many(self, keys: Iterable[str], *, force: bool = False) -> list[bool]:
-        """Remove them; per key, whether it was there and is gone now. What is being read stays, unless `force`."""
+        """Remove them. Returns per key whether it was there and is gone. Objects being read stay, unless `force`."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.remove_many(self._core, checked_keys(keys), bool(force), deadline), deadline)
 
     def remove_matching(self, regex: str, *, force: bool = False) -> int:
-        """Remove the keys in which this RE2 expression is found; how many. Leased and pinned ones are passed over."""
+        """Remove the keys in which this RE2 expression is found; returns how many. Skips leased and pinned ones."""
         if not checked_text(regex, "the expression"):
             raise BadPattern(
                 "the expression is empty, which would match every key; use remove_all. Nothing was removed"
@@ -488,7 +488,7 @@ class Cache:
         return self._run(verbs.remove_matching(self._core, regex, bool(force), deadline), deadline)
 
     def remove_all(self, *, force: bool = False) -> int:
-        """Remove everything but what is leased or pinned, or with `force` really everything; how many."""
+        """Remove everything that is not leased or pinned, or with `force` really everything; returns how many."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.remove_matching(self._core, "", bool(force), deadline), deadline)
 
@@ -513,12 +513,12 @@ class Cache:
         return found.keys, found.cursor
 
     def stat(self, key: str) -> ObjectStat:
-        """What is known about an object."""
+        """The master's knowledge of an object: its size, replicas, lease and pins."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.stat(self._core, checked_key(key), deadline), deadline)
 
     def stat_many(self, keys: Iterable[str]) -> list[ObjectStat | None]:
-        """What is known about each, None for a key that is not stored."""
+        """As `stat`, per key; None for a key that is not stored."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.stat_many(self._core, checked_keys(keys), deadline), deadline)
 
@@ -533,7 +533,7 @@ class Cache:
         return self._run(verbs.status(self._core, deadline), deadline)
 
     def operate(self, request: Message) -> int:
-        """For operators' tools: `ChangeMode`, `ResizeNode`, `ChangeCopying` or `RevokeWrites`. All may be repeated."""
+        """For operators' tools: send `ChangeMode`, `ResizeNode`, `ChangeCopying` or `RevokeWrites`, all idempotent."""
         deadline = now_seconds() + self.timeout
         return self._run(verbs.operate(self._core, request, deadline), deadline)
 

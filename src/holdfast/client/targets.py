@@ -1,4 +1,4 @@
-"""Where `get_into` and `get_many_into` read to: one buffer of the caller's, several in a row, or byte ranges."""
+"""The destinations of `get_into` and `get_many_into`: one buffer of the caller, several in order, or byte ranges."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeAlias, final
 from holdfast.errors import BadValue, BufferTooSmall
 
 Room: TypeAlias = list[tuple[int, memoryview]]
-"""Where the bytes of one object go: (their start in the object, the memory that takes them)."""
+"""The destination of one object's bytes: (their start in the object, the memory that takes them)."""
 
 
 class Part(NamedTuple):
-    """The bytes of an object from `start` on, as many as the buffer takes."""
+    """The bytes of an object from `start` on, as many as fit into the buffer."""
 
     start: int
     buffer: Any
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 @final
 class Scattered:
-    """Several buffers for one object: filled one after the other, or, with `starts`, from these places of it."""
+    """Several buffers for one object, filled one after the other or, with `starts`, each from that offset."""
 
     __slots__ = ("buffers", "size_bytes", "starts")
 
@@ -39,7 +39,7 @@ def takes_whole(target: CallersTarget) -> bool:
 
 
 def room_in(target: CallersTarget, key: str, size_bytes: int) -> Room:
-    """The caller's memory for an object of this size; raises if that is too short."""
+    """The caller's memory for an object of this size; raises if it is too short."""
     if type(target) is memoryview:
         if size_bytes > target.nbytes:
             raise _too_small(key, size_bytes, target.nbytes)
@@ -91,7 +91,7 @@ class CallersRoom:
         return room_in(self._target, self._key, size_bytes)
 
     def taken(self, size_bytes: int) -> int:
-        """How many bytes of an object of this size go there."""
+        """How many bytes of an object of this size are copied."""
         if type(self._target) is Scattered and self._target.starts is not None:
             return self._target.size_bytes
         return size_bytes

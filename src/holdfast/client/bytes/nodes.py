@@ -1,7 +1,7 @@
 """Moves bytes between callers and nodes: through mapped memory on the same machine, over TCP to others.
 
-Everything here blocks and may be called from any thread. Whether a segment is read through a map is never decided by
-the master's word alone: where mapping it fails, TCP is used. A node that does not answer is left alone for a while.
+Everything here blocks and may be called from any thread. A segment that the master calls local is read over TCP if
+mapping it fails. A node that does not answer is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_
 
 T = TypeVar("T")
 _LinkKey: TypeAlias = tuple[str, int]
-"""Socket path and boot id: a node that was restarted is another one."""
+"""Socket path and boot id: a restarted node is another one."""
 
 CONNECT_SECONDS = 1.0
 BAD_SECONDS = 5.0
 IDLE_CONNECTIONS = 4
 STALLED_SECONDS = 2.0
 HEDGE_SECONDS = 0.1
-"""With another replica to turn to, a node that says nothing for so long is left for it. A killed process is silent
-while the kernel takes its memory apart, which it does before it closes the sockets; a stopped one stays silent."""
+"""A read moves to another replica, if there is one, when a node has been silent for this long. A killed process is
+silent while the kernel frees its memory, which it does before it closes the sockets; a stopped one stays silent."""
 MAPPED_SECONDS = 0.15
-"""A reader does not wait longer for a map: the same bytes come over TCP, or from another replica."""
+"""The longest that a reader waits for a map: it can get the same bytes over TCP, or from another replica."""
 SILENT_SECONDS = 0.25
-"""A node that says nothing for so long, to a request with no other replica to turn to, is failing. It is probed soon
-after, so that one which was only slow is not for long."""
+"""A node counts as failing when it is silent for this long and the request has no other replica to turn to. It is
+probed soon after, so that a node which was only slow does not count as failing for long."""
 PROBE_SECONDS = 0.3
 NO_SEGMENT = 2**31 - 1
-"""A number that no segment has: a probe reads from there, and any answer will do."""
+"""A handle that no segment has: a probe reads from there, and any reply counts as an answer."""
 CHECK_SECONDS = 10.0
-"""For a node to read a whole file from its disk again."""
+"""The timeout for a node to read a whole file from its disk again."""
 SLOWEST_BYTES_PER_SECOND = 10e6
 PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
@@ -59,7 +59,7 @@ _NOT_MAPPED: tuple[None, int, None] = (None, 0, None)
 
 
 def _patience(size_bytes: int, deadline: float) -> float:
-    """A stopped node must not use up the whole deadline: another replica may answer."""
+    """The deadline for one node. A stopped node must not use up the caller's: another replica may answer."""
     return min(deadline, now_seconds() + STALLED_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
 
 
@@ -76,29 +76,29 @@ class NodeBytes:
         self.maps: dict[int, mmap.mmap] = {}
         """Mapped for reading, by segment handle."""
         self.settled: set[int] = set()
-        """Segments for which it is decided whether they are read through a map."""
+        """Segments for which it is decided whether reads go through a map or over TCP."""
         self._reading: dict[int, Mapping] = {}
         self._writing: dict[int, tuple[Mapping, int, NodeLink]] = {}
-        """(map, our number as a writer there, the node's life line) by segment handle."""
+        """(map, our writer number there, the node's life line) by segment handle."""
         self._links: dict[_LinkKey, NodeLink] = {}
         self._doomed: dict[NodeLink, set[int]] = {}
         """Links to be closed once no grant is held on these segments."""
         self._bad_until: dict[str, float] = {}
-        """Asked last. Also nodes that were silent for a moment, while there were other replicas."""
+        """Nodes to ask last until then, also those that were silent for a moment while there were other replicas."""
         self.failing = FailingNodes()
-        """Not asked at all."""
+        """Nodes that are not asked at all."""
         self._silent: set[str] = set()
         """Socket paths of nodes that did not answer in time."""
         self._idle: dict[str, list[DataConnection]] = {}
         self.history = 0
-        """The log that the segments are known from."""
+        """The log id under which the segments were learnt."""
         self._lock = threading.Lock()
         self._attaching = threading.Lock()
         self._hearing: Hearing | None = None
 
     def hear(self, heed: Heed) -> None:
-        """Have this called with the ids of objects that go while they may be leased, as far as nodes of this machine
-        tell; with None if it may be any."""
+        """Call this with the ids of objects that nodes of this machine report as removed or moved while they may be
+        leased; with None if it may be any object."""
         reference = weakref.WeakMethod(heed)
         self._hearing = Hearing(reference)
         weakref.finalize(self, self._hearing.close)
@@ -108,16 +108,16 @@ class NodeBytes:
             self._hearing.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
 
     def is_bad(self, place: SegmentPlace) -> bool:
-        """It did not answer a moment ago."""
+        """Did its node fail to answer a moment ago?"""
         address = place.data_address
         return address in self.failing or now_seconds() < self._bad_until.get(address, 0.0)
 
     def mapping(self, segment: int) -> Mapping | None:
-        """Through which this segment is read."""
+        """The map through which this segment is read."""
         return self._reading.get(segment)
 
     def mapped_views(self) -> dict[int, memoryview]:
-        """The memory of all segments that are mapped for reading. A view that is unmapped raises ValueError."""
+        """The memory of all segments that are mapped for reading. Using an unmapped view raises ValueError."""
         return {segment: mapping.view for segment, mapping in list(self._reading.items())}
 
     def attach_reading(self, places: Iterable[SegmentPlace], deadline: float) -> None:
@@ -130,7 +130,7 @@ class NodeBytes:
                         self._reading[place.handle] = mapping
                         self.maps[place.handle] = mapping.map
                         self._listen(place)
-                    # One that did not answer is tried again when it has been left alone for a while.
+                    # A node that did not answer in time is tried again after a while, so nothing is decided yet.
                     if mapping is not None or place.socket_path not in self._silent:
                         self.settled.add(place.handle)
 
@@ -141,13 +141,13 @@ class NodeBytes:
                     continue
                 mapping = self._attach(place, True, deadline)
                 link = self._links.get(_link_key(place))
-                # Without a link another thread has just seen its end: then there is nobody to write to.
+                # No link: another thread has just seen it end, so there is no node to write to.
                 if mapping is not None and link is not None:
                     self._listen(place)
                     self._writing[place.handle] = (mapping, link.writer, link)
 
     def unattached(self, places: Iterable[SegmentPlace]) -> list[SegmentPlace]:
-        """Local segments that are not mapped for writing, though they may be."""
+        """Local segments that could be mapped for writing and are not."""
         now = now_seconds()
         return [
             place
@@ -158,30 +158,30 @@ class NodeBytes:
         ]
 
     def _is_local(self, place: SegmentPlace) -> bool:
-        """Can it be mapped? A disk cannot, wherever it is."""
+        """Can it be mapped? A disk segment never can."""
         return bool(self.host) and place.host == self.host and bool(place.socket_path) and not place.kind
 
     def attachments(self) -> list[Attachment]:
         return [Attachment(handle, writer) for handle, (_, writer, _) in list(self._writing.items())]
 
     def writable(self, piece: Range) -> Mapping | None:
-        """The map through which this range is to be written, if we are the writer that it names."""
+        """The map to write this range through, if we are the writer that it names."""
         mapping, writer, _ = self._writing.get(piece.segment, _NOT_MAPPED)
         return mapping if writer == piece.writer else None
 
     def ended(self, piece: Range) -> bool:
-        """Is the node of this range, which we wrote through a map, known to be dead? Does not wait."""
+        """Is the node of this range, which we wrote through a map, known to be dead? Does not block."""
         _, writer, link = self._writing.get(piece.segment, _NOT_MAPPED)
-        # Not mapped any more: its end was seen by another thread, or the master unmounted it.
+        # No longer mapped: another thread saw the node die, or the master unmounted the segment.
         return link is None or writer != piece.writer or link.ended()
 
     def lose(self, piece: Range) -> set[int]:
-        """The life line of this range's node has ended: write to none of its segments any more. Their handles.
+        """Stop writing to every segment of this range's node, whose life line has ended. Returns their handles.
 
-        No lock is taken: somebody may hold it who waits for another node. Readers keep their maps until their leases
+        Takes no lock: a thread that waits for another node may hold it. Readers keep their maps until their leases
         end."""
         _, writer, lost = self._writing.get(piece.segment, _NOT_MAPPED)
-        if lost is None or writer != piece.writer:  # Another thread did it, and may have mapped it anew.
+        if lost is None or writer != piece.writer:  # Another thread did it, and may have mapped the segment again.
             return {piece.segment}
         handles = {handle for handle, (_, _, link) in list(self._writing.items()) if link is lost}
         for handle in handles:
@@ -198,7 +198,7 @@ class NodeBytes:
             return None
         key = _link_key(place)
         link = self._links.get(key)
-        # A link that we write through is of no use after a question without an answer: it is given more time.
+        # A link is useless after a request that got no reply, so a link that we write through gets more time.
         hurried = not write and (link is None or link.writer == 0)
         deadline = min(deadline, now + (MAPPED_SECONDS if hurried else CONNECT_SECONDS))
         self._silent.discard(place.socket_path)
@@ -207,13 +207,13 @@ class NodeBytes:
                 link = self._links[key] = self._open_link(place.socket_path, deadline)
             return link.attach(place.name, write, deadline, self.history)
         except BaseException as error:
-            # One that we write through must stay open while the memory is mapped.
+            # A link that we write through must stay open while the memory is mapped.
             if link is not None and link.writer == 0:
                 self._links.pop(key, None)
                 link.close()
             if not isinstance(error, (HoldfastError, OSError)):
                 raise
-            # The same kernel, but another container, user or a node that is gone: its bytes come over TCP.
+            # The same kernel, but another container, another user, or a dead node: its bytes come over TCP.
             self._bad_until[place.socket_path] = now_seconds() + BAD_SECONDS
             if isinstance(error, DeadlineExceeded):
                 self._silent.add(place.socket_path)
@@ -223,12 +223,12 @@ class NodeBytes:
         return NodeLink.open(socket_path, deadline)
 
     def forget(self, gone: set[int], kept: Iterable[SegmentPlace], busy: set[int]) -> None:
-        """These segments are mounted no more. Memory to which a copy may still run is let go of by `sweep`."""
+        """Forget these segments, which are no longer mounted. Where a copy may still run, `sweep` frees the memory."""
         keys = {_link_key(place) for place in kept}
         with self._attaching:
             for handle in gone:
                 self.maps.pop(handle, None)
-                # Not closed here: readers may be at it. Its last user unmaps it.
+                # Not closed here: a reader may be using it. Its last user unmaps it.
                 self._reading.pop(handle, None)
                 self.settled.discard(handle)
             for key in [key for key in self._links if key not in keys]:
@@ -238,8 +238,8 @@ class NodeBytes:
         self.sweep(busy)
 
     def enter_history(self, history: int) -> None:
-        """Let go of everything that is known from another one, in one step with what is attached from now on. A copy
-        that still runs keeps its map, and with it the line that tells the node of its writer."""
+        """Forget everything learnt under another history, under the lock that attaching also takes. A copy that still
+        runs keeps its map, and with it the link that tells the node that its writer lives."""
         with self._attaching:
             self.history = history
             self.maps.clear()
@@ -253,7 +253,7 @@ class NodeBytes:
                 link.close()
 
     def reconsider(self) -> None:
-        """The cluster has changed: what could not be mapped may be tried again."""
+        """Allow another try to map what could not be mapped: the cluster has changed."""
         self.settled.intersection_update(list(self.maps))
 
     def sweep(self, busy: set[int]) -> None:
@@ -275,8 +275,8 @@ class NodeBytes:
         deadline: float,
         hurried: bool = False,
     ) -> int:
-        """Fill the room with bytes of the object at `offset`; their checksum in the order of the room, or 0 where none
-        is wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
+        """Fill the room with bytes of the object at `offset`. Returns their checksum in the order of the room, or 0 if
+        none is wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
         mapping = self._reading.get(place.handle)
         if mapping is not None:
             return copy_out_parts(mapping, offset, room, checksum)
@@ -315,8 +315,8 @@ class NodeBytes:
             raise
 
     def _failed(self, place: SegmentPlace, error: HoldfastError, hurried: bool, began: float) -> None:
-        """It did not give what was asked for. One that refuses has answered, and one that was hurried or given no time
-        may be about to."""
+        """Note a failed request. A node that refused has answered, and one that was hurried or given no time may be
+        about to: neither counts as failing."""
         now = now_seconds()
         self._bad_until[place.data_address] = now + BAD_SECONDS
         silent = isinstance(error, DeadlineExceeded) and not hurried and now - began >= SILENT_SECONDS
@@ -324,7 +324,7 @@ class NodeBytes:
             self.failing.failed(place, now)
 
     def probe(self, place: SegmentPlace) -> None:
-        """Ask a failing node for something that it does not have: once it refuses that, it is asked again."""
+        """Ask a failing node for a segment that it does not have: once it refuses, it no longer counts as failing."""
         address, deadline = place.data_address, now_seconds() + PROBE_SECONDS
         try:
             connection = self._dial(address, deadline)
@@ -337,12 +337,12 @@ class NodeBytes:
             self.failing.failed(place, now_seconds())
             return
         except HoldfastError:
-            pass  # It refuses: that is an answer.
+            pass  # A refusal is an answer.
         self._bad_until.pop(address, None)
         self.failing.answered(address)
 
     def check_file(self, place: SegmentPlace, offset: int, deadline: float) -> None:
-        """Wrong bytes came from there: have its node look at the file itself. ReplicaLost if it finds the same."""
+        """Have the node check its own file, from which wrong bytes came. ReplicaLost if it finds the same."""
         deadline = min(deadline, now_seconds() + CHECK_SECONDS)
         self._with_connection(place, deadline, False, lambda link: link.check_file(place.name, offset, deadline))
 
@@ -368,7 +368,7 @@ class NodeBytes:
         deadline: float,
         hurried: bool = False,
     ) -> None:
-        """Ranges of one node, over one connection. `hurried` as for `read`."""
+        """Read ranges of one node over one connection. `hurried` as for `read`."""
         ranges = [(each.name, offset, target) for each, offset, target in wanted]
         began = now_seconds()
         deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
@@ -406,7 +406,7 @@ class NodeBytes:
         try:
             connection.write_many(place.name, grant, piece.offset, length, piece.mac, sources, deadline)
         except DeadlineExceeded as error:
-            # A connection that had ended proves nothing, as it may have lain idle for long; silence does.
+            # A connection that had ended proves nothing, as it may have been idle for long; silence does.
             self._failed(place, error, hurried=False, began=began)
             raise
         finally:
@@ -428,7 +428,7 @@ class NodeBytes:
             try:
                 return use(connection)
             except Unreachable:
-                # A connection that had lain idle may have ended long ago, which says nothing about the node.
+                # An idle connection may have ended long ago, which says nothing about the node.
                 if fresh:
                     raise
                 if digest is not None:
@@ -476,7 +476,7 @@ class NodeBytes:
             connection.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the connections are the parent's. No lock is taken, whose holder may not exist here."""
+        """In a forked child, leave the connections to the parent. Takes no lock: its holder may not exist here."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()

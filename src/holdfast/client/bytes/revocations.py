@@ -1,9 +1,9 @@
-"""Hears from the nodes of this machine which objects go while this client may hold leases on them.
+"""Receives from the nodes of this machine which objects are removed or moved while this client may hold leases on them.
 
-A hint, which saves a hot key's readers the rest of a lease on an object that was removed or moved: the bytes would be
-right, but old (I2). One daemon thread waits at all the connections. It knows the client only by a weak reference, so
-that a client which is dropped without being closed can end. A connection that ends may have had more to tell: then
-everything is taken to be revoked, which costs asking once more.
+This is a hint. Without it, readers of a hot key would use an old object until their lease ends: its bytes are right,
+but old (I2). One daemon thread polls all the connections. It holds the client by a weak reference only, so that a
+client which is dropped without being closed can end. A connection that ends may have lost messages: then every lease
+counts as revoked, which costs asking the master once more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ now, if that has changed, else 0."""
 
 
 class _RevocationConnection:
-    """One connection."""
+    """A connection to one node, over which it reports revoked leases."""
 
     __slots__ = ("ended", "history", "received", "socket")
 
@@ -43,7 +43,7 @@ class _RevocationConnection:
         self.received = FrameBuffer(limit=MAX_FRAME_BYTES)
         self.ended = False
         self.history = 0
-        """Told since it was last looked at."""
+        """The history that the node announced since this was last read; 0 if none."""
         try:
             self.socket.settimeout(seconds)
             self.socket.connect(path)
@@ -54,7 +54,7 @@ class _RevocationConnection:
             raise
 
     def hear(self) -> list[int] | None:
-        """What has arrived; None at the end."""
+        """The ids that have arrived; None once the connection has ended."""
         ids: list[int] = []
         try:
             count = self.socket.recv_into(self.received.space())
@@ -74,12 +74,12 @@ class _RevocationConnection:
 
 
 class Hearing:
-    """From the first `listen` until `close`."""
+    """The connections and their thread, which runs from the first `listen` until `close`."""
 
     def __init__(self, heed: weakref.ReferenceType[Heed]) -> None:
         self._heed = heed
         self._ears: dict[Any, _RevocationConnection] = {}
-        # Once more by the same thread: the collector may end a client, and close this, wherever memory is taken.
+        # Reentrant: the garbage collector may end a client, and so close this, at any allocation of this thread.
         self._lock = threading.RLock()
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
@@ -87,14 +87,14 @@ class Hearing:
         self._pid = os.getpid()
 
     def listen(self, key: Any, path: str, seconds: float) -> None:
-        """Hear what the node at this socket tells, unless that is done already. What fails is not heard: a hint."""
+        """Connect to the node at this socket, unless that is done already. A failure is ignored: this is a hint."""
         with self._lock:
             if self._closed or key in self._ears or self._pid != os.getpid():
                 return
             try:
                 self._ears[key] = _RevocationConnection(path, seconds)
             except OSError:
-                # It is away or refuses; leases end by themselves.
+                # The node is away or refuses; leases expire anyway.
                 return
             if self._wake is None:
                 self._wake = socket.socketpair()
@@ -117,12 +117,12 @@ class Hearing:
                 self._wake[1].send(b".")
 
     def leave_to_parent(self) -> None:
-        """In a forked child, where the thread is not: without the lock, whose holder may not exist here."""
+        """In a forked child, close the sockets. Takes no lock: its holder, like the thread, may not exist here."""
         for ear in list(self._ears.values()):
             ear.socket.close()
 
     def _stops(self, seconds: float) -> bool:
-        # Nobody waits for this thread, and an event would have a lock, which the collector may meet (see `_lock`).
+        # Nothing waits for this thread, and an Event has a lock that the garbage collector may need (see `_lock`).
         time.sleep(seconds)
         return self._closed
 
@@ -130,7 +130,7 @@ class Hearing:
         try:
             self._run(woken)
         except Exception:
-            # What a node told meanwhile may be lost.
+            # Messages of a node may be lost.
             heed = self._heed()
             if heed is not None:
                 heed(None, 0)

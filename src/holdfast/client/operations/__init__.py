@@ -1,1 +1,1 @@
-"""The verbs of a client as generators of effects, which both shells run."""
+"""The client's verbs as generators of effects, which both shells run."""

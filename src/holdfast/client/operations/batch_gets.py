@@ -1,9 +1,9 @@
-"""A batch of reads, in as few steps of the interpreter as there can be.
+"""A batch of reads, in as few interpreter steps as possible.
 
-The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes them new for
-get_many, `Buffers` (batch_buffers) fills the caller's for get_many_into. Whatever a batch cannot do (a checksum that
-differs, a node that is gone, a lease that ran out) is looked at key by key, as `get` would: once, and those that fail
-then again, when all others have been read, until the deadline. A key that fails costs its key.
+The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes new ones for
+get_many, `Buffers` (buffer_gets) fills the caller's for get_many_into. Keys that the batch cannot read (a checksum that
+differs, a dead node, an expired lease) are read one by one, as by `get`: once, and those that fail again are retried
+after all others have been read, until the deadline. A key that fails does not affect the others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from holdfast.messages.requests import Locate, Located
 from holdfast.messages.shapes import SegmentPlace
 
 ROUNDS = 3
-"""Replicas that a batch asks for before its keys are looked at one by one."""
+"""How many replicas a batch tries before its keys are read one by one."""
 
 LEAST_PORTION = 128
 MOST_PORTION = 512
-"""Replies to two of these fit into the buffers of a connection that nobody reads at the moment."""
+"""Keys per portion. Replies to two portions fit into the buffers of a connection that nobody reads at the moment."""
 
 _OF_NODES = (NodeLost, ChecksumMismatch)
 _digest = xxhash.xxh3_64_intdigest
@@ -54,7 +54,7 @@ _checksum = itemgetter(4)
 
 @dataclass(slots=True)
 class Portion:
-    """Some keys of a batch, and what is known of them."""
+    """Some keys of a batch, and the leases known for them."""
 
     keys: list[str]
     history: int
@@ -62,11 +62,11 @@ class Portion:
     unknown: list[str]
     asked_at: float
     begun: Begun | None = None
-    """The master was asked for the unknown ones."""
+    """The request to the master for the unknown ones, if it is under way."""
 
 
 class Sink(Protocol):
-    """What becomes of the bytes of a batch."""
+    """The destination of a batch's bytes."""
 
     into_caller: bool
 
@@ -75,23 +75,23 @@ class Sink(Protocol):
 
     @property
     def done(self) -> Collection[str]:
-        """Keys whose bytes are there."""
+        """Keys whose bytes have been taken."""
 
     def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
-        """Take the objects that lie in mapped memory; the keys that need a closer look."""
+        """Take the objects that lie in mapped memory. Returns the keys that must be read one by one."""
 
     def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
-        """Take objects of one node over TCP; the keys that need a closer look."""
+        """Take objects of one node over TCP. Returns the keys that must be read one by one."""
 
     def read_one(self, core: Core, key: str, deadline: float, patient: bool) -> Operation[None]:
-        """Read this one, as `fetch` does. What was taken of it before is void."""
+        """Read this one, as `fetch` does. Bytes that were taken of it before are void."""
 
 
 def get_many(
     core: Core, keys: list[str], errors: dict[str, HoldfastError] | None, deadline: float
 ) -> Operation[dict[str, bytes]]:
-    """The objects by key; keys that are not stored are left out. So are those that no node gives, which are noted in
-    `errors`."""
+    """The objects by key; keys that are not stored are left out. So are those that no node gives, whose errors are put
+    into `errors`."""
     return guarded_read(core.own_removals, keys, _get_many(core, keys, errors, deadline), core.clock, deadline)
 
 
@@ -102,7 +102,7 @@ def _get_many(
     in_order = yield from read_all(core, keys, copies, deadline)
     if copies.failed:
         if not any(isinstance(error, _OF_NODES) for error in copies.failed.values()):
-            # Nobody could be asked. Otherwise it is the time that a node took that the others did not have.
+            # No master could be asked. Otherwise one slow node has used up the time of the other keys.
             raise next(iter(copies.failed.values()))
         if errors is not None:
             errors.update(copies.failed)
@@ -111,8 +111,8 @@ def _get_many(
 
 
 def read_all(core: Core, keys: list[str], sink: Sink, deadline: float) -> Operation[bool]:
-    """Read these, of which none is named twice unless the sink is a dict of them. In portions: while one is copied,
-    the master looks up the next. True: the sink took them in the order of the keys."""
+    """Read these in portions: while one is copied, the master looks up the next. No key may occur twice, unless the
+    sink is a dict by key. True: the sink took them in the order of the keys."""
     if len(keys) < 2 * LEAST_PORTION:
         in_order = not keys or (yield from _read_portion(core, (yield from _ask_for(core, keys)), sink, deadline))
     else:
@@ -141,7 +141,7 @@ def _read_portions(core: Core, keys: list[str], sink: Sink, deadline: float) -> 
 
 
 def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> Operation[bool]:
-    """True: they were taken in the order of the keys."""
+    """Read one portion. True: the sink took it in the order of the keys."""
     history = portion.history
     leases, asked = yield from _leases_on(core, portion, deadline)
     maps = core.bytes.maps
@@ -168,21 +168,21 @@ def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> 
 
 
 def _look_closer(core: Core, keys: list[str], sink: Sink, deadline: float, patient: bool) -> Operation[None]:
-    """Read these one by one. None waits behind a node that is gone, unless `patient`."""
+    """Read these one by one. Unless `patient`, none waits for a dead node."""
     for key in keys:
         try:
             yield from sink.read_one(core, key, deadline, patient)
         except ClientClosed:
             raise
         except HoldfastError as error:
-            # The first one says more than that time is up now.
+            # The first error says more than that time is up now.
             sink.failed.setdefault(key, error)
         else:
             sink.failed.pop(key, None)
 
 
 def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Portion]:
-    """What is known of these keys, and, if it is to be sent ahead, the question for the others under way."""
+    """The known leases on these keys and, with `ahead`, the request for the others already sent."""
     history = core.limits.log_id
     kept = [*map(core.leases.by_key.get, keys)]
     leases: dict[str, LeaseRow] = {}
@@ -193,7 +193,7 @@ def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Port
         unknown = dict.fromkeys(key for key in keys if key not in leases)
     portion = Portion(keys, history, leases, list(unknown), core.clock())
     if ahead and unknown:
-        # What cannot be sent now is asked for when its turn comes.
+        # If it cannot be sent now, it is sent when the portion's turn comes.
         with contextlib.suppress(Unreachable):
             portion.begun = yield Ahead(Locate(portion.unknown))
     return portion
@@ -219,7 +219,7 @@ def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple
 
 
 class Copies:
-    """New bytes for each key. The copies, the checksums and the answer are each made in one pass in C."""
+    """New bytes for each key. The copies, the checksums and the result are each made in one pass in C."""
 
     __slots__ = ("done", "failed")
     into_caller = False
@@ -234,7 +234,7 @@ class Copies:
         try:
             copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _ in rows]
         except (KeyError, ValueError):
-            # Unmapped meanwhile, because a node is gone.
+            # Unmapped meanwhile, because a node has died.
             return list(leases)
         verify = core.verify or bool(core.segments.unverified) or core.clock() < core.segments.trusted_after
         if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
@@ -282,7 +282,7 @@ class Fetched(NamedTuple):
     place: SegmentPlace
     offset: int
     hurried: bool
-    """There is another one to turn to."""
+    """There is another replica to turn to."""
 
 
 def _fetch_remote(
@@ -292,8 +292,8 @@ def _fetch_remote(
     sink: Sink,
     deadline: float,
 ) -> Operation[list[str]]:
-    """One pipelined read a node; what a node could not give, in the same way from other replicas. Keys that need a
-    closer look are named in the answer. Where something was read is noted in `leases`."""
+    """One pipelined read per node, then in the same way from other replicas for objects that a node could not give.
+    Returns the keys that must be read one by one. Notes in `leases` where each object was read."""
     again: list[str] = []
     for _ in range(ROUNDS):
         by_node: dict[tuple[str, bool], list[Fetched]] = {}

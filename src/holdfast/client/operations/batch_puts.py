@@ -1,11 +1,11 @@
 """put_many: a batch of puts, cut into pieces of one grant and one commit each.
 
-With outcomes, a piece that finds no room costs nobody but its own keys, and of these only those that do not fit:
+With outcomes, a piece that finds no room fails alone, and of its keys only those that do not fit:
 
 1. asked for in its turn, with an equal share of three quarters of the time to wait for room;
 2. refused: no byte was written, and the next piece has its turn;
-3. asked for again when all have had theirs, together with the others that were refused, the smallest objects first
-   and fewer at a time; what is left when the time is over, or the smallest one finds no room, has failed.
+3. asked for again after every piece's first turn, together with all others that were refused, the smallest objects
+   first and fewer at a time. Objects that remain when the time is over, or when the smallest finds no room, fail.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from holdfast.ids import LARGE_ALIGN, extent_of
 
 PIECE_BYTES = 32 << 20
 FIRST_TURNS_SHARE = 0.75
-"""Of the time, for every piece's first turn to wait for room. The rest is for what was refused."""
+"""The share of the time in which all pieces' first turns may wait for room. The rest is for refused pieces."""
 LAST_TURN_SHARE = 0.9
-"""Of what is left then. The rest is for the bytes and the commit."""
+"""The share of the remaining time to wait for room again. The rest is for the bytes and the commit."""
 
 _OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
-"""What is the same for every key, as long as none has fared otherwise."""
+"""Errors of the whole call, as long as no key has had another outcome."""
 
 
 class PutLedger:
-    """What has become of the objects of a batch."""
+    """The outcome of each object of a batch."""
 
     __slots__ = ("count", "outcomes", "settled", "stored")
 
@@ -51,7 +51,7 @@ class PutLedger:
         self.count = count
         self.stored = 0
         self.settled = False
-        """Something is known of at least one of them."""
+        """The outcome of at least one of them is known."""
         self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
 
     def note(self, done: WrittenPiece) -> None:
@@ -62,7 +62,7 @@ class PutLedger:
                 self.outcomes[place] = bool(stored)
 
     def fail(self, piece: Piece, error: HoldfastError) -> None:
-        """These were not stored, or nobody knows; raises if that is the answer to the whole call."""
+        """Note that these were not stored, or may not be; raises if the error applies to the whole call."""
         if self.outcomes is None:
             if isinstance(error, Uncertain):
                 raise error
@@ -84,7 +84,7 @@ def put_many(core: Core, items: PutItems, options: PutOptions, deadline: float) 
 def put_each(
     core: Core, items: PutItems, options: PutOptions, deadline: float
 ) -> Operation[list[bool | HoldfastError]]:
-    """For each whether it was stored (not: its key was taken), or what failed."""
+    """For each True if it was stored, False if its key was taken, or its error."""
     ledger = PutLedger(items.count, outcomes=True)
     yield from _put_all(core, items, ledger, options, deadline)
     assert ledger.outcomes is not None
@@ -95,7 +95,7 @@ def _put_all(core: Core, items: PutItems, ledger: PutLedger, options: PutOptions
     limit = min(PIECE_BYTES, core.limits.write_window_bytes // 2)
     waiting = deque(_pieces(items, limit))
     refused: list[tuple[Piece, HoldfastError]] = []
-    # Nobody else's room is at stake where one key is put, nor where the first failure ends the call.
+    # With one key, or where the first failure ends the call, there are no others to leave time for.
     turns = 0.0 if ledger.outcomes is None or len(items.keys) == 1 else FIRST_TURNS_SHARE
     turns_end = core.clock() + turns * (deadline - core.clock())
     try:
@@ -109,7 +109,7 @@ def _put_all(core: Core, items: PutItems, ledger: PutLedger, options: PutOptions
                 if done.rest is not None:
                     waiting.appendleft(done.rest)
             except TooLarge as error:
-                # Together they fit into no segment; each of them may.
+                # Together they fit into no segment; each alone may.
                 if len(piece.keys) == 1:
                     ledger.fail(piece, error)
                 else:
@@ -134,8 +134,8 @@ def _put_refused(
     options: PutOptions,
     deadline: float,
 ) -> Operation[None]:
-    """Smallest first: half of them, fewer after a refusal, more after a success. Refusals are counted, so that a batch
-    of n keys costs O(log n) questions."""
+    """Put the smallest first: half of them, fewer after a refusal, more after a success. Refusals are counted, so that
+    a batch of n keys costs O(log n) requests."""
     left = _smallest_first([piece for piece, _ in refused])
     why = next((error for _, error in refused if isinstance(error, NoRoom)), refused[-1][1])
     count = -(-len(left.keys) // 2)
@@ -147,14 +147,14 @@ def _put_refused(
             return
         some = left.cut(0, min(count, _end_of_piece(left.sizes, 0, limit)))
         others = left.cut(len(some.keys))
-        # What has no room where the smallest one has none is not asked for: there is nothing to keep time for.
+        # If the smallest finds no room alone, the others are not asked for: no time need be kept for them.
         alone = len(some.keys) == 1
         share = LAST_TURN_SHARE if alone else 1 / (refusals_left + 1)
         try:
             done = yield from put_piece(core, some, options, deadline, now + share * (deadline - now))
         except (NotGranted, TooLarge) as error:
             cause = error.cause if isinstance(error, NotGranted) else error
-            # That there was no room says more than that an answer did not come in a short time.
+            # That there was no room says more than that no reply came in a short time.
             why = cause if isinstance(cause, NoRoom | TooLarge) else why
             refusals_left = 0 if alone else refusals_left - 1
             count = len(some.keys) // 2
@@ -174,7 +174,7 @@ def _smallest_first(pieces: Sequence[Piece]) -> Piece:
 
 
 def _as_a_whole(error: HoldfastError, stored: int, count: int) -> HoldfastError:
-    """What a piece's error is to the batch: "nothing was changed" is not true of it once another piece was stored."""
+    """A piece's error as the batch's error: "nothing was changed" is not true of it once another piece was stored."""
     if not stored:
         return error
     return PartlyStored(f"{stored:,} of {count:,} objects were stored, then: {error} Put the batch again for the rest")
@@ -196,7 +196,7 @@ def _pieces(items: PutItems, limit: int) -> Iterator[Piece]:
 
 
 def _end_of_piece(sizes: Sequence[int], start: int, limit: int) -> int:
-    """Those from `start` to there are put together; at least one."""
+    """The end of the piece that begins at `start`. It has at least one object."""
     end = min(len(sizes), start + KEYS_A_REQUEST)
     total = extent_of(sizes[start])
     for index in range(start + 1, end):

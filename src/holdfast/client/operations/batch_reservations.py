@@ -1,6 +1,6 @@
 """reserve_many and commit_many: one request for a batch of reservations, and one for its commit.
 
-Reservations of several batches are committed by one request for each, sent one behind the other without waiting.
+Reservations of several batches are committed by one request per batch, all sent without waiting for replies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.messages.requests import CommitPuts, Committed
 
 READ_BACK = 8 << 20
 _OF_THE_CALL = (Unreachable, Uncertain, NotLeader, Stopping)
-"""Nobody could be asked: no error of a key's own."""
+"""No master could be asked: errors of the whole call, not of one key."""
 
 Outcome: TypeAlias = Reserved | HoldfastError | None
 
@@ -48,7 +48,7 @@ Outcome: TypeAlias = Reserved | HoldfastError | None
 def reserve_many(
     core: Core, keys: list[str], sizes: list[int], options: PutOptions, deadline: float
 ) -> Operation[list[Outcome]]:
-    """One of each key: what was reserved, None if it is there already, or why there is none."""
+    """Per key: its reservation, None if the key is there already, or its error."""
     core.check_open()
     outcomes: list[Outcome] = [None] * len(keys)
     waiting = _pieces(core, keys, sizes, options, outcomes)
@@ -68,7 +68,7 @@ def reserve_many(
             if len(some) == 1:
                 outcomes[some[0]] = error
             else:
-                # Together they fit into no segment; each of them may.
+                # Together they fit into no segment; each alone may.
                 half = len(some) // 2
                 waiting.extendleft((some[half:], some[:half]))
         except HoldfastError as error:
@@ -87,8 +87,8 @@ def _refuse(outcomes: list[Outcome], some: list[int], error: HoldfastError) -> N
 def _pieces(
     core: Core, keys: list[str], sizes: list[int], options: PutOptions, outcomes: list[Outcome]
 ) -> deque[list[int]]:
-    """The indices of those that one grant is asked for. What this client's window has no room for is refused at once:
-    only its own commits could make room."""
+    """The indices of the keys of each grant to ask for. Keys for which this client's window has no room are refused at
+    once: only its own commits could make room."""
     window = core.limits.write_window_bytes
     held = core.grants.bytes_in_use()
     seen: set[str] = set()
@@ -120,13 +120,13 @@ def _reserve(
     outcomes: list[Outcome],
     deadline: float,
 ) -> Operation[list[int]]:
-    """Those that the grant had no room for: they are reserved next."""
+    """Reserve these. Returns those that the grant had no room for: they are reserved next."""
     wanted = [sizes[index] for index in some]
     packed = struct.pack(f"<{len(some)}Q", *wanted)
     least = extent_of(max(wanted)) if len(some) > 1 else 0
     grant_id = core.grants.next_id()
     held = False
-    # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
+    # An interrupt may come between any two steps, so the id is chosen before the grant exists.
     try:
         taken, grant = yield from take_grant(
             core, grant_id, [keys[index] for index in some], packed, options, None, deadline, least
@@ -167,11 +167,11 @@ class Batch:
     error: HoldfastError | None = None
     begun: Begun | None = None
     unsure: bool = False
-    """It was sent, and its answer was lost."""
+    """It was sent, and its reply was lost."""
 
 
 def commit_many(core: Core, reservations: Sequence[Reserved], deadline: float) -> Operation[list[bool | HoldfastError]]:
-    """Of each: whether it was stored (False: another put of the key came first), or why it was not."""
+    """For each True if it was stored, False if another put of the key came first, or its error."""
     core.check_open()
     outcomes: list[bool | HoldfastError] = [False] * len(reservations)
     begun: list[int] = []
@@ -236,7 +236,7 @@ def _batches(
 
 
 def _send_ahead(core: Core, batches: list[Batch], deadline: float) -> Operation[None]:
-    """Where there are several, so that they wait for one answer's time together."""
+    """If there are several batches, send them all at once, so that together they wait for one round trip."""
     if len(batches) < 2:
         return
     for batch in batches:
@@ -244,12 +244,12 @@ def _send_ahead(core: Core, batches: list[Batch], deadline: float) -> Operation[
             core.check_nodes(batch.grant.ranges)
             batch.begun = yield Ahead(batch.message)
         except (Unreachable, GrantTimedOut):
-            # It was not sent: below it is asked for by itself.
+            # It was not sent: `_finish` sends it alone.
             continue
 
 
 def _finish(core: Core, batch: Batch, deadline: float) -> Operation[bytes]:
-    """Which were stored, a byte each; or the batch has its error."""
+    """Which were stored, a byte per object; or the batch has its error."""
     reply: object = None
     try:
         if batch.begun is not None:
@@ -274,7 +274,8 @@ def _finish(core: Core, batch: Batch, deadline: float) -> Operation[bytes]:
 
 
 def _checksum(core: Core, reserved: Reserved, deadline: float) -> int | HoldfastError:
-    """Of the whole object: as it was written, as it lies in mapped memory, or read back from its node."""
+    """The checksum of the whole object: computed while it was written, from mapped memory, or read back from its
+    node."""
     if not core.verify:
         return 0
     if reserved.checksum:
@@ -283,7 +284,7 @@ def _checksum(core: Core, reserved: Reserved, deadline: float) -> int | Holdfast
     try:
         for piece in grant.ranges:
             mapping = core.bytes.writable(piece) if piece.writer else None
-            # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+            # Checked after the map: memory of another history is mapped only once the grant is marked void.
             if mapping is not None and not grant.void:
                 start = piece.offset + reserved.offset
                 with mapping.view[start : start + reserved.size] as filled:
@@ -296,7 +297,7 @@ def _checksum(core: Core, reserved: Reserved, deadline: float) -> int | Holdfast
 
 
 def _read_back(core: Core, reserved: Reserved, deadline: float) -> int:
-    """What was written over TCP out of its order is not in the running checksum yet."""
+    """The checksum including the bytes that were written over TCP out of order, which are read back."""
     digest = reserved.running_checksum()
     at = reserved.hashed_bytes
     piece = reserved.share.grant.ranges[0]

@@ -1,7 +1,7 @@
-"""view_many: many objects in place, each as `view` would show it, for one request to the master.
+"""view_many: many objects in place, each as `view` would show it, with one request to the master.
 
-What is not in memory of this machine is copied, over one connection per node, and needs no lease. A key that fails
-costs its own place in the answer. At the end of the block, one request asks about all leases that ran out.
+An object that is not in memory of this machine is copied, over one connection per node, and needs no lease. A key that
+fails does not affect the others. At the end of the block, one request asks about all leases that ran out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.effects import Operation
 from holdfast.errors import ClientClosed, HoldfastError, LeaseLost
 
 Shown: TypeAlias = Viewed | HoldfastError | None
-"""A view, why there is none, or None for a key that is not stored."""
+"""A view, the error of its key, or None for a key that is not stored."""
 
 
 def open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Shown]]:
@@ -47,7 +47,7 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
         leases: dict[str, LeaseRow] = {key: kept for key in keys if (kept := core.leases.live(key, now)) is not None}
         unknown = dict.fromkeys(key for key in keys if key not in leases)
         leases.update((yield from locate_all(core, list(unknown), deadline)))
-        # Otherwise a master with another history was met on the way, and what is known now may be of either.
+        # Otherwise the history changed on the way, and the leases found may be of either history.
         if core.limits.log_id == history:
             break
     maps, doubts = core.bytes.maps, core.segments.doubts
@@ -72,7 +72,7 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
 
 
 def _copies(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes | HoldfastError | None]]:
-    """All of them at once; where nobody could be asked, that is the answer for each."""
+    """Copies of all of them at once. If no master could be asked, each gets that error."""
     errors: dict[str, HoldfastError] = {}
     try:
         found = yield from batch_gets.get_many(core, keys, errors, deadline)
@@ -88,7 +88,7 @@ def _in_place(shown: Sequence[Shown]) -> list[Viewed]:
 
 
 def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operation[None]:
-    """Raises LeaseLost if an object may have left its place while it was looked at."""
+    """Close them. Raises LeaseLost if an object may have left its place while its view was open."""
     history = core.limits.log_id
     lost: list[str] = []
     ended: list[tuple[str, ReadLease]] = []
@@ -112,7 +112,7 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
 
 
 def end_views(core: Core, shown: Sequence[Shown]) -> None:
-    """The block is over. What something made from a view still uses keeps its lease until that is gone."""
+    """End the views. A lease is kept while an array or slice made from its view is alive."""
     living = [viewed.key for viewed in shown if isinstance(viewed, Viewed) and not end_quietly(core, viewed)]
     if living:
         warnings.warn(

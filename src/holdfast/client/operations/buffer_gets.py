@@ -1,7 +1,7 @@
-"""get_many_into: a batch of reads into the caller's own buffers; a key that fails costs its key.
+"""get_many_into: a batch of reads into the caller's own buffers; a key that fails does not affect the others.
 
-Blocks are copied by slice assignments, which hold the GIL (ADR 35). To give it up for each would gain nothing: a
-batch of 8 MiB takes a tenth of the 5 ms that another thread, once it has the interpreter, may keep it.
+Blocks are copied by slice assignments, which hold the GIL (ADR 35). Releasing it for each would gain nothing: a batch
+of 8 MiB takes a tenth of the 5 ms that another thread may keep the GIL once it has it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, Unreachable
 from holdfast.transport.shared_memory import copy_out_parts, digest_of_parts
 
 BLOCK_BYTES = 1 << 20
-"""Objects from this size on are copied one by one, with the GIL given up."""
+"""Objects from this size on are copied one by one, with the GIL released."""
 
 _digest = xxhash.xxh3_64_intdigest
 
@@ -30,7 +30,7 @@ _digest = xxhash.xxh3_64_intdigest
 def get_many_into(
     core: Core, keys: list[str], targets: list[CallersTarget], verify: bool | None, deadline: float
 ) -> Operation[list[int | HoldfastError]]:
-    """For each key the number of bytes that were read, 0 if it is not stored, or what failed."""
+    """For each key the number of bytes that were read, 0 if it is not stored, or its error."""
     read = _get_many_into(core, keys, targets, core.verify if verify is None else verify, deadline)
     return guarded_read(core.own_removals, keys, read, core.clock, deadline)
 
@@ -46,7 +46,7 @@ def _get_many_into(
     result: list[int | HoldfastError] = [0] * len(keys)
     places: Sequence[int] = range(len(keys))
     while places:
-        # A key that is named again is read again, in a round of its own: its lease is held by then.
+        # A key that occurs again is read again, in a later round: its lease is held by then.
         first: dict[str, int] = {}
         doubled = [place for place in places if first.setdefault(keys[place], place) != place]
         buffers = Buffers({key: targets[place] for key, place in first.items()}, verify)
@@ -88,7 +88,7 @@ class Buffers:
             try:
                 room[:] = views[segment][start:stop]
             except (KeyError, ValueError):
-                # Unmapped meanwhile, because a node is gone.
+                # Unmapped meanwhile, because a node has died.
                 again.append(key)
                 continue
             if checksum and (self._verify or doubts(segment, until)) and (_digest(room) or 1) != checksum:
@@ -98,7 +98,7 @@ class Buffers:
         return again
 
     def _copy_large(self, core: Core, key: str, row: LeaseRow, again: list[str]) -> None:
-        """One object that is large, or goes to several buffers."""
+        """Copy one object that is large or goes to several buffers."""
         until, segment, start, stop, checksum, _, _ = row
         room = self._room(key, stop - start)
         if room is None:
@@ -122,7 +122,7 @@ class Buffers:
             self.done[key] = bytes_in(room)
 
     def _room(self, key: str, size_bytes: int) -> Room | None:
-        """The caller's memory for this object. None: it is too short, which is noted."""
+        """The caller's memory for this object. None: it is too short, and the error is noted."""
         try:
             return room_in(self._targets[key], key, size_bytes)
         except HoldfastError as error:
@@ -153,7 +153,7 @@ class Buffers:
         return again
 
     def _is_doubtful(self, core: Core, each: Fetched) -> bool:
-        """Parts of it must be taken from the whole object, whose checksum can be compared."""
+        """Must its parts be taken from the whole object, so that its checksum can be compared?"""
         doubted = core.segments.doubts(each.place.handle, each.lease.until)
         return doubted or (self._verify and bool(each.place.kind))
 

@@ -1,7 +1,7 @@
 """get, get_into: a read is right if it ended inside its lease, or if the object is still there afterwards.
 
-Reads go to a mapped segment first, then to other replicas. A replica that fails costs that attempt only; when all
-have failed the object is located again, until the deadline.
+Reads try a mapped segment first, then other replicas. When all replicas have failed, the object is located again, until
+the deadline.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from holdfast.messages.shapes import SegmentPlace
 
 
 class Target(Protocol):
-    """Where an object is to be read to."""
+    """The destination of a read."""
 
     @property
     def whole(self) -> bool:
-        """The whole object is read, not parts of it."""
+        """Is the whole object read, not parts of it?"""
 
     def __call__(self, size_bytes: int) -> Room:
-        """The room for an object of this size. It may be called again if the object is replaced meanwhile."""
+        """The room for an object of this size. Called again if the object is replaced meanwhile."""
 
 
 class WantedObject(NamedTuple):
-    """What is read of one object, and how."""
+    """The room that one object is read into, and how it is verified."""
 
     room: Room
     whole: bool
@@ -65,7 +65,7 @@ _BYTES_HEAD = bytes.__basicsize__ - 1
 
 
 class FreshBytes:
-    """A target that becomes bytes. A large one is filled in place, before anyone else sees it: one copy less."""
+    """A target that becomes bytes. Large bytes are filled in place before anyone else sees them, which saves a copy."""
 
     __slots__ = ("_small", "_value")
     whole = True
@@ -81,7 +81,7 @@ class FreshBytes:
         self._small = None
         self._value = _new_bytes(None, size_bytes)
         room = (ctypes.c_ubyte * size_bytes).from_address(id(self._value) + _BYTES_HEAD)
-        # Whoever still fills the room keeps the bytes.
+        # A thread that still fills the room keeps the bytes alive.
         room.owner = self._value  # type: ignore[attr-defined]
         return [(0, memoryview(room).cast("B"))]
 
@@ -91,7 +91,7 @@ class FreshBytes:
 
 
 def locate_one(core: Core, key: str, deadline: float) -> Operation[ReadLease | None]:
-    """A lease on one object. What needs more than one answer is left to `locate`."""
+    """A lease on one object. Cases that need more than one reply are left to `locate`."""
     history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
     core.segments.seen = located.topology
@@ -111,9 +111,9 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[ReadLease | N
 
 
 def read_located(core: Core, key: str, located: Located, sent_at: float, history: int) -> bytes | None:
-    """The bytes of a small object on this machine, right after its location came; empty if it is not stored, which no
-    object is. None: it takes more than that, though not asking again where the segment is known already. This does
-    nothing that `get` does not do as well, in half the time."""
+    """Fast path of `get` in half the time: the bytes of a small object on this machine, right after its location came.
+    b"" if the key is absent (objects are never empty). None if the slow path is needed; it need not ask the master
+    again if the segment is known already."""
     if len(located.rows) != _LOCATED.size or located.others:
         return None
     core.segments.seen = located.topology
@@ -138,7 +138,7 @@ def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[s
 def take_over(
     core: Core, keys: Sequence[str], located: Located, sent_at: float, history: int, deadline: float
 ) -> Operation[dict[str, LeaseRow]]:
-    """The leases that this answer gives, which was asked for at that time and under that history."""
+    """The leases in this reply to a request that was sent at that time and under that history."""
     core.segments.seen = located.topology
     if len(located.rows) != _LOCATED.size * len(keys):
         raise BadRequest(f"the master located {len(located.rows) // _LOCATED.size} keys where {len(keys)} were asked")
@@ -150,7 +150,7 @@ def take_over(
     maps = core.bytes.maps
     until = lease_until(sent_at, located.lease_ttl_ms)
     stops = map(add, words[2::5], words[3::5])
-    # One pass in C over the columns: a tuple a key is all that is made.
+    # One pass in C over the columns: it makes one tuple per key and nothing else.
     rows = zip(repeat(until), segments, words[2::5], stops, words[4::5], ids, repeat(()))
     found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
     for index, places in _places(located, segments, words[2::5]).items():
@@ -167,7 +167,7 @@ def take_over(
 def _places(
     located: Located, segments: Sequence[int], offsets: Sequence[int]
 ) -> dict[int, list[tuple[SegmentHandle, int]]]:
-    """Of the objects with several replicas, by the index of their key: (segment, offset) each."""
+    """(segment, offset) of every replica of the objects that have several, by the index of their key."""
     places: dict[int, list[tuple[SegmentHandle, int]]] = {}
     for index, segment, offset in located.others:
         if not 0 <= index < len(segments):
@@ -185,15 +185,15 @@ def fetch(
     verify: bool | None = None,
     patient: bool = True,
 ) -> Operation[ReadLease | None]:
-    """Read one object to where `target` says. None: it is not stored. The bytes are right on return (I2).
+    """Read one object into `target`. None: it is not stored. The bytes are right on return (I2).
 
-    `verify` other than None goes before what the client was told. Not `patient`: what fails at first is raised."""
+    `verify`, unless None, overrides the client's setting. Not `patient`: the first failure is raised."""
     verify = core.verify if verify is None else verify
     pause = FIRST_PAUSE
     mismatched = False
     while True:
         core.check_open()
-        # Before the lease is looked up: another history would give its numbers to other places.
+        # Read before the lease is looked up: in another history the same numbers name other places.
         history = core.limits.log_id
         lease = core.leases.live(key, core.clock())
         if lease is None:
@@ -221,14 +221,14 @@ def fetch(
             if not patient or core.clock() + pause >= deadline:
                 raise failure
             yield Sleep(pause)
-            if core.clock() >= deadline:  # It was a longer sleep than was asked for.
+            if core.clock() >= deadline:  # The sleep was longer than asked for.
                 raise failure
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def check_reachable(core: Core, key: str, lease: LeaseRow, deadline: float) -> Operation[None]:
-    """Raise NodeLost at once if every replica is on a node that has just failed to answer: whoever found that out has
-    waited for it already. A node is asked again when a probe has found that it answers."""
+    """Raise NodeLost at once if every replica is on a node that has just failed to answer: the request that found out
+    has waited for it already. A node is asked again once it has answered a probe."""
     if not core.bytes.failing:
         return
     yield from look_for_failing(core, deadline)
@@ -241,10 +241,10 @@ def check_reachable(core: Core, key: str, lease: LeaseRow, deadline: float) -> O
 def read_replicas(
     core: Core, key: str, lease: ReadLease, wanted: WantedObject, deadline: float
 ) -> Operation[ReadLease]:
-    """Fill the room from one of the replicas; the lease with the place where that one lies.
+    """Fill the room from one of the replicas. Returns the lease with the place of that replica.
 
-    Those that have just failed come last. While there are others, a node that is silent is left at once, and asked
-    again with patience only when all the others have failed: it may be slow, and the only one that is left."""
+    Replicas that have just failed come last. While there are others, a silent node is left at once, and asked again
+    with patience only after all others have failed: it may be slow, and the only one left."""
     tried: list[str] = []
     mismatch = False
     candidates = [((lease.segment, lease.start)), *lease.others]
@@ -254,7 +254,7 @@ def read_replicas(
         candidates = [each for each in candidates if each[0] not in unreachable]
     candidates.sort(key=lambda each: each[0] not in places or core.bytes.is_bad(places[each[0]]))
     attempts = [(segment, offset, len(candidates) > 1) for segment, offset in candidates]
-    # Grows while it is gone through: by the silent ones.
+    # Grows during the loop: silent nodes are appended.
     for segment, offset, hurried in attempts:
         place = core.segments.places.get(segment)
         if place is None:
@@ -284,14 +284,14 @@ def read_replicas(
     if mismatch:
         raise ChecksumMismatch(f"the bytes of {key!r} are not the bytes that were put ({why})")
     if core.clock() < deadline:
-        # Perhaps the nodes have moved.
+        # The nodes may have moved.
         yield from refresh(core, deadline)
     raise NodeLost(f"no node that holds {key!r} gives its bytes ({why}); it may come back, try again")
 
 
 def _is_checked(core: Core, place: SegmentPlace, until: float, wanted: WantedObject) -> bool:
-    """Are the bytes from there compared with the checksum, which is that of the whole object? Of parts only where the
-    bytes may have changed since they were put: under a restored catalogue, and on a disk."""
+    """Are the bytes from there compared with the checksum, which covers the whole object? For parts only where the
+    bytes may have changed since the put: under a restored catalogue, and on a disk."""
     if core.segments.doubts(place.handle, until):
         return True
     return wanted.verify and (wanted.whole or bool(place.kind))
@@ -307,7 +307,7 @@ def _fill_room(
     deadline: float,
     hurried: bool,
 ) -> int:
-    """The checksum of the object, or 0 where it is not compared."""
+    """Fill the room. Returns the checksum of the object, or 0 if it is not compared."""
     if wanted.whole or not checked:
         return core.bytes.read(place, offset, wanted.room, checked, deadline, hurried)
     whole = FreshBytes()(size_bytes)
@@ -319,7 +319,7 @@ def _fill_room(
 
 
 def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> Operation[bool]:
-    """Wrong bytes came from a disk. True: its node has found so itself, and tells the master (I18)."""
+    """Ask the node of a disk that gave wrong bytes. True: it found the same itself, and tells the master (I18)."""
     try:
         yield Work(lambda: core.bytes.check_file(place, offset, deadline))
     except UnknownSegment:
@@ -330,7 +330,7 @@ def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> O
 
 
 def still_there(core: Core, leases: Sequence[ReadLease], history: int, deadline: float) -> Operation[list[bool]]:
-    """Are these objects where they were? If so, every byte read there until now was right: ids never return.
+    """Are these objects where they were? If so, every byte read there until now was right: ids are never reused.
 
     That holds within one history; a master with another one may have given the same ids to other objects."""
     rows = b"".join([_SEEN.pack(lease.id, lease.segment, lease.start) for lease in leases])

@@ -1,6 +1,6 @@
-"""lease_many and use_many: which of these keys are there, and keep them from being evicted.
+"""lease_many and use_many: look up which of these keys are there, and keep them from being evicted.
 
-A key whose every replica is on a node that does not answer is no hit: whoever looks it up to read it would only wait.
+A key whose every replica is on a node that does not answer is a miss: a caller that reads it would only wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _lease_many(core: Core, keys: list[str], unique: dict[str, None], deadline: 
     while True:
         history = core.limits.log_id
         found = yield from locate_all(core, list(unique), deadline)
-        # A master with another history was met on the way, and what is known now may be of either.
+        # Otherwise the history changed on the way, and the leases found may be of either history.
         if core.limits.log_id == history:
             break
     if core.bytes.failing:
@@ -51,14 +51,14 @@ def locate_all(core: Core, keys: list[str], deadline: float) -> Operation[dict[s
 
 
 def renew_held(core: Core, now: float, deadline: float) -> Operation[None]:
-    """Lease again what is held, and drop what is gone."""
+    """Renew all held leases, and drop those whose objects are gone."""
     held = core.held_leases
     if now < held.renew_at:
         return
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     held.renew_at = now + ttl * TRY_AGAIN_AFTER
     before, history = held.held(), core.limits.log_id
-    # A removal by this client that comes meanwhile must not free what this leases and keeps for reads.
+    # A concurrent removal by this client must not free objects that this leases and keeps for reads.
     locating = locate_all(core, list(before), deadline)
     found = yield from guarded_read(core.own_removals, before, locating, core.clock, deadline)
     if core.limits.log_id != history:
@@ -69,7 +69,7 @@ def renew_held(core: Core, now: float, deadline: float) -> Operation[None]:
 
 
 def use_many(core: Core, keys: list[str], deadline: float) -> Operation[list[bool]]:
-    """Which are stored; these are marked as used."""
+    """Mark these as used. Returns which are stored."""
     found: list[bool] = []
     for start in range(0, len(keys), KEYS_A_REQUEST):
         some = keys[start : start + KEYS_A_REQUEST]

@@ -1,4 +1,4 @@
-"""Learning where segments are, and mapping the ones on this machine."""
+"""Learn where segments are, and map the ones on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.effects import Operation, Work
 from holdfast.messages.requests import ListSegments, SegmentList
 
 LOOK_AGAIN_SECONDS = 0.25
-"""While nodes are failing: a node that was started again has other segments, or another address."""
+"""How often to ask for places while nodes are failing: a restarted node has other segments, or another address."""
 
 
 def refresh(core: Core, deadline: float) -> Operation[None]:
@@ -21,15 +21,15 @@ def refresh(core: Core, deadline: float) -> Operation[None]:
         now = core.segments.names_by_address()
         core.bytes.failing.keep_only({address for address, names in now.items() if names == before.get(address)})
     if gone:
-        # Leases on other segments go with them: this is rare, and they cost one request to get back.
+        # This drops leases on other segments too: it is rare, and one request gets them back.
         core.leases.clear()
         busy = core.grants.busy_segments()
         yield Work(lambda: core.bytes.forget(gone, told.segments, busy))
 
 
 def look_for_failing(core: Core, deadline: float) -> Operation[None]:
-    """While nodes are failing, ask the master whether they were started again, or are elsewhere: now and then, and
-    whenever its replies say that something has changed. A disk keeps its handle where its node gets a new address."""
+    """While nodes are failing, ask the master whether they were restarted or have moved: every LOOK_AGAIN_SECONDS, and
+    whenever its replies show that something has changed. A disk keeps its handle when its node gets a new address."""
     if not core.bytes.failing:
         return
     if core.segments.stale or core.clock() >= core.segments.told_at + LOOK_AGAIN_SECONDS:
@@ -37,7 +37,7 @@ def look_for_failing(core: Core, deadline: float) -> Operation[None]:
 
 
 def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operation[None]:
-    """Afterwards each of these segments that exists is known, and mapped if it is local."""
+    """Learn each of these segments that exists, and map it if it is local."""
     wanted = set(handles) - core.bytes.settled
     if not wanted:
         return
@@ -49,7 +49,7 @@ def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operat
 
 
 def ready_to_write(core: Core, deadline: float) -> Operation[None]:
-    """Afterwards all local segments are mapped for writing, so that the master can grant memory in them."""
+    """Map all local segments for writing, so that the master can grant memory in them."""
     if core.segments.stale:
         yield from refresh(core, deadline)
     places = core.bytes.unattached(core.segments.places.values())

@@ -1,9 +1,9 @@
-"""put, of one object or of a piece of a batch (put_batches): write every replica, then commit.
+"""put, of one object or of a piece of a batch (batch_puts): write every replica, then commit.
 
-A small put takes room in a grant that is already held, so it is one round trip. A larger one asks for a grant by its
-key first, and learns there that the key is taken before any byte moves; in a row of them it is as with small ones, and
-commits bring the memory for what follows (ADR 25). A grant that timed out or whose connection broke is left and
-another is taken, within the deadline: a range is written in one attempt (I2, I11).
+A small put takes room in a grant that is already held, so it is one round trip. A larger one first asks for a grant by
+its key, and so learns that the key is taken before any byte moves. In a streak of large puts it is as with small ones:
+each commit prefetches the memory for the next puts (ADR 25). If a grant times out or its connection breaks, the put
+takes another one, within the deadline: a range is written in one attempt (I2, I11).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Piece:
     keys: list[str]
     values: Sequence[Value]
     places: Sequence[int]
-    """Of each one in its batch."""
+    """The index of each object in its batch."""
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,11 +60,11 @@ class WrittenPiece(NamedTuple):
     """One commit of a piece."""
 
     piece: Piece
-    """What was written. Those whose keys were taken are left out."""
+    """The objects that were written, without those whose keys were taken."""
     stored: bytes
-    """Which of these were stored, a byte each."""
+    """Which of these were stored, a byte per object."""
     rest: Piece | None
-    """What the grant had no room for: it is put next."""
+    """Objects that the grant had no room for: they are put next."""
 
 
 class NotGranted(Exception):
@@ -89,8 +89,8 @@ def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float
 
 
 def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool | None]:
-    """One small object into a shared grant that is held already, in memory that is mapped here. None: it takes more
-    than that. This does nothing that `put_piece` does not do as well, in half the time."""
+    """Fast path of `put_piece` in half the time: one small object into a shared grant that is held already, in memory
+    that is mapped here. None: the slow path is needed."""
     core.check_open()
     size = len(value)
     if size >= BULK_FROM or size > core.limits.shared_grant_bytes // 8:
@@ -102,7 +102,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
     try:
         piece = grant.ranges[0]
         mapping = core.bytes.writable(piece) if piece.writer and len(grant.ranges) == 1 else None
-        # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+        # Checked after the map: memory of another history is mapped only once the grant is marked void.
         if mapping is None or grant.void:
             core.grants.unreserve(grant, offset, size)
             return None
@@ -127,7 +127,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
 def put_piece(
     core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float
 ) -> Operation[WrittenPiece]:
-    """Memory is waited for until `room_by`. If that is before the deadline, NotGranted tells that it did not come."""
+    """Put these, waiting for memory until `room_by`. If that is before the deadline, NotGranted says that none came."""
     pause = FIRST_PAUSE
     while True:
         core.check_open()
@@ -142,7 +142,7 @@ def put_piece(
         if core.clock() + pause >= deadline:
             raise failure
         yield Sleep(pause)
-        if core.clock() >= deadline:  # It was a longer sleep than was asked for.
+        if core.clock() >= deadline:  # The sleep was longer than asked for.
             raise failure
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -170,27 +170,27 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, roo
             core.grants.unreserve(grant, offsets[0], piece.sizes[0])
         done = WrittenPiece(piece, stored, None)
     if large and done.stored:
-        # A key that was taken says that others may be.
+        # If every key was taken, the next ones may be too: they should ask by key first.
         (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
     return done
 
 
 def _let_go(core: Core, grant: WriteGrant, error: Exception) -> None:
-    """The grant is of no use any more; nor is any other on a node that is away."""
+    """Give up a grant that is no longer of use, and every other one on a node that is away."""
     core.grants.retire(grant, core.clock())
     if isinstance(error, NodeAway):
         core.grants.retire_on({piece.segment for piece in grant.ranges}, core.clock())
 
 
 def _is_large(core: Core, sizes: list[int]) -> bool:
-    """Is a grant of their own better for these than to share one with other small puts?"""
+    """Should these have a grant of their own, rather than share one with other small puts?"""
     shared_bytes = core.limits.shared_grant_bytes
     return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
 
 
 def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[WriteGrant, list[int]] | None:
-    """Room in the grant that came with an earlier commit. None: there is not enough, or asking by key is better, which
-    maps new memory of this machine and does not copy what is there already."""
+    """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better: that
+    maps new memory of this machine, and does not copy objects that are there already."""
     if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
         return None
     return core.grants.reserve(kind, piece.sizes, core.clock())
@@ -199,7 +199,7 @@ def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> t
 def _shared_room(
     core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float, room_by: float
 ) -> Operation[tuple[WriteGrant, list[int]] | None]:
-    """Room for small objects in a grant that is shared; None if they must have their own."""
+    """Room for small objects in a shared grant; None if they must have their own."""
     reserved = core.grants.reserve(kind, sizes, core.clock())
     if reserved is not None or not core.grants.may_ask(kind):
         return reserved
@@ -210,7 +210,7 @@ def _shared_room(
         # Reserved before anyone else can fill it up.
         return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
     except TooLarge:
-        # Segments smaller than a shared grant, at a master that gives no shorter ones: each put has its own.
+        # The segments are smaller than a shared grant, and this master gives no shorter ones: each put has its own.
         return None
     except (TryAgain, Uncertain) as error:
         raise _not_granted(error, deadline, room_by) from error
@@ -224,7 +224,7 @@ def _put_in_own_grant(
     packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
-    # An interrupt may strike between any two steps, so the grant is known by its number before it is there.
+    # An interrupt may come between any two steps, so the id is chosen before the grant exists.
     try:
         try:
             taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, room_by, least)
@@ -243,14 +243,14 @@ def _put_in_own_grant(
 
 
 def _not_granted(error: TryAgain | Uncertain, deadline: float, room_by: float) -> Exception:
-    """What the failure to get memory is to the put: final, unless it was asked for with less time than there is."""
+    """The put's error when it got no memory: final, unless it asked with less time than is left."""
     if room_by >= deadline or isinstance(error, _ANOTHER_GRANT):
         return error
     return NotGranted(error)
 
 
 def _without(piece: Piece, taken: bytes) -> Piece:
-    """Those whose keys are free."""
+    """The objects whose keys are free."""
     free = [index for index, is_taken in enumerate(taken) if not is_taken]
     keys, values, places = piece.keys, piece.values, piece.places
     return Piece([keys[index] for index in free], [values[index] for index in free], [places[index] for index in free])
@@ -279,7 +279,7 @@ def take_grant(
     deadline: float,
     least: int = 0,
 ) -> Operation[tuple[bytes, WriteGrant | None]]:
-    """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be that short."""
+    """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be as short as that."""
     history = core.limits.log_id
     yield from ready_to_write(core, deadline)
     wanted = _extent_of_all(struct.unpack(f"<{len(sizes) // 8}Q", sizes)) * options.replicas
@@ -291,7 +291,7 @@ def take_grant(
     try:
         granted, sent_at = yield from ask_timed(core, message, Granted, deadline, history=history)
     except BaseException:
-        # It may have been granted: giving back what was not is harmless, keeping what was is not.
+        # It may have been granted. Returning a grant that does not exist is harmless; keeping one that does is not.
         now = core.clock()
         core.grants.put_back(now, [*finished, grant_id])
         core.keep(now + CARRIED_WITHIN_SECONDS)
@@ -308,8 +308,8 @@ def take_grant(
 def _hold(
     core: Core, grant_id: GrantId, granted: Granted, kind: Kind | None, sent_at: float, history: int
 ) -> WriteGrant | None:
-    """None: the history has changed since this was asked for, and either may have granted it. It is given back, which
-    is harmless where nobody knows it (I19)."""
+    """Hold a new grant. None: the history has changed since the request, and a master of either history may have
+    granted it. It is returned, which is harmless where it is unknown (I19)."""
     timeout = granted.timeout_ms / 1000
     grant = WriteGrant(
         grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
@@ -332,7 +332,7 @@ def _write_and_commit(
     in_a_row: bool,
     deadline: float,
 ) -> Operation[bytes]:
-    """Which of them were stored, a byte each."""
+    """Write and commit these. Returns which of them were stored, a byte per object."""
     checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
     words = [0] * (3 * len(offsets))
     words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
@@ -342,12 +342,12 @@ def _write_and_commit(
 
 
 def _extent_of_all(sizes: Sequence[int]) -> int:
-    """The memory that objects of these sizes take. Most of a batch are of one size."""
+    """The memory that objects of these sizes take. Most batches have one size."""
     return sum(extent_of(size) * count for size, count in Counter(sizes).items())
 
 
 def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> GrantRanges | None:
-    """For memory for puts of so much, which are expected to follow, unless there is some."""
+    """The request that prefetches memory for further puts of `row_bytes`, unless there is some already."""
     length = core.grants.ahead_bytes(kind, row_bytes, core.limits.write_window_bytes // 4 // options.replicas)
     if not length:
         return None
@@ -365,7 +365,8 @@ def _commit(
     deadline: float,
     row_bytes: int = 0,
 ) -> Operation[bytes]:
-    """Which were stored, a byte each. `row_bytes`: how much a put of this row is, if it is of one."""
+    """Commit these. Returns which were stored, a byte per object. `row_bytes`: the size of this put if it is part of a
+    streak of large puts, else 0."""
     row: Kind = (options.replicas, options.prefer, True)
     history = core.limits.log_id
     ahead: GrantRanges | None = None
@@ -385,7 +386,7 @@ def _commit(
         )
         committed, sent_at = yield from ask_timed(core, message, Committed, deadline, grant.ranges)
     except BaseException:
-        # Memory may have been granted ahead, too.
+        # The prefetched memory may have been granted, too.
         core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
         raise
     finally:

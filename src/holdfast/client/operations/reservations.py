@@ -1,12 +1,12 @@
-"""reserve, write, commit: memory for objects that are filled part by part, by any thread, and stored when all is there.
+"""reserve, write, commit: memory for objects that any threads fill part by part, stored once every byte is there.
 
 The life of a reservation:
 
 1. Reserved: a grant for the whole batch, in one request. The keeper extends it for as long as it is needed.
 2. Filled: each part is written to every replica, in one attempt (I11). A part that fails costs the reservation.
 3. Committed: every byte was written once; its checksum is taken and the object made visible.
-4. Ended: committed, abandoned, lost, or forgotten by whoever had it. When all of a grant have ended and no thread
-   writes to one of them any more, the grant is given back.
+4. Ended: committed, abandoned, lost, or dropped by its owner. When all reservations of a grant have ended and no thread
+   writes to one of them, the grant is given back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Share:
 
 
 class WrittenPart:
-    """Which bytes were written, as few disjoint ranges: most are written front to back."""
+    """The bytes that were written, as a few disjoint ranges: most objects are written front to back."""
 
     __slots__ = ("_ranges", "total")
 
@@ -51,7 +51,7 @@ class WrittenPart:
         self.total = 0
 
     def add(self, start: int, stop: int) -> bool:
-        """False: some of it was written before."""
+        """Add this range. False: some of it was written before."""
         ranges = self._ranges
         at = bisect_left(ranges, (start, stop))
         if (at and ranges[at - 1][1] > start) or (at < len(ranges) and ranges[at][0] < stop):
@@ -67,7 +67,7 @@ class WrittenPart:
 
 
 class Reserved:
-    """The state of one reservation, for its threads."""
+    """The state of one reservation, shared by the threads that fill it."""
 
     __slots__ = (
         "__weakref__",
@@ -89,18 +89,18 @@ class Reserved:
         self.key = share.key
         self.share = share
         self.offset = offset
-        """In the grant."""
+        """Where it begins in the grant."""
         self.size = size
         self.options = options
         self.checksum = 0
-        """Of the whole object, where one part was all of it."""
+        """The checksum of the whole object, if it was written as one part."""
         self.hashed_bytes = 0
-        """So many from the front are in the running checksum, for memory that is not mapped here."""
+        """How many bytes from the front are in the running checksum, for memory that is not mapped here."""
         self._digest = xxhash.xxh3_64()
         self._hashing = False
         self._written = WrittenPart()
         self._over = ""
-        """Why nothing more can be done with it."""
+        """Why it has ended; empty while it can be used."""
         self._lock = threading.Lock()
 
     def begin_write(self, start: int, stop: int) -> None:
@@ -124,7 +124,7 @@ class Reserved:
         _give_up_ended(core, self.share)
 
     def add_to_checksum(self, start: int, part: Value) -> None:
-        """If it is the next part from the front; a later one is read back at the commit."""
+        """Add this part if it is the next from the front; a later one is read back at the commit."""
         with self._lock:
             if self._hashing or start != self.hashed_bytes:
                 return
@@ -147,7 +147,7 @@ class Reserved:
             self._over = "is being committed by another call"
 
     def commit_failed(self) -> None:
-        """It may be committed again."""
+        """Allow another commit."""
         with self._lock:
             self._over = ""
 
@@ -158,7 +158,7 @@ class Reserved:
         _give_up_ended(core, self.share)
 
     def abandon(self, core: Core) -> None:
-        """Unless it has ended, or another call commits it."""
+        """Give the memory back, unless it has ended or another call is committing it."""
         with self._lock:
             if self._over:
                 return
@@ -172,7 +172,7 @@ class Reserved:
 
 
 def _give_up_ended(core: Core, share: Share) -> None:
-    """Nobody writes there any more: this share of the grant goes back."""
+    """Give back this share of its grant: no thread writes to it any more."""
     if share.ended and not share.writers and core.shares.pop(share, None) is not None:
         core.grants.release(share.grant, core.clock())
 
@@ -182,7 +182,7 @@ def any_forgotten(core: Core) -> bool:
 
 
 def give_up_forgotten(core: Core) -> None:
-    """Reservations that were neither committed nor abandoned, and that nobody has any more."""
+    """Give back the memory of reservations that were dropped without a commit or an abandon."""
     for share, reserved in list(core.shares.items()):
         if reserved() is None and not share.ended:
             share.ended = True
@@ -191,7 +191,7 @@ def give_up_forgotten(core: Core) -> None:
 
 
 def abandon_all(core: Core) -> None:
-    """The client closes."""
+    """Abandon every reservation: the client closes."""
     for share in list(core.shares):
         share.ended = True
         _give_up_ended(core, share)

@@ -1,4 +1,4 @@
-"""Writing the bytes of a put to every replica of its grant: through mapped memory, or over TCP in one attempt."""
+"""Write the bytes of a put to every replica of its grant: through mapped memory, or over TCP in one attempt."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _digest: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest
 
 SMALL_COPY = 64 << 10
 BLOCK_BYTES = 1 << 20
-"""In a batch, values below this size are copied by slice assignments, which hold the GIL: as quick as to give it up
-for each, and it need not be waited for where another thread uses it all the time (ADR 35)."""
+"""In a batch, values below this size are copied by slice assignments, which hold the GIL. That is as quick as releasing
+it for each, and saves waiting for it where another thread uses it all the time (ADR 35)."""
 JOINED = 32
 
 
 class WriteFailed(Exception):
-    """A replica could not be written; nothing is stored. Another grant may lie elsewhere."""
+    """A replica could not be written; nothing is stored. Another grant may be on another node."""
 
     def __init__(self, cause: HoldfastError) -> None:
         super().__init__(str(cause))
@@ -43,13 +43,13 @@ class WriteFailed(Exception):
 
 
 def copy_into(mapping: Mapping, offset: int, value: Value, checksum: bool) -> int:
-    """The checksum of what was copied, or 0 where none is wanted."""
+    """Copy the value. Returns the checksum of the copy, or 0 if none is wanted."""
     try:
         if type(value) is Gathered:
             return copy_in_parts(mapping, offset, value.parts, checksum)
         return copy_in(mapping, offset, memoryview(value), checksum)
     except Unreachable:
-        # Another thread has learnt that the memory is lent no more, and has unmapped it.
+        # Another thread has learnt that the memory is no longer lent, and has unmapped it.
         raise _unmapped() from None
 
 
@@ -66,15 +66,15 @@ def fill(
     deadline: float,
     checksum: bool | None = None,
 ) -> Operation[list[int]]:
-    """Write all replicas; the checksums of the values (0 where none is kept, or `checksum` is False)."""
+    """Write all replicas. Returns the checksums of the values (0 if none is kept, or `checksum` is False)."""
     size = sum(sizes)
     checksums: list[int] | None = None
     for piece in grant.ranges:
-        # The first replica's writing computes them.
+        # They are computed while the first replica is written.
         wanted = (core.stores_checksums if checksum is None else checksum) and checksums is None
         if piece.writer:
             mapping = core.bytes.writable(piece)
-            # Looked at after the map: one of another history is mapped only when the grant is known to be void.
+            # Checked after the map: memory of another history is mapped only once the grant is marked void.
             if mapping is None or grant.void:
                 core.grants.retire(grant, core.clock())
                 raise WriteFailed(_unmapped())
@@ -113,14 +113,14 @@ def _send(
 
 def _as_nothing_stored(error: HoldfastError) -> HoldfastError:
     if isinstance(error, DeadlineExceeded):
-        # The bytes did not get there, so nothing was committed: that is certain.
+        # The bytes did not get there, so it is certain that nothing was committed.
         return Unreachable(f"the node did not take the bytes in time; nothing was stored ({error})")
     return error
 
 
 @dataclass(slots=True)
 class MappedWrite:
-    """Values into a mapped range."""
+    """Writes values into a mapped range."""
 
     mapping: Mapping
     base: int
@@ -141,8 +141,8 @@ class MappedWrite:
         ]
 
     def _copy_blocks(self, view: memoryview) -> list[int]:
-        """Many values of some size, each hashed while it is in the cache. The copy is hashed, not the original: it is
-        what others will read, whatever happens to the original."""
+        """Copy many values of some size, each hashed while it is in the CPU cache. The copy is hashed, not the
+        original: others will read the copy, whatever happens to the original."""
         checksums: list[int] = []
         base, wanted = self.base, self.checksum
         try:
@@ -157,9 +157,9 @@ class MappedWrite:
         return checksums
 
     def _copy_small(self, view: memoryview) -> list[int]:
-        """Many small values: a slice assignment each, which is all that `copy_in` would do for one of them."""
+        """Copy many small values by slice assignments, which is all that `copy_in` would do for each."""
         base, offsets, sizes = self.base, self.offsets, self.sizes
-        # Small ones are never gathered from several buffers: arguments joins them.
+        # Small ones are never gathered from several buffers: arguments.py joins them.
         values = cast("Sequence[bytes | memoryview]", self.values)
         try:
             if offsets[-1] + sizes[-1] - offsets[0] != sum(sizes):
@@ -167,7 +167,7 @@ class MappedWrite:
                     start = base + offset
                     view[start : start + size] = value
             else:
-                # They lie side by side, without a gap: a few at a time are joined in the cache and copied as one.
+                # They are contiguous in the range: join a few at a time in the CPU cache and copy them as one.
                 for first in range(0, len(values), JOINED):
                     joined = b"".join(values[first : first + JOINED])
                     start = base + offsets[first]
@@ -181,7 +181,7 @@ class MappedWrite:
 
 @dataclass(slots=True)
 class RemoteWrite:
-    """Values into a range of another machine's. Broken off, bytes may still be under way: the grant is torn."""
+    """Writes values into a range on another machine. If it fails, bytes may still be under way: the grant is torn."""
 
     core: Core
     grant: WriteGrant

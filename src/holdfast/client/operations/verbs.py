@@ -46,7 +46,7 @@ class Explanation:
 
 
 def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool]:
-    """False also for what cannot be read, because no node that holds it answers."""
+    """Is it stored? False also if it cannot be read because no node that holds it answers."""
     yield from look_for_failing(core, deadline)
     message = Exists([key], touch, without=core.unreachable_segments())
     presence, _ = yield from ask_timed(core, message, Presence, deadline)
@@ -56,7 +56,8 @@ def exists(core: Core, key: str, touch: bool, deadline: float) -> Operation[bool
 def exists_many(
     core: Core, keys: list[str], touch: bool, deadline: float, reachable: bool = True
 ) -> Operation[list[bool]]:
-    """False also for what cannot be read, because no node that holds it answers; unless that does not matter."""
+    """Which are stored? With `reachable`, False also for keys that cannot be read because no node that holds them
+    answers."""
     found: list[bool] = []
     yield from look_for_failing(core, deadline)
     for start in range(0, len(keys), KEYS_A_REQUEST):
@@ -89,7 +90,7 @@ def remove(core: Core, key: str, force: bool, deadline: float) -> Operation[int]
 
 
 def remove_many(core: Core, keys: list[str], force: bool, deadline: float) -> Operation[list[bool]]:
-    """Per key: it was there, and is gone. Three round trips at most: what is there, its removal, what has stayed."""
+    """Per key: was it there, and is it gone? At most three round trips: look up, remove, look up what stayed."""
     there = yield from exists_many(core, keys, False, deadline, reachable=False)
     wanted = [key for key, found in zip(keys, there, strict=True) if found]
     refused = 0
@@ -117,7 +118,7 @@ def _remove_some(core: Core, keys: list[str], force: bool, deadline: float) -> O
 
 
 def remove_matching(core: Core, pattern: str, force: bool, deadline: float) -> Operation[int]:
-    """An empty pattern is everything. What is leased or pinned is passed over unless forced."""
+    """Remove the keys that match; an empty pattern matches all. Leased and pinned ones are skipped unless forced."""
     total = cursor = 0
     try:
         while True:
@@ -172,7 +173,7 @@ def status(core: Core, deadline: float) -> Operation[Status]:
 
 
 def operate(core: Core, request: Message, deadline: float) -> Operation[int]:
-    """Something for the operator's hand: how much it touched."""
+    """Send an operator's request. Returns how much it changed."""
     return (yield from ask(core, request, Done, deadline)).count
 
 

@@ -1,4 +1,4 @@
-"""view: looking at an object in place, without a copy, under a lease that is renewed while the view is open.
+"""view: an object in place, without a copy, under a lease that is renewed while the view is open.
 
 The life of a view:
 
@@ -28,9 +28,9 @@ from holdfast.errors import LeaseLost, ObjectNotFound
 from holdfast.transport.bulk_copy import address_of
 
 RENEW_AT_LEFT = 2 / 3
-"""Renewed when a third of the lease has passed."""
+"""A lease is renewed when this share of it is left: when a third of it has passed."""
 _NAMED_ONCE = 3
-"""References to a view that nobody but its caller's one name has: that name, `Viewed`, and the counting itself."""
+"""The reference count of a view that only the caller's one name uses: that name, `Viewed`, and the counting itself."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     if lease is None:
         lease = yield from locate_one(core, key, deadline)
         if core.limits.log_id != history:
-            # A master with another history was met on the way, and what is known now may be of either.
+            # The history changed on the way, and the lease may be of either history.
             return (yield from _open_view(core, key, deadline))
     memory = core.bytes.maps.get(lease.segment) if lease is not None else None
     if lease is not None and memory is not None and not core.segments.doubts(lease.segment, lease.until):
@@ -89,27 +89,27 @@ def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewe
 
 
 def _window(memory: mmap.mmap, start: int, size: int) -> tuple[memoryview, weakref.ref[object]]:
-    """A read-only view of these bytes, and a reference that is dead once nothing made from the view is left.
+    """A read-only view of these bytes, and a weak reference that is dead once nothing made from the view is left.
 
-    A memoryview cannot be asked whether slices of it live on; the object that exports its memory can."""
+    A memoryview cannot tell whether slices of it are alive; the object that exports its memory can."""
     pinned = memoryview(memory)
     exporter = _exporter_type(size.bit_length()).from_address(address_of(pinned) + start)
-    exporter.pinned = pinned  # type: ignore[attr-defined]  # Whoever still looks keeps the map.
+    exporter.pinned = pinned  # type: ignore[attr-defined]  # A reader that is still there keeps the map alive.
     return memoryview(exporter).cast("B").toreadonly()[:size], weakref.ref(exporter)
 
 
 @functools.cache
 def _exporter_type(bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """Large enough for any size of that many bits: a type per size would be made for every size that is met."""
+    """Cached per number of bits and large enough for any size of that many bits: else each size would need its own."""
     return ctypes.c_ubyte * (1 << bits)
 
 
 def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
-    """Raises LeaseLost if the object may have left its place while it was looked at."""
+    """Close it. Raises LeaseLost if the object may have left its place while the view was open."""
     held = viewed.open
     if held is None:
         return
-    # Another history would have marked it as lost, so until here it was this one.
+    # A change of history would have marked the view as lost, so it belongs to this one.
     history = core.limits.log_id
     if not held.lost:
         if core.clock() < held.until:
@@ -122,7 +122,7 @@ def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
 
 
 def end_view(core: Core, viewed: Viewed) -> None:
-    """The block is over: let the lease go, or keep it for an array that was made from the view and lives on."""
+    """End the view: let the lease go, or keep it for an array that was made from the view and is still alive."""
     if not end_quietly(core, viewed):
         warnings.warn(
             f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
@@ -133,24 +133,24 @@ def end_view(core: Core, viewed: Viewed) -> None:
 
 
 def end_quietly(core: Core, viewed: Viewed) -> bool:
-    """False: something made from the view lives on, and the lease with it."""
+    """End the view without a warning. False: something made from it is alive, so its lease is kept."""
     if sys.getrefcount(viewed.view) <= _NAMED_ONCE:
         try:
             viewed.view.release()
         except BufferError:
-            pass  # Somebody works on its memory.
-    # Otherwise something has it beside the caller's name of it. PyTorch's tensors are made so: they keep the view that
-    # they were made from, and go on at its address even when it is released.
+            pass  # Its memory is in use.
+    # Otherwise something besides the caller's name refers to it. PyTorch tensors do: they keep the view that they were
+    # made from, and use its address even after it is released.
     del viewed.view
     held = viewed.open
     if held is None:
-        return True  # A copy: whoever uses it keeps it.
+        return True  # A copy: its user keeps it alive.
     held.ended = True
     return _let_go(core, held)
 
 
 def abandon_views(core: Core) -> None:
-    """The client closes: nobody keeps leases alive any more."""
+    """Stop keeping leases alive: the client closes."""
     let_go_of_ended(core)
     for held in list(core.views):
         warnings.warn(

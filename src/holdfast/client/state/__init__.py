@@ -1,1 +1,1 @@
-"""What a client knows: the cluster, its grants, its leases."""
+"""A client's state: the cluster as it knows it, its grants, its leases."""

@@ -1,7 +1,7 @@
-"""What a client knows, and how it asks: shared by both shells.
+"""The state of a client and its requests to the master, shared by both shells.
 
-`ask` is where every retry happens. It is safe because every request may be sent again: reads change nothing, grants
-and removals carry a number of the client's own, commits are known by (grant, offset).
+Every retry happens in `ask`. It is safe because every request may be sent again: reads change nothing, grants and
+removals carry a number that the client chose, commits are identified by (grant, offset).
 """
 
 from __future__ import annotations
@@ -59,19 +59,20 @@ T = TypeVar("T", bound=Message)
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 LONGEST_SETTLING_PAUSE = 0.1
-"""A new primary's doubt about the last one usually ends within a second, when a node has seen that one gone."""
+"""The longest back-off while a new primary is unsure whether the last one is gone. That usually ends within a second,
+when a node has seen it gone."""
 SMALL_READ = 256 << 10
 KEYS_A_REQUEST = 7_500
-"""So many keys of the greatest length still fit into one frame."""
+"""The number of keys of the greatest length that fit into one frame."""
 
-# Not GrantRanges: a grant stores nothing, and one whose answer was lost is given back.
+# Not GrantRanges: a grant stores nothing, and one whose reply was lost is given back.
 _CHANGES = (CommitPuts, Remove, RemoveMatching)
 _digest = xxhash.xxh3_64_intdigest
 
 
 @dataclass(slots=True, eq=False)
 class OpenView:
-    """A reader that looks at an object in place, and needs its lease to go on."""
+    """A reader of an object in place, whose lease must be kept alive."""
 
     key: str
     id: int
@@ -84,14 +85,14 @@ class OpenView:
     read_entry: object = None
     """Its entry in `OwnRemovals`."""
     ended: bool = False
-    """The block is over, and something made from the view may live on."""
+    """The block is over, and something made from the view may be alive."""
     lost: bool = False
     revoked: bool = False
-    """The object was removed or moved, as a node has told. Until the lease ends, what is seen is right."""
+    """A node has reported that the object was removed or moved. Until the lease ends, its bytes are right."""
 
 
 class Core:
-    """The state of one client. It reads the clock through `clock` only and opens nothing by itself."""
+    """The state of one client. It reads the clock through `clock` only, and opens no connections or files."""
 
     def __init__(
         self, clock: Callable[[], float], token: str, verify: bool, node_bytes: NodeBytes | None = None
@@ -100,7 +101,8 @@ class Core:
         self.token = token
         self.verify = verify
         self.stores_checksums = verify
-        """Puts keep one with every object. Apart from `verify`, so that a simulated client may keep them unread."""
+        """Puts store a checksum with every object. Separate from `verify`, so that a simulated client may store them
+        and not compare them."""
         self.client = fresh_id()
         self.leases = Leases()
         self.segments = Segments()
@@ -108,16 +110,16 @@ class Core:
         self.bytes = node_bytes if node_bytes is not None else NodeBytes()
         self.views: dict[OpenView, None] = {}
         self.shares: dict[Share, weakref.ref[Reserved]] = {}
-        """Of reservations that have not ended."""
+        """Shares of reservations that have not ended."""
         self.own_removals = OwnRemovals()
         self.held_leases = HeldLeases(self.own_removals)
         self.closed = ""
-        """Why no more requests are made; empty while they are."""
+        """Why the client is closed; empty while it is open."""
         self.keep: Callable[[float], None] = lambda due: None
-        """Set by the shell: something is held now that needs to be kept alive, by that time."""
+        """Set by the shell, called when something must be kept alive by that time."""
         self.welcome: Welcome | None = None
         self.shown: KeyTableReader | None = None
-        """The keys of the master that we are connected to, if it shows them to us."""
+        """The key table of the master that we are connected to, if it shows it to us."""
         self._serial = 0
         self._lock = threading.Lock()
         self.bytes.hear(self.revoked)
@@ -126,13 +128,13 @@ class Core:
         return Hello(self.client, self.token, control=True)
 
     def welcomed(self, welcome: Welcome) -> None:
-        """A master took us in. If its history is another one, nothing that we remember is true."""
+        """Take over the welcome of a master. If its history is another one, forget everything that we remember."""
         before = self.welcome
         if before is not None and before.log_id != welcome.log_id:
             self.forget_all(welcome.log_id)
             with self._lock:
                 self.welcome = welcome
-                # What another thread kept since then it was told under the old history.
+                # Leases that another thread has kept since then are of the old history.
                 self.leases.clear()
                 self.grants.clear()
         self.bytes.history = welcome.log_id
@@ -144,9 +146,9 @@ class Core:
         return LOCAL + welcome.local if welcome.local and welcome.host and welcome.host == self.bytes.host else ""
 
     def revoked(self, ids: list[int] | None, history: int = 0) -> None:
-        """These objects, or any, have gone from where they were: the next read asks the master. From any thread.
-        With a history: a node's memory belongs to that one now, and whoever maps it under an older one keeps its free
-        space from everybody."""
+        """Forget the leases on these objects (None: on all), which have left their places, so that the next read asks
+        the master. May be called from any thread. With a history: a node's memory belongs to that one now, and a client
+        that maps it under an older one keeps its free space from being used."""
         if history and self.bytes.history not in (0, history):
             self.forget_all(history)
             return
@@ -158,21 +160,21 @@ class Core:
             view.revoked = view.revoked or view.id in ids
 
     def check_nodes(self, written: Sequence[Range]) -> None:
-        """Raise, unless the nodes live into whose mapped memory these ranges were written. Of a dead one all memory is
-        let go of: held grants, and what came ahead."""
+        """Raise unless all nodes are alive into whose mapped memory these ranges were written. All grants on a dead one
+        are given up, held and prefetched."""
         for piece in written:
             if piece.writer and self.bytes.ended(piece):
                 self.grants.retire_on(self.bytes.lose(piece), self.clock())
                 raise NodeAway("the node of the granted memory is dead; nothing was stored. Put again")
 
     def check_history(self, history: int) -> None:
-        """Raise, unless the master that we are connected to has this history. What a request says of segments that are
-        mapped here would be taken for others there, which have the same numbers (I19)."""
+        """Raise unless the master that we are connected to has this history. Under another one, the segment numbers in
+        a request would name other segments (I19)."""
         if self.limits.log_id != history:
             raise GrantTimedOut("a master with another history was met meanwhile; nothing was stored")
 
     def forget_all(self, history: int) -> None:
-        """Nothing that is known from another history than this one may be used, nor stay mapped."""
+        """Forget and unmap everything that was learnt under another history than this one."""
         self.leases.clear()
         self.segments.clear()
         self.grants.clear()
@@ -188,7 +190,7 @@ class Core:
         return self.welcome
 
     def keep_leases(self, found: Mapping[str, LeaseRow], history: int) -> None:
-        """For later reads, if the history is still the one that they were asked for under."""
+        """Keep leases for later reads, if the history is still the one that they were asked for under."""
         with self._lock:
             if self.limits.log_id == history:
                 self.leases.keep(found)
@@ -199,7 +201,7 @@ class Core:
                 self.leases.keep_one(key, lease)
 
     def keep_grant(self, grant: WriteGrant, history: int, now: float) -> bool:
-        """False: the history is another one than the grant was asked for under, so it is void."""
+        """Keep a grant. False: the history has changed since it was asked for, so it is void."""
         with self._lock:
             if self.limits.log_id != history:
                 grant.void = True
@@ -221,7 +223,7 @@ class Core:
             raise ClientClosed(self.closed)
 
     def leave_to_parent(self) -> None:
-        """In a forked child nothing of this may be used: the memory is not mapped here."""
+        """In a forked child, close the client: the memory is not mapped here."""
         self.closed = "this client belongs to the parent process; connect again in the child, after the fork"
         self.leases.clear()
         self.shown = None
@@ -241,7 +243,7 @@ class Core:
         return False
 
     def unreachable_segments(self) -> list[int]:
-        """Those on failing nodes, as far as they are not mapped."""
+        """Segments on failing nodes that are not mapped."""
         failing, maps = self.bytes.failing, self.bytes.maps
         if not failing:
             return []
@@ -249,30 +251,31 @@ class Core:
         return [place.handle for place in places if place.data_address in failing and place.handle not in maps]
 
     def preferred(self, names: Sequence[str]) -> list[str]:
-        """Where memory is asked for first: at these, and, while nodes are failing, anywhere else than on those."""
+        """The places to ask for memory first: these; while nodes are failing, these and then all others without the
+        failing ones."""
         if not self.bytes.failing:
             return list(names)
         away = {*self.unreachable_segments()}
         lending = [place for place in self.segments.places.values() if not place.kind]
         bad = {name for place in lending if place.handle in away for name in (place.name.node, str(place.name))}
         good = [str(place.name) for place in lending if place.handle not in away]
-        # Not always the same one first, which the master would fill alone.
+        # Not always the same one first: the master would fill only that one.
         turn = len(self.grants.held) % len(good) if good else 0
         return [*(name for name in names if name not in bad), *good[turn:], *good[:turn]]
 
     def mind_failing(self) -> None:
-        """Have failing nodes probed. Not from a thread that works for an operation."""
+        """Have failing nodes probed. Must not be called from a thread that works for an operation."""
         if (first := self.bytes.failing.next_probe()) is not None:
             self.keep(first.probe_at)
 
     def shown_at_once(self, key: str) -> bool | None:
-        """Is it stored, by the table of keys? None: ask. While a node fails to answer the table, which knows no places,
-        is not used (ADR 41)."""
+        """Is it stored, according to the key table? None: ask. While a node is failing the table is not used, because
+        it does not know places (ADR 41)."""
         shown = self.shown
         return shown.has(key) if shown is not None and not self.bytes.failing.by_address else None
 
     def any_shown(self, keys: list[str]) -> bool:
-        """Is one of these known to be there, without asking?"""
+        """Is one of these known to be stored, without asking?"""
         there = self.shown.has_each(keys) if self.shown is not None else None
         return there is not None and any(there)
 
@@ -288,7 +291,7 @@ class Core:
         try:
             data = memory[start:stop]
         except ValueError:
-            # Unmapped by another thread that closes this client or has learnt that the node is gone.
+            # Unmapped by another thread, which closes this client or has learnt that the node is dead.
             return None
         # The clock is read after the last byte: inside the lease all of them were right (I2).
         if self.clock() >= until:
@@ -300,7 +303,7 @@ class Core:
 
 
 def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[T]:
-    """Send until there is an answer, within the deadline."""
+    """Send until there is a reply, within the deadline."""
     reply, _ = yield from ask_timed(core, message, kind, deadline)
     return reply
 
@@ -314,10 +317,10 @@ def ask_timed(
     unsure: bool = False,
     history: int = 0,
 ) -> Operation[tuple[T, float]]:
-    """Also when the request that was answered may have arrived first: durations in the answer count from there.
+    """The reply, and the earliest time at which the request may have arrived: durations in the reply count from there.
 
-    `written`: the ranges that a commit makes visible. Their nodes must live whenever it is sent.
-    `unsure`: it was sent before, and may have been done. `history`: the only one that it may be sent under."""
+    `written`: the ranges that a commit makes visible. Their nodes must be alive whenever it is sent.
+    `unsure`: it was sent before, and may have taken effect. `history`: the only one that it may be sent under."""
     checked = _checked(core, message, written, history, deadline)
     pause, sent_at = FIRST_PAUSE, core.clock()
     last: TryAgain | ReplyLost | None = None
@@ -326,14 +329,14 @@ def ask_timed(
         try:
             reply = yield checked
         except Unreachable as error:
-            # Why it was not done before says more than that time is up now.
+            # The earlier reason says more than that time is up now.
             if last is None or core.clock() < deadline:
                 last = error
         except ReplyLost as error:
             last = error
             unsure = True
         except NodeAway as error:
-            if unsure:  # It was sent before, and may have been stored while the node lived.
+            if unsure:  # It was sent before, and may have been stored while the node was alive.
                 raise ReplyLost(
                     f"an answer was lost, and the put may have been stored and lost again: {error}"
                 ) from None
@@ -359,7 +362,7 @@ def ask_timed(
 def _checked(
     core: Core, message: Message, written: Sequence[Range], history: int, deadline: float
 ) -> Message | Checked:
-    """The message, with what must hold whenever it is sent."""
+    """The message, with the checks that must hold whenever it is sent."""
     if written:
         return Checked(message, partial(core.check_nodes, written), deadline)
     return Checked(message, partial(core.check_history, history), deadline) if history else message
@@ -369,7 +372,7 @@ def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> Try
     """The error that the master reported, if the same request may succeed soon; otherwise it is raised.
 
     `unsure`: the change may have been made when it was sent before. A refusal now, because its grant has ended since,
-    says nothing about that; to begin anew could make it twice, the second time after its removal (I7)."""
+    says nothing about that; a new attempt could make it twice, the second time after its removal (I7)."""
     if isinstance(reply, Failed):
         error = raised(reply)
         if isinstance(error, (Stopping, NotLeader, Busy)):

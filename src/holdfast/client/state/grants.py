@@ -1,10 +1,10 @@
 """The memory that this client may write to.
 
 A large put or a batch has a grant of its own; small puts share one, filled from the front, so that each needs only
-its commit. Large puts that follow each other, a row of them, share one too, and the commit that fills it up brings the
-next (ADR 25). A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry
-it, or in `torn` if bytes of it may still be under way on a broken connection. Nothing here is given back while a
-copy may run, and nothing is forgotten: what is not given back is lost to everybody (I11).
+its commit. A streak of large puts (here: a row) shares one too, and the commit that fills it up prefetches the next
+(ADR 25). A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry it,
+or in `torn` if bytes of it may still be under way on a broken connection. No grant is given back while a copy may run,
+and none is forgotten: memory that is not given back is lost to everybody (I11).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ EXTEND_AFTER = 1 / 3
 CARRIED_WITHIN_SECONDS = 1.0
 """Finished grants wait this long for a request that carries them."""
 ROW_SECONDS = 1.0
-"""Large puts that follow each other within this are a row; so long its grant waits for the next one."""
+"""Large puts that follow each other within this time are a row; its grant waits this long for the next one."""
 ROW_BYTES = 64 << 20
-"""The most that is asked for ahead. It is less where the master's window is small."""
+"""The most memory that a row prefetches. It is less if the master's write window is small."""
 
 Kind: TypeAlias = tuple[int, tuple[str, ...], bool]
 """Puts share a grant if they want the same (replicas, preferred places), and if both are small or in a row."""
@@ -42,17 +42,17 @@ class WriteGrant:
     extend_at: float
     last_used: float
     kind: Kind | None = None
-    """None: one put's own."""
+    """None: the grant belongs to one put."""
     used: int = 0
     users: int = 0
     retired: bool = False
     torn: bool = False
     void: bool = False
-    """Of a history that is over: whatever is mapped under its numbers now is somebody else's."""
+    """The grant is of an old history: memory that is mapped under its numbers now belongs to others."""
 
     @property
     def idle_seconds(self) -> float:
-        """How long it may be without users."""
+        """How long it may be without users before it is retired."""
         return ROW_SECONDS if self.kind is not None and self.kind[2] else IDLE_SECONDS
 
     def extended(self, sent_at: float) -> None:
@@ -61,7 +61,7 @@ class WriteGrant:
 
 
 def lay_out(sizes: Sequence[int], start: int = 0) -> tuple[list[int], int]:
-    """Offsets for objects of these sizes, large ones first so that all are aligned; and where the last one ends."""
+    """Offsets for objects of these sizes, large ones first so that all are aligned; and the end of the last one."""
     longest = max(sizes, default=0)
     if longest < LARGE_FROM:
         if sizes and min(sizes) == longest:  # All alike, as most batches are.
@@ -87,7 +87,7 @@ def lay_out(sizes: Sequence[int], start: int = 0) -> tuple[list[int], int]:
 
 
 class Grants:
-    """All grants that this client holds. `now` is given; the lock only makes each step whole for threads."""
+    """All grants that this client holds. Callers pass `now`; the lock only makes each step atomic for threads."""
 
     def __init__(self, client: int) -> None:
         self.client = client
@@ -98,9 +98,9 @@ class Grants:
         self._shared: dict[Kind, WriteGrant] = {}
         self._asking: set[Kind] = set()
         self._row: tuple[Kind, float] | None = None
-        """Of what kind the last large put was, and when it was done."""
+        """The kind of the last large put, and when it ended."""
         self._asked_ahead = 0
-        """How much, in this row."""
+        """The size of this row's last prefetch, in bytes."""
         self._serial = 0
         self._lock = threading.Lock()
 
@@ -110,7 +110,7 @@ class Grants:
             return GrantId(self.client, self._serial)
 
     def may_ask(self, kind: Kind) -> bool:
-        """True for one caller at a time: the others take a grant of their own meanwhile."""
+        """May the caller ask for a shared grant? True for one at a time: meanwhile the others take their own."""
         with self._lock:
             if kind in self._asking:
                 return False
@@ -122,7 +122,7 @@ class Grants:
             self._asking.discard(kind)
 
     def add(self, grant: WriteGrant, now: float) -> None:
-        """A new grant; one that is to be shared takes the place of the one before."""
+        """Add a new grant. A shared one replaces the one before."""
         with self._lock:
             self.held[grant.id] = grant
             if grant.kind is None:
@@ -134,7 +134,7 @@ class Grants:
                 self._retire(before, now)
 
     def reserve(self, kind: Kind, sizes: Sequence[int], now: float) -> tuple[WriteGrant, list[int]] | None:
-        """Room in the shared grant, and the caller counted as one of its users; None if a new grant is needed."""
+        """Room in the shared grant, with the caller counted as one of its users; None if a new grant is needed."""
         with self._lock:
             grant = self._usable(kind, now)
             if grant is None:
@@ -173,8 +173,8 @@ class Grants:
         return row is not None and row[0] == kind and now < row[1] + ROW_SECONDS
 
     def ahead_bytes(self, kind: Kind, length: int, most: int) -> int:
-        """How much to ask for ahead by the commit of so much: twice as much as last time, and nothing while there is
-        room for another such put, or somebody asks already. Who asks says when it has ended, by `asked`."""
+        """Bytes to prefetch with the commit of a put of this length. Doubles each time; 0 if the current grant still
+        fits such a put, or a request is under way. The caller must call `asked` when its request has ended."""
         with self._lock:
             there = self._shared.get(kind)
             if kind in self._asking or (there is not None and there.length - there.used >= length):
@@ -184,17 +184,17 @@ class Grants:
             return self._asked_ahead
 
     def refused_ahead(self) -> None:
-        """There was not so much room: the next one asks for less."""
+        """Note that a prefetch found too little room: the next one asks for less."""
         self._asked_ahead = 0
 
     def go_on_with_row(self, kind: Kind, now: float) -> None:
-        """A large put was stored."""
+        """Begin or continue a row: a large put was stored."""
         if not self.in_a_row(kind, now):
             self._asked_ahead = 0
         self._row = kind, now
 
     def end_row(self, kind: Kind, now: float) -> None:
-        """The next one asks by its key before it writes."""
+        """End the row: the next large put asks by its key before it writes."""
         with self._lock:
             self._row = None
             self._asked_ahead = 0
@@ -202,7 +202,7 @@ class Grants:
                 self._retire(grant, now)
 
     def make_way(self, length: int, window: int, now: float) -> None:
-        """So much is about to be asked for: where the master would refuse it for what is held, nothing is kept idle."""
+        """Retire idle grants if with them the master would refuse a request for `length` bytes."""
         with self._lock:
             held = sum((grant.length - grant.used) * len(grant.ranges) for grant in self.held.values())
             if held + length > window:
@@ -211,25 +211,25 @@ class Grants:
                         self._retire(grant, now)
 
     def unreserve(self, grant: WriteGrant, offset: int, size: int) -> None:
-        """Nothing was stored there: the room can be used again, if it is the last that was reserved."""
+        """Free reserved room in which nothing was stored, if it is the last that was reserved."""
         with self._lock:
             if grant.used == offset + extent_of(size):
                 grant.used = offset
 
     def retire(self, grant: WriteGrant, now: float) -> None:
-        """No new user; it is given back when the last one has left."""
+        """Let no new user take it, and give it back when the last one has left."""
         with self._lock:
             self._retire(grant, now)
 
     def retire_on(self, segments: set[int], now: float) -> None:
-        """Let go of all grants in these segments, whose node is dead or away: those of small puts and those ahead."""
+        """Retire all grants in these segments, whose node is dead or away: also shared and prefetched ones."""
         with self._lock:
             for grant in list(self.held.values()):
                 if any(piece.segment in segments for piece in grant.ranges):
                     self._retire(grant, now)
 
     def release(self, grant: WriteGrant, now: float) -> None:
-        """One user has left; a grant of one's own is done with then."""
+        """Count one user less. A grant that belongs to one call is retired then."""
         with self._lock:
             grant.users -= 1
             if grant.kind is None or grant.torn:
@@ -238,22 +238,22 @@ class Grants:
                 self._give_back(grant, now)
 
     def share(self, grant: WriteGrant, users: int) -> None:
-        """A grant of one call's own has so many users from now on, each of which releases it."""
+        """Give a grant that belongs to one call this many users, each of which releases it."""
         with self._lock:
             grant.users = users
 
     def filled(self, grant: WriteGrant, length: int) -> None:
-        """So much of it was committed, and does not count for the write window any more."""
+        """Note that `length` bytes of it were committed: they no longer count towards the write window."""
         with self._lock:
             grant.used += length
 
     def bytes_in_use(self) -> int:
-        """What is held for writers that are at it, and not committed."""
+        """Bytes that active writers hold and have not committed."""
         with self._lock:
             return sum((each.length - each.used) * len(each.ranges) for each in self.held.values() if each.users)
 
     def done_with(self, grant_id: GrantId, now: float) -> None:
-        """The put that asked for this grant has ended, however it did."""
+        """Release the grant of a put that has ended, whether it succeeded or failed."""
         grant = self.held.get(grant_id)
         if grant is not None and grant.kind is None:
             self.release(grant, now)
@@ -283,7 +283,7 @@ class Grants:
             return torn
 
     def put_back(self, now: float, finished: Sequence[GrantId], torn: Sequence[GrantId] = ()) -> None:
-        """The request that carried them may not have arrived. Giving back twice is harmless."""
+        """Give these back with another request: the one that carried them may not have arrived. Twice is harmless."""
         if finished or torn:
             with self._lock:
                 self.finished_at = now
@@ -301,7 +301,7 @@ class Grants:
             return [grant for grant in self.held.values() if grant.extend_at <= now < grant.until]
 
     def next_due(self, now: float) -> float | None:
-        """When something is to be done for a grant; past its end, a user finds out by itself."""
+        """When the next work for a grant is due. The user of a grant past its end finds out without this."""
         with self._lock:
             dues = [grant.extend_at for grant in self.held.values() if now < grant.until]
             dues += [grant.last_used + grant.idle_seconds for grant in self.held.values() if grant.users == 0]
@@ -319,7 +319,7 @@ class Grants:
                 self._retire(grant, now)
 
     def clear(self) -> None:
-        """The master has another history: none of this is known there."""
+        """Forget everything: the master has another history, in which none of it is known."""
         with self._lock:
             for grant in self.held.values():
                 grant.void = True

@@ -1,15 +1,15 @@
-"""lease_many and release_many: leases that their holder counts, kept alive in the background until they are given up.
+"""lease_many and release_many: counted leases, kept alive in the background until they are released.
 
 The life of a held lease:
 
 1. Taken: `lease_many` locates the object, which leases it, and counts the holder.
 2. Kept: the keeper locates all held keys again, in one request, when a third of the lease has passed. So reads of them
-   need no round trip either, wherever the objects have moved meanwhile, and a new primary is asked like the old one.
-3. Released: `release_many` was called as often as it was taken. The lease at the master ends by itself.
+   need no round trip either, even if the objects have moved meanwhile, and a new primary is asked like the old one.
+3. Released: `release_many` was called as often as it was taken. The lease at the master expires.
 4. Dropped: the object was removed by force or replaced, or the master could not be reached for a whole lease and has
    evicted it. Another object under the same key is not what was leased.
 
-While a lease is held, a removal by the same client is refused as anybody else's would be (ADR 34).
+While a lease is held, a removal by the same client is refused like one by any other client (ADR 34).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from holdfast.errors import Refused
 log = logging.getLogger("holdfast.client")
 
 MOST_HELD = 65_536
-"""Keys. They are renewed every 3 seconds by 9 requests at most, of 7,500 keys each."""
+"""The most keys that may be held. They are renewed every 3 seconds by 9 requests at most, of 7,500 keys each."""
 RENEW_AFTER = 1 / 3
 TRY_AGAIN_AFTER = 1 / 10
-"""Shares of a lease."""
+"""A failed renewal is tried again after this share of a lease."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldLease:
     id: int
-    """The object that was leased; 0 when the history has changed since, and whatever the key names now is meant."""
+    """The object that was leased; 0 if the history has changed since: then any object under the key counts."""
     count: int
 
 
 class HeldLeases:
-    """By key, with how often each was taken. Threads share it."""
+    """Held leases by key, with how often each was taken. Threads share it."""
 
     __slots__ = ("_by_key", "_entry", "_lock", "_own_removals", "renew_at")
 
@@ -51,7 +51,7 @@ class HeldLeases:
         self._entry: Entry = None
         self._lock = threading.Lock()
         self.renew_at = math.inf
-        """All are renewed together."""
+        """When all of them are renewed together."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -69,7 +69,7 @@ class HeldLeases:
                 )
 
     def take(self, keys: Iterable[str], found: Mapping[str, LeaseRow], ttl_ms: int) -> None:
-        """Count one holder more of each of these keys that was found."""
+        """Count one more holder of each of these keys that was found."""
         with self._lock:
             for key in keys:
                 row = found.get(key)
@@ -77,7 +77,7 @@ class HeldLeases:
                     continue
                 held = self._by_key.get(key)
                 if held is None or held.id not in (0, row[5]):
-                    # What was held under this key before is gone.
+                    # The object that was held under this key is gone.
                     held = self._by_key[key] = HeldLease(row[5], 0)
                 held.id = row[5]
                 held.count += 1
@@ -87,7 +87,7 @@ class HeldLeases:
                 self._entry = self._own_removals.begin_read(self._by_key)
 
     def release(self, keys: Iterable[str]) -> None:
-        """One holder less of each; keys that are not held are passed over."""
+        """Count one holder less of each; keys that are not held are skipped."""
         with self._lock:
             for key in keys:
                 held = self._by_key.get(key)
@@ -102,7 +102,7 @@ class HeldLeases:
             return dict(self._by_key)
 
     def renewed(self, before: Mapping[str, HeldLease], found: Mapping[str, LeaseRow]) -> None:
-        """What the master says of those that were held when it was asked: the lost ones are dropped."""
+        """Take over the master's reply about the keys that were held when it was asked, and drop the lost ones."""
         with self._lock:
             for key, held in before.items():
                 row = found.get(key)
@@ -114,7 +114,7 @@ class HeldLeases:
             self._end_if_empty()
 
     def history_changed(self) -> None:
-        """What is stored under these keys now has other ids: it is asked for at once."""
+        """Renew at once: the objects under these keys have other ids now."""
         with self._lock:
             for held in self._by_key.values():
                 held.id = 0

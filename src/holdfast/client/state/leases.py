@@ -1,8 +1,8 @@
-"""Places that this client may read from without asking, because it holds a lease on them.
+"""Places that this client may read without asking, because it holds a lease on them.
 
-While the lease lives the object cannot leave its place (I2, I8), so a hot key costs no round trip. A lease is
-counted from before the request was sent, and shortened by 2% for clocks that differ. The number kept is bounded:
-past it the oldest quarter is forgotten, which only costs asking again.
+Until the lease ends the object cannot leave its place (I2, I8), so a hot key costs no round trip. A lease counts from
+before the request was sent, and is shortened by 2% for clocks that differ. The number kept is bounded: past it the
+oldest quarter is forgotten, which only costs asking again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def lease_until(sent_at: float, ttl_ms: int) -> float:
 
 
 class ReadLease(NamedTuple):
-    """An object, where it is, and until when that is sure."""
+    """An object, its place, and until when it is sure to be there."""
 
     until: float
     segment: int
@@ -37,8 +37,8 @@ class ReadLease(NamedTuple):
 
 
 LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...]]
-"""The fields of a `ReadLease`, without the name: a batch of them is made in C, and most are never looked at singly.
-Numbers only, so that the garbage collector leaves the thousands of them alone."""
+"""The fields of a `ReadLease` as a plain tuple: a batch of them is made in C, and most are never read one by one.
+Numbers only, so that the garbage collector does not track the thousands of them."""
 
 
 class Leases:

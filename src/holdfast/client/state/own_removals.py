@@ -5,11 +5,11 @@ client has forgotten its leases on the keys. That is only true while no other th
 reads them: the master frees the memory at once. Each side therefore announces itself before it looks for the other:
 
 1. A read enters its keys, then waits for the removals of them that were announced before it.
-2. A removal announces its keys, then looks for reads of them. Is there one, it says so (`forgotten=False`), and the
-   live lease of that read refuses it as anybody else's would.
+2. A removal announces its keys, then looks for reads of them. If there is one, it tells the master (`forgotten=False`),
+   which refuses the removal because of that read's live lease, like any other client's.
 
-Whichever comes second sees the first (I2, I8). Reads of a lease that is kept need no entry: they look again, after
-the last byte, whether the lease is still kept, and a removal drops it before it is announced.
+Whichever comes second sees the first (I2, I8). Reads under a kept lease need no entry: after the last byte they check
+that the lease is still kept, and a removal drops it before it is announced.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Entry = object
 
 
 class OwnRemovals:
-    """Reads and removals under way, of one client. Every step is one dict operation, so that threads need no lock."""
+    """One client's reads and removals under way. Every step is one dict operation, so that threads need no lock."""
 
     __slots__ = ("_reads", "_removals")
 
     def __init__(self) -> None:
         self._reads: dict[Entry, Collection[str]] = {}
         self._removals: dict[Entry, frozenset[str] | None] = {}
-        """The keys, or None for a removal of whatever matches a pattern."""
+        """The keys of each removal, or None for a removal by pattern."""
 
     @property
     def under_way(self) -> bool:
@@ -55,7 +55,7 @@ class OwnRemovals:
         return removal in self._removals
 
     def announce(self, keys: Collection[str] | None) -> tuple[Entry, bool]:
-        """Begin a removal; also whether no read of its keys is under way. None: of any key."""
+        """Begin a removal of these keys (None: of any key). Returns also whether no read of them is under way."""
         entry = object()
         removed = None if keys is None else frozenset(keys)
         self._removals[entry] = removed
@@ -86,7 +86,7 @@ def guarded_read(
 def wait_for_removals(
     own: OwnRemovals, keys: Collection[str], clock: Callable[[], float], deadline: float
 ) -> Operation[None]:
-    """Until those that were announced before now have their answers; later ones see the read."""
+    """Wait until the removals announced before now have their replies; later ones see the read."""
     for removal in own.announced_on(keys):
         while own.is_under_way(removal):
             if clock() >= deadline:

@@ -1,4 +1,4 @@
-"""How each segment is reached, as the master last told; `topology` is the number of that telling."""
+"""How each segment is reached, according to the master's last list; `topology` is the number of that list."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Segments:
 
     def __init__(self) -> None:
         self.unverified: frozenset[int] = frozenset()
-        """Handles of those whose bytes may differ from what a restored catalogue says: they are copied and compared
-        with their checksums, whatever the client was told to do."""
+        """Handles of segments whose bytes may differ from a restored catalogue: their objects are copied and compared
+        with their checksums, whatever the client's setting."""
         self.trusted_after = 0.0
-        """Leases that end by then may be older than the verification of their segment: they are no better."""
+        """A lease that ends by then may be older than the verification of its segment, so it is not trusted either."""
         self.places: dict[int, SegmentPlace] = {}
         self.told_at = 0.0
-        """When the master last said where they are."""
+        """When the master last listed the segments."""
         self.topology = -1
         self.seen = -1
         """The number that the master's latest reply carried."""
@@ -28,11 +28,11 @@ class Segments:
         return self.seen != self.topology or self.topology == -1
 
     def doubts(self, handle: int, until: float) -> bool:
-        """May what a lease names, which ends then, lie in its place no more, or never have (I2)?"""
+        """May the object of a lease that ends then have left its place, or never have been there (I2)?"""
         return until <= self.trusted_after or handle in self.unverified
 
     def update(self, told: SegmentList, now: float) -> set[int]:
-        """Take over what the master says. Gives the handles that are there no more."""
+        """Take over the master's list. Returns the handles that no longer exist."""
         if told.doubtful_ms:
             self.trusted_after = max(self.trusted_after, now + told.doubtful_ms / 1000)
         gone = self.places.keys() - {place.handle for place in told.segments}
@@ -43,7 +43,7 @@ class Segments:
         return gone
 
     def names_by_address(self) -> dict[str, set[SegmentName]]:
-        """The segments of each node, by where it is reached."""
+        """The segments of each node, by the address of the node."""
         found: dict[str, set[SegmentName]] = {}
         for place in self.places.values():
             found.setdefault(place.data_address, set()).add(place.name)
