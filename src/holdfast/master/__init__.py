@@ -1,1 +1,1 @@
-"""The master process: the engine that runs decisions, the RPC server in front of it, and what it shows."""
+"""The master process: the engine that runs decisions, the RPC server in front of it, and its status views."""

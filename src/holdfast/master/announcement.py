@@ -1,4 +1,4 @@
-"""A master's announcement in coordination: where it is, for the other masters and for whoever asks for the status."""
+"""A master's announcement in coordination: its address, for the other masters and for status requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ANNOUNCED_MS = 15_000
 
 
 class Announcement:
-    """Renewed every few seconds, in either role; so it is also what notices that coordination does not answer."""
+    """Renewed every few seconds, in either role; so its failure also shows that coordination does not answer."""
 
     def __init__(self, name: str, address: str) -> None:
         self._name = MASTERS + name
         self._address = address
         self.known: list[str] = [address]
-        """Addresses of the masters that run, as far as is known."""
+        """Addresses of the running masters, as far as known."""
         self.outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer")
 
     async def renew(self, coordination: Coordination) -> None:
-        """Until it is cancelled."""
+        """Renew it until cancelled."""
         while True:
             try:
                 await coordination.publish(self._name, self._address.encode(), ANNOUNCED_MS)

@@ -1,8 +1,8 @@
-"""Looking for the next request before sleeping.
+"""Busy polling for the next request before sleeping.
 
-The next one often follows on the heels of the last, and a core that went to sleep takes longer to wake, with cold
-caches, than most requests take. So after an answer the loop does not sleep for a moment (ADR 6). In a crowd, where
-giving way takes long, it sleeps as usual: then no core sleeps that would have to be woken.
+The next request often follows at once, and a core that went to sleep takes longer to wake, with cold caches, than most
+requests take. So for a moment after each reply the loop does not sleep (ADR 6). On a crowded machine, where yielding
+the core takes long, it sleeps as usual: other processes keep the cores awake.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from holdfast.instant import now_seconds
 from holdfast.transport.timeouts import UNCROWDED_SECONDS
 
 CROWDED_SECONDS = 30e-6
-"""A look that took longer than this gave its core to somebody else. Then no core sleeps that would have to wake, and
-who gives way waits for whole turns of the others: it is better to be woken."""
+"""If yielding takes longer than this, another process used the core: it is contended. Stop spinning and sleep in the
+poll: a woken process gets the core sooner than one that yields it and waits for the others' whole time slices."""
 
 
 class BusyPoll:
-    """Keeps a loop awake for `seconds` after each `heard`; not at all if that is 0, or while `may_not` says so."""
+    """Keeps a loop awake for `seconds` after each `heard`; not at all if that is 0, or while `may_not` is true."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, may_not: Callable[[], bool]) -> None:
         self._loop = loop
         self._seconds = seconds
         self._may_not = may_not
         self._idle = bool(seconds)
-        """Neither looking nor in a crowd."""
+        """Neither polling nor waiting for the machine to be less crowded."""
         self._heard = False
         self._until = 0.0
 
     def heard(self) -> None:
-        """A request was answered. It reads no clock: this is called for each of them."""
+        """Note that a reply was sent. Reads no clock, because it is called for every reply."""
         self._heard = True
         if self._idle:
             self._idle = False

@@ -1,7 +1,7 @@
-"""What an answer rests on: the index of the last record that must be durable before it may leave (I1).
+"""The log index that must be durable before a reply may be sent (I1).
 
-An answer that looked at something with a record on its way would tell of what may never have been. So it waits, but
-for no more than it looked at: reads of other keys go out at once.
+A reply that depends on a record which is not durable might report something that never happened. So it waits, but only
+for records of the keys that it depends on: reads of other keys are sent at once.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from holdfast.messages.shapes import Message
 from holdfast.replication.pending_log import PendingLog
 
 BY_KEYS = (Exists, Locate, Stat)
-"""Whose answers rest on the objects under their keys and on nothing else."""
+"""Requests whose replies depend only on the objects under their keys."""
 _RENEWING = (Exists, Locate, RenewLeases)
-"""Whose only record is that of a renewal, which nothing rests on."""
+"""Requests whose only record is a lease renewal, on which no reply depends."""
 
 
 def rests_on(
     log: PendingLog, request: Message, reply: Message | Parked, before: int, durability: str, topology_index: int
 ) -> int:
-    """0: nothing. `before` is the last record's index from before it was decided, `topology_index` that of the last one
-    that changed which segments there are."""
+    """The index that must be durable; 0: none. `before` is the index of the last record before the decision,
+    `topology_index` that of the last record that changed which segments there are."""
     if log.index == log.durable or isinstance(request, KeepAlive):
         return 0
     if log.index > before and not isinstance(request, _RENEWING):
@@ -32,8 +32,8 @@ def rests_on(
     if isinstance(request, BY_KEYS):
         return log.needed_for(request.keys)
     if isinstance(request, ListSegments):
-        # Whoever connects asks this first, and must be able to read while the log takes no more.
+        # Every new client asks this first, and must be able to read even while the log is full.
         return topology_index if topology_index > log.durable else 0
     if isinstance(request, RenewLeases) and isinstance(reply, Presence) and 0 not in reply.found:
-        return 0  # Nothing that it looked at is on its way out, and what a reader has seen was durable.
+        return 0  # No object that it asked about is being removed, and objects that a reader has seen were durable.
     return before if before > log.durable else 0

@@ -1,9 +1,9 @@
-"""Requests to replies: decide, apply and log in one step, so that the order of states is the order of the log.
+"""Turns requests into replies: decide, apply and log in one step, so that the order of states is the log's order.
 
-The engine is given `now` and does no I/O: the server hands it requests and deadlines, and sends what comes back.
-A reply waits until every record that it rests on is durable: its own, and any of a key that it looked at. Freed
-ranges are lent again only then (I9). A put that found no room is parked; it is decided again whenever something
-was freed, and refused at its deadline. Past its leadership deadline a primary decides nothing (I12).
+Callers pass `now`, and the engine does no I/O: the server gives it requests and deadlines, and sends the replies.
+A reply waits until every record that it depends on is durable: its own, and those of the keys that it read. Freed
+ranges are lent again only then (I9). A put that found no room is parked; it is decided again whenever memory was
+freed, and refused at its deadline. Past its leadership deadline a primary decides nothing (I12).
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ from holdfast.wire.codec import failed
 
 MAX_PARKED = 10_000
 ROUNDS = 2
-"""How often waiting puts are decided again in one step; a tick goes on from there."""
+"""How often waiting puts are decided again in one step; the next tick continues."""
 MAX_PENDING_BYTES = 64 << 20
-"""Puts are turned away while the log is this far behind."""
+"""Puts are refused while the log is this far behind."""
 FOR_EVER: Instant = 1 << 62
 T = TypeVar("T")
 Answer = Callable[[Message], None]
 _OF_NODES = frozenset(
     {RegisterNode, ReportWriters, ReportUsage, ReportGone, VerifyRanges, OpenSession, KeepAlive, CloseSession}
 )
-"""Whose caller is known by its connection."""
+"""Requests whose caller is identified by its connection."""
 _LOOKING = frozenset({Exists, Locate})
 _NOTABLE = frozenset(
     {
@@ -103,7 +103,7 @@ _CHANGES = _PUTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites
 
 
 class UpkeepFailure(NamedTuple):
-    """A defect in one step of upkeep. It cost that step, which is tried again at the next tick, and nothing else."""
+    """A defect in one step of upkeep. Only that step failed; it is tried again at the next tick."""
 
     kind: str
     subject: str
@@ -133,36 +133,36 @@ class Engine:
         self.log = log
         self.leads_until: Callable[[], Instant] = lambda: FOR_EVER
         self.clients_wait_until: Callable[[], Instant] = lambda: FOR_EVER
-        """Until when it is of use to wait here for the log: the end of the term. A primary that hands over decides
-        nothing more before that, but what it has decided is being written."""
+        """Until when clients may usefully wait here for the log: the end of the term. A primary that hands over stops
+        deciding earlier, but its decisions are still being written."""
         self.failures: Counter[str] = Counter()
         self.on_record: Callable[[], None] = lambda: None
-        """Called when there is something to write."""
+        """Called when there is a record to write."""
         self.on_urgent: Callable[[], None] = lambda: None
-        """Called when a lease was renewed that was about to end."""
+        """Called when a lease that was about to end was renewed."""
         self.on_durable: Callable[[], None] = lambda: None
         """Called when records have become durable."""
         self.on_torn: Callable[[], None] = lambda: None
-        """Called when a record could not be applied whole: this primary decides nothing more."""
+        """Called when a record was only partly applied: this primary decides nothing from then on."""
         self.upkeep_failures: Counter[str] = Counter()
-        """By kind."""
+        """Counts by kind."""
         self.on_upkeep_failure: Callable[[UpkeepFailure], None] = lambda failure: None
-        """Called with each: this module writes no log."""
+        """Called with each failure: this module writes no log lines."""
         self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
         """Called with records of sessions and segments before they are applied."""
         self.on_lost_files: Callable[[str, int, Instant], None] = lambda node, count, now: None
-        """Called with how many replicas were dropped because the files of that node's disk were lost."""
+        """Called with the number of replicas that were dropped because files on that node's disk were lost."""
         self.object_events = object_events
         if object_events is not None and log is None:
             object_events.follow(primary.state)
         self._durability = durability
         self._parked: list[Waiting] = []
         self._topology_index = 0
-        """Of the last record that changed which segments there are."""
+        """The index of the last record that changed which segments there are."""
         self._freed = False
         self._queued = primary.sessions.session_epoch
         self._unsaid: deque[tuple[int, int]] = deque()
-        """(index that must be durable, number of the last command that rests on it)"""
+        """Commands not yet sent: (index that must be durable, number of the last command that depends on it)"""
 
     @property
     def state(self) -> State:
@@ -185,7 +185,7 @@ class Engine:
         return len(self._parked)
 
     def start_log(self, log_id: int, cluster: str, secret: bytes, now: Instant) -> None:
-        """The first records of a new history."""
+        """Log the first records of a new history."""
         self._log([LogStarted(log_id, cluster, secret)], now)
 
     def start_epoch(self, epoch: int, now: Instant) -> None:
@@ -195,9 +195,9 @@ class Engine:
         self._log([EpochStarted(epoch), ttls, *evicted_alone(self.state)], now)
 
     def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
-        """The reply, and the index that must be durable before it leaves (0: none).
+        """The reply, and the index that must be durable before it is sent (0: none).
 
-        Parked: it is a grant that must wait for room, or a keepalive to be answered later, so hand it to `park`.
+        Parked: it is a grant that must wait for room, or a keepalive to be answered later, so pass it to `park`.
         """
         if now >= self.leads_until():
             return failed(self._not_leading()), 0
@@ -224,7 +224,7 @@ class Engine:
             self.on_urgent()
         if self._freed and self._parked:
             self._retry_parked(now)
-        if type(request) is AddReplicas:  # The node has nothing to do now, or soon.
+        if type(request) is AddReplicas:  # The node is idle now, or soon will be.
             self._log(plan_copies(self.primary, now), now)
         elif type(request) is ReportLostFiles and isinstance(reply, Done) and reply.count:
             self.on_lost_files(request.node, reply.count, now)
@@ -233,18 +233,19 @@ class Engine:
         return reply, after
 
     def _not_leading(self) -> TryAgain:
-        """A full store does not take the renewals of a term either: then nobody can lead, and that is why."""
+        """The error for a request past the term. A full store does not take renewals of a term either: then that is the
+        reason, and no master can lead."""
         if self.log is not None and self.log.full:
             return _full(self.log.full)
         return NotLeader("this master's term is over; nothing was changed. Ask the new primary")
 
     def refuse_late(self, now: Instant) -> None:
-        """While the log is full: those whose time is over are told so."""
+        """While the log is full, send an error to callers whose deadline has passed."""
         if self.log is not None and self.log.full:
             self.log.refuse_late(now)
 
     def _look(self, request: Message, client: int, now: Instant) -> tuple[Message | Parked, int]:
-        """Nothing is taken away, freed or told to nodes by looking, so there is less to mind than elsewhere."""
+        """Handle a read. It removes and frees nothing and commands no node, so it needs fewer steps than `handle`."""
         try:
             reply, records = decide(self.primary, request, client, now)
         except HoldfastError as error:
@@ -266,13 +267,13 @@ class Engine:
         reply = self._decide(request, connection, now)
         if sessions.returned or isinstance(request, RegisterNode):
             sessions.returned = False
-            self._freed = True  # A node that is back is room as well.
+            self._freed = True  # A node that is back brings room as well.
         self._deliver(now)
         return reply
 
     def _deliver(self, now: Instant) -> None:
-        """Say what the sessions have to say; a command only when all that it may rest on is durable. An answer without
-        one waits for nothing: a log that is slow must cost nobody the session."""
+        """Send the sessions' keepalive replies. One with a command waits until everything that the command may depend
+        on is durable; one without waits for nothing: a slow log must not cost a node its session."""
         sessions = self.primary.sessions
         if sessions.session_epoch > self._queued:
             self._queued = sessions.session_epoch
@@ -296,8 +297,8 @@ class Engine:
         now: Instant,
         confirm: Callable[[HoldfastError | None], None] | None = None,
     ) -> int:
-        """Tell the follower of this name something; the command's number. With `confirm`, be told when it has been
-        handled (None), or why that will not be known."""
+        """Send a command to the follower of this name. Returns the command's number. `confirm` is called when it has
+        been handled (None), or with the reason why that will not be known."""
         if now >= self.leads_until():
             raise NotLeader("this master's term is over; nothing was sent")
         session = self.primary.sessions.named(node)
@@ -308,8 +309,8 @@ class Engine:
         return number
 
     def _takes_away(self, request: Message, client: int) -> bool:
-        """Would it take something from under an earlier primary? Not if it was done by that one, and is only asked
-        about again."""
+        """Would it remove something that an earlier primary may still show? Not if that primary has done it already,
+        and the request is only a retry."""
         if isinstance(request, Remove | RemoveMatching):
             return (client, request.serial) not in self.state.answers
         return isinstance(request, ReportLostFiles) or (isinstance(request, CommitPuts) and request.upsert)
@@ -319,7 +320,7 @@ class Engine:
         self.log.when_durable(index, then)
 
     def park(self, waiting: Waiting, now: Instant) -> None:
-        """Keep the request until there is room for it, or its deadline; a keepalive until its answer is due."""
+        """Keep a put until there is room for it or its deadline passes, and a keepalive until its reply is due."""
         if isinstance(waiting.request, KeepAlive):
             self.primary.sessions.hold(waiting.request.session, waiting.answer, waiting.deadline, now)
             self._deliver(now)
@@ -339,11 +340,11 @@ class Engine:
             self.failures[error.code] += 1
             return failed(error)
         if self.primary.evicted != gone:
-            self._freed = True  # Without a record that would have to be durable first.
+            self._freed = True  # An unlogged eviction: there is no record to wait for.
         if records:
             self._log(records, now)
         if isinstance(reply, Parked) and isinstance(request, GrantRanges) and request.grant in self.primary.claims:
-            self._freed = True  # There is another step to be made towards its room.
+            self._freed = True  # Another step can be made towards its room.
         if self.primary.given_up:
             self._lend_given_up()
         return reply
@@ -373,8 +374,8 @@ class Engine:
             self.on_record()
 
     def _apply(self, record: Record, now: Instant) -> Freed:
-        """A defect in the middle of a record leaves half of it in the state, and the record in no log. Where there is
-        a log, the term ends with it: whoever leads next, this master too, has its state from the log (I5)."""
+        """Apply a record. A defect in the middle leaves half of it in the state and none in the log. If there is a log,
+        the term ends then: the next primary, which may be this master, gets its state from the log (I5)."""
         try:
             return self.primary.absorb(record, now)
         except Exception:
@@ -385,8 +386,8 @@ class Engine:
             raise
 
     def _keys_of(self, record: Record) -> list[str]:
-        """The keys whose readers may be shown a place by this record: they wait until it is durable. After a failover
-        without it, the place of a replica that was being added is somebody else's at once (I2)."""
+        """The keys for which this record may show readers a new place: their replies wait until it is durable. After a
+        failover without it, the place of a replica that was being added is granted to others at once (I2)."""
         if isinstance(record, ObjectsCommitted):
             return record.keys
         if not isinstance(record, ReplicaAdded):
@@ -396,8 +397,8 @@ class Engine:
         return [key for slot in slots if (key := catalogue.keys[slot]) is not None]
 
     def _tell_nodes(self, now: Instant) -> None:
-        """Hand on what was decided about nodes. One that cannot be told now is told what is due when it is back: what
-        is not confirmed follows from the state, and is planned again."""
+        """Send the commands that were decided for nodes. A node that cannot be reached now gets its commands when it is
+        back: those that are not confirmed follow from the state, and are planned again."""
         outbox, self.primary.copies.outbox = self.primary.copies.outbox, []
         for command in outbox:
             self._guard("command", command.node, partial(self._tell_node, command, now))
@@ -417,7 +418,7 @@ class Engine:
         self._count(record, self.primary.release(number))
 
     def _count(self, record: Record, freed: Freed) -> None:
-        """The record is durable: what it freed is lent again, and settings that it changed count."""
+        """Let a durable record take effect: ranges that it freed are lent again, and its settings apply."""
         if isinstance(record, SettingsChanged):
             self.primary.adopt(record.changed)
         if freed:
@@ -425,7 +426,7 @@ class Engine:
             self._freed = True
 
     def _lend_given_up(self) -> None:
-        """Lend again what was being emptied for puts that have ended, once the records of that are durable (I9)."""
+        """Lend again the memory that was being cleared for puts that have ended, once its records are durable (I9)."""
         given_up, self.primary.given_up = self.primary.given_up, []
         for freed in given_up:
             if self.log is None:
@@ -442,7 +443,7 @@ class Engine:
         self._freed = True
 
     def after_durable(self, now: Instant) -> None:
-        """A batch became durable: what it freed may be what a put waits for, what it says what a node is told."""
+        """Release commands that waited for these records, and retry parked puts: memory may have been freed."""
         if self.object_events is not None and self.log is not None:
             self.object_events.durable(self.log.written.batch, self.log.durable)
         if self._unsaid and now < self.leads_until():
@@ -466,8 +467,8 @@ class Engine:
                 return
 
     def _retry_oldest(self, now: Instant) -> bool:
-        """Leases end without freeing anything by that; of the puts of each length one asks again, and evicts what may
-        go now. True: one got its room, and so may others."""
+        """Decide the oldest waiting put of each length again, which evicts objects whose leases have ended since: the
+        end of a lease frees nothing and wakes no put. True: one got its room, so others may too."""
         oldest: dict[int, Waiting] = {}
         for one in self._parked:
             assert isinstance(one.request, GrantRanges), "keepalives are held elsewhere"
@@ -481,7 +482,7 @@ class Engine:
         return self._freed
 
     def _decide_parked(self, one: Waiting, now: Instant) -> Message | Parked:
-        """A defect costs the put that met it, which is told so (I10), and none of those that wait with it."""
+        """Decide one waiting put again. A defect fails that put, with an error (I10), and no other that waits."""
         try:
             return self._decide(one.request, one.client, now)
         except Exception as error:  # noqa: BLE001 - It is reported to both sides.
@@ -495,7 +496,7 @@ class Engine:
             self.log.when_durable(self.log.index, partial(waiting.answer, reply))
 
     def tick(self, now: Instant) -> bool:
-        """What time brings. True: there is more to do, so tick again soon."""
+        """Do the work that is due by time. True: there is more to do, so tick again soon."""
         if now >= self.leads_until():
             return False
         self.primary.sessions.log_index = self.durable_index
@@ -509,7 +510,7 @@ class Engine:
         return evicts or (bool(self._parked) and self._freed)
 
     def _guard(self, kind: str, subject: str, act: Callable[[], T]) -> T | None:
-        """Do one step of upkeep. None if a defect ended it: the steps that follow go on."""
+        """Do one step of upkeep. None if a defect ended it: the following steps still run."""
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - It is counted and reported.
@@ -529,7 +530,7 @@ class Engine:
         self._deliver(now)
 
     def _evict(self, now: Instant) -> bool:
-        """One step. True: it evicted something, and there may be more to evict."""
+        """Evict one step. True: it evicted something, and there may be more to evict."""
         gone, evictions = evict(self.primary, now)
         self._log(evictions, now)
         self._freed = self._freed or (gone > 0 and not evictions)
@@ -555,7 +556,7 @@ class Engine:
         self._lend_given_up()
 
     def connection_lost(self, connection: int) -> None:
-        """Nobody waits for its answers any more; nothing is placed on a node behind it."""
+        """Drop the replies of a closed connection, and place nothing on a node behind it."""
         self.primary.sessions.connection_lost(connection)
         for one in self._parked:
             if one.connection == connection and isinstance(one.request, GrantRanges):
@@ -564,7 +565,7 @@ class Engine:
         self._lend_given_up()
 
     def refuse_parked(self, error: HoldfastError) -> None:
-        """The term or the process ends: whoever waits is told so."""
+        """Refuse all waiting puts with this error: the term or the process ends."""
         self.primary.sessions.end(error)
         self._hand_out()
         parked, self._parked = self._parked, []

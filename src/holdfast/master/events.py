@@ -1,7 +1,7 @@
-"""What happened lately at this master, for whoever looks: roles, sessions and memory that came and went.
+"""Recent events at this master: roles, sessions and memory that came and went.
 
-A bounded history (I17), numbered so that a reader can ask for what it has not seen. It is read from the records as they
-are applied, and is no part of the state: a master remembers its own time only. Ages, not times, are told (I16).
+A bounded history (I17), numbered so that a reader can ask for events it has not seen. It is taken from the records as
+they are applied, and is not part of the state: a master remembers only its own time. It gives ages, not times (I16).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class EventHistory:
         self._next += 1
 
     def after(self, number: int, limit: int) -> list[RecentEvent]:
-        """The oldest first; with 0, the newest of all that are remembered."""
+        """Events after this number, the oldest first; with 0, the newest of all that are remembered."""
         found = [event for event in self._events if event.number > number]
         return found[:limit] if number else found[-limit:]
 
     def note(self, state: State, record: Record, now: Instant) -> None:
-        """A record that is about to be applied."""
+        """Note the event of a record that is about to be applied."""
         match record:
             case SessionOpened():
                 self.add("session_created", record.name, f"session epoch {record.session_epoch}", now)

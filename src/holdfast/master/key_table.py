@@ -1,8 +1,8 @@
-"""Shows a primary's keys to clients of its machine, in memory that they map (wire.shown).
+"""Publishes a primary's key table to clients of its machine, in memory that they map (wire.key_table_layout).
 
-The table may be relied on only while it is what this master would answer to everybody: everything in it durable, and
-nothing hidden for other reasons. After a change that is so again when the change is durable and carried out, which
-waits until the replies have left.
+Clients may rely on the table only while it equals what this master would answer to any client: everything in it
+durable, and nothing hidden for other reasons. After a change that holds again once the change is durable and written to
+the table, which waits until the replies have been sent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LONGEST_GOOD_MS = 60_000
 ASKING_SECONDS = 1.0
 MOST_ASKING = 1_000
 IN_ORDER = ("x86_64", "AMD64")
-"""Processors on which others see this one's writes in the order in which they were made. The table relies on that."""
+"""Architectures on which other cores see a core's writes in the order in which they were made, as the table needs."""
 
 
 def may_show() -> bool:
-    """Can this machine show keys at all?"""
+    """Can this machine publish a key table at all?"""
     return hasattr(os, "memfd_create") and platform.machine() in IN_ORDER
 
 
 class KeyTablePublisher:
-    """The memory of one master process, and who is handed it."""
+    """The table's memory in one master process, and the socket that hands it to clients."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -70,7 +70,7 @@ class KeyTablePublisher:
         os.close(self._readable)
 
     def lead(self, engine: Engine) -> None:
-        """From now on these are the keys."""
+        """Show the keys of this engine from now on."""
         catalogue = engine.state.catalogue
         self._engine = engine
         self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
@@ -78,18 +78,18 @@ class KeyTablePublisher:
         self.changed()
 
     def follow(self) -> None:
-        """From now on there are none to be shown."""
+        """Show no keys from now on."""
         if self._engine is not None and self._shown is not None:
             self._shown.turn_off()
             self._engine.state.catalogue.shown = None
         self._engine = self._shown = None
 
     def changed(self) -> None:
-        """Something was, or became durable. The table follows in the next turn of the loop."""
+        """Update the table in the next turn of the loop: something has changed or become durable."""
         if self._engine is None or self._shown is None:
             return
         if self._engine.state.away:
-            # What is on those disks alone is in the catalogue, and not there for anybody who asks.
+            # Objects on those disks alone are in the catalogue, but no reader can get them.
             self._shown.turn_off()
         if self._shown.is_off and not self._catching_up:
             self._catching_up = True
@@ -106,21 +106,21 @@ class KeyTablePublisher:
         if self._engine is None or self._shown is None:
             return
         if self._shown.catch_up():
-            self.changed()  # A slice at a time, so that requests get their turn.
+            self.changed()  # One slice at a time, so that requests get their turn.
         elif not (self._engine.waits_for_log or self._engine.state.away):
             self._shown.settle()
 
     def _discard(self, first: int, stop: int) -> None:
         try:
             self._map.madvise(mmap.MADV_REMOVE, 8 * first, 8 * (stop - first))
-        except OSError:  # A kernel that cannot give pages back from the middle.
+        except OSError:  # This kernel cannot free pages in the middle of a mapping.
             self._words[first:stop] = 0
 
     async def _accept(self) -> None:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(self._listener)
-            except OSError:  # No descriptor is left: whoever asks has to wait, or asks for keys instead.
+            except OSError:  # No descriptor is left: the client must wait, or ask the master about keys.
                 await asyncio.sleep(ASKING_SECONDS)
                 continue
             if len(self._asking) >= MOST_ASKING:
@@ -132,7 +132,7 @@ class KeyTablePublisher:
             self._supervisor.watch("handing out the key table", asking)
 
     async def _hand_out(self, connection: socket.socket) -> None:
-        """The memory, for reading, to who knows the secret; whoever does not is told nothing."""
+        """Send the memory, for reading, to a client that presents the secret; others get no reply."""
         said = b""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
@@ -141,6 +141,6 @@ class KeyTablePublisher:
             if hmac.compare_digest(said, self.secret):
                 socket.send_fds(connection, [b"\1"], [self._readable])
         except (OSError, TimeoutError):
-            pass  # It has gone, or says nothing: then it needs nothing.
+            pass  # It has gone or sends nothing: then it needs nothing.
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""What a master is told at its start."""
+"""A master's plan: its settings at the start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.replication.carried import PIECE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Of one master; all masters of a cluster have the same rules."""
+    """The plan of one master; all masters of a cluster have the same rules."""
 
     rules: Rules
     cluster: str
@@ -21,6 +21,6 @@ class Plan:
     snapshot_bytes: int = 64 << 20
     """How much the log grows between two snapshots."""
     piece_bytes: int = PIECE_BYTES
-    """Of the catalogue, where a restore writes it to the log."""
+    """The size of the pieces in which a restore writes the catalogue to the log."""
     new_history: bool = False
     """If the store is empty, begin an empty history, whatever other histories are known here."""

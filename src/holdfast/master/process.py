@@ -36,7 +36,7 @@ log = structlog.get_logger("holdfast.master")
 
 
 def rules_of(settings: MasterSettings) -> Rules:
-    """What is set by itself wins over what the preset says."""
+    """The rules. Settings given explicitly override those of the preset."""
     preset = PRESETS[settings.preset]
     grace_ms = settings.lease_ttl_ms if preset.grace_ms is None else preset.grace_ms
     named = {
@@ -49,13 +49,15 @@ def rules_of(settings: MasterSettings) -> Rules:
 
 
 def allow_many_connections() -> None:
-    """Each client and each session takes a descriptor, and the usual limit is a twentieth of what is served."""
+    """Raise the limit of descriptors: each client and each session takes one, and the usual limit is a twentieth of the
+    connections that are served."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def spare_the_collector() -> None:
-    """What is alive now stays; the columns are no business of the collector's, and its pauses are the requests'."""
+    """Keep the garbage collector off the objects that are alive now: they stay, the columns need no collecting, and its
+    pauses delay requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -66,7 +68,7 @@ def serve(settings: MasterSettings) -> int:
     allow_many_connections()
     try:
         import uvloop
-    except ImportError:  # asyncio's own loop serves as well, only slower.
+    except ImportError:  # asyncio's own loop works too, only slower.
         return asyncio.run(_serve(settings))
     return uvloop.run(_serve(settings))
 
@@ -164,7 +166,7 @@ def _store(settings: MasterSettings) -> SnapshotStore:
 async def _coordination(
     settings: MasterSettings, stopped: asyncio.Event, supervisor: Supervisor
 ) -> Coordination | None:
-    """Keeps trying until it answers; None for the in-memory log of a master that is alone."""
+    """Connect, trying until it answers; None for a single master with its log in memory."""
     if settings.coordination.startswith("memory:"):
         return None
     outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer; it is tried until it does")
@@ -179,7 +181,7 @@ async def _coordination(
 
 
 def _write_ready(settings: MasterSettings, address: str, https: list[str], publisher: EventPublisher | None) -> None:
-    """`https`: the dashboard's address, and Mooncake's where that is served."""
+    """Write the ready file. `https`: the dashboard's address, and Mooncake's if that is served."""
     assert settings.ready_file is not None
     content: dict[str, object] = {"name": settings.name, "address": address, "http": https[0], "pid": os.getpid()}
     if len(https) > 1:

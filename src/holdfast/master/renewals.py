@@ -1,8 +1,8 @@
-"""The shells of what passes from a primary to its standbys beside the log: renewals, written and followed.
+"""The tasks that write and follow lease renewals, which pass from a primary to its standbys beside the log.
 
-What is written, when, and what becomes of it is decided in `replication.renewals`; here is the waiting. A write that
-fails is no event: the renewals in it go with the next one. A standby watches, and reads everything again from time to
-time.
+`replication.renewals` decides what is written, when, and how it is applied; this module does the I/O and the waiting.
+A write that fails is ignored: its renewals go with the next one. A standby watches, and reads everything again from
+time to time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.replication.standby import Standby
 log = structlog.get_logger("holdfast.renewals")
 EVICT_EVERY_S = 0.5
 CurrentStandby = Callable[[], Standby]
-"""It is another one after a new start from a snapshot."""
+"""Gives the standby, which is another one after a new start from a snapshot."""
 
 
 class RenewalWriter:
@@ -36,12 +36,12 @@ class RenewalWriter:
         self._failing = False
 
     def urge(self) -> None:
-        """A lease was renewed that was about to end."""
+        """Write soon: a lease that was about to end was renewed."""
         if self.sender.urge(now_ms()):
             self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while True:
             left_ms = self.sender.due_at() - now_ms()
             if left_ms <= 0:
@@ -67,17 +67,17 @@ class RenewalWriter:
 
 
 class RenewalFollower:
-    """Applies what the primary writes to the standby's columns."""
+    """Applies the primary's renewals to the standby's columns."""
 
     def __init__(self, coordination: Coordination, standby: CurrentStandby) -> None:
         self.receiver = RenewalReceiver()
         self._coordination = coordination
         self._standby = standby
         self._told: State | None = None
-        """Not the standby: a history that is restored in its log gives it another state."""
+        """The state that renewals were last applied to. Not the standby: a restored history gives it another state."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._read_all())
             both.create_task(self._watch())
@@ -88,13 +88,13 @@ class RenewalFollower:
                 self._take(values)
 
     async def _read_all(self) -> None:
-        """The safety net under the watch; and for a standby that started over, everything there is."""
+        """Read all renewals: a safety net under the watch, and the start for a standby that started over."""
         since_ms = 0
         read: State | None = None
         while True:
             await asyncio.sleep(1.0)
             since_ms += 1_000
-            # The watch may have told it of something already, which is not everything.
+            # The watch may have given it some already, but not all.
             state = self._standby().state
             if since_ms < READ_ALL_MS and read is state:
                 continue
@@ -115,7 +115,7 @@ class RenewalFollower:
 
 
 async def keep_evicting_alone(standby: CurrentStandby, rules: Rules) -> None:
-    """What a standby evicts by itself, in steps between which the log has its turn; until cancelled."""
+    """Run a standby's own evictions until cancelled, in steps between which the log gets its turn."""
     while True:
         gone = evict_alone(standby().state, rules, now_ms())
         await asyncio.sleep(0 if gone else EVICT_EVERY_S)

@@ -1,8 +1,8 @@
-"""Restoring a history at a master: what could be restored from here, and the operator's order to do it.
+"""Restore a history at a master: list what can be restored from here, and carry out the operator's order.
 
-1. `DescribeHistories`: what this process holds in memory, and what its snapshots hold.
+1. `DescribeHistories`: the histories in this process's memory and in its snapshots.
 2. `OfferCatalogue`: an operator may send a snapshot that no master has.
-3. `RestoreHistory`: the order. A master that serves gives way to itself, under a new term with a larger epoch.
+3. `RestoreHistory`: the order. A serving master ends its term and wins a new one with a larger epoch.
 4. The catalogue is appended to the log as a new history (`replication.carried`), and served.
 5. Nodes come back, and verify their memory (`core.nodes.restored_memory`).
 """
@@ -41,11 +41,11 @@ MEMORY_OF_PROCESS = "memory"
 SETTLE_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 MOST_CATALOGUE_BYTES = 4 << 30
-"""Forty million objects."""
+"""Enough for forty million objects."""
 
 
 class WouldLose(Refused):
-    """The history that is served now has objects; nothing was changed."""
+    """The history served now has objects; nothing was changed."""
 
     code = "would_lose"
 
@@ -78,11 +78,11 @@ class Restoration:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # 1. What there is.
+    # 1. The histories that can be restored.
 
     async def _describe(self) -> HistoriesDescribed:
         found = await asyncio.to_thread(self._found)
-        # Everything else is of one moment: a restore may end while the snapshots are looked through.
+        # Read the rest at one moment: a restore may end while the snapshots are read.
         master = self._master
         histories = master.histories
         state = self._state
@@ -113,7 +113,7 @@ class Restoration:
         return engine.state if engine is not None else self._master.standby.state
 
     def _found(self) -> list[HistoryFound]:
-        """Blocks. The newest sound one of each history in each place."""
+        """The newest sound snapshot of each history in each place. Blocks."""
         found: list[HistoryFound] = []
         held = self._held
         if held is not None:
@@ -134,7 +134,7 @@ class Restoration:
         histories = self._master.histories
         return histories.held.standby.state if histories is not None and histories.held is not None else None
 
-    # 2. What an operator brings.
+    # 2. A snapshot that an operator sends.
 
     def _offer(self, request: OfferCatalogue, answer: Answer) -> None:
         if request.offset == 0:
@@ -155,8 +155,8 @@ class Restoration:
         if master.coordination is None or master.histories is None:
             raise Refused("this master keeps its log in memory, so there is no store to restore a history to")
         await self._settled()
-        # While this master finds no history in the store, whoever is named there serves none: it may have died over an
-        # order like this. If it lives after all, the campaign waits for its end in vain and says so.
+        # While this master finds no history in the store, the leader named there serves none: it may have died over an
+        # order like this. If it is alive after all, the campaign waits for its end in vain and reports that.
         serves_none = bool(master.histories.waits or master.histories.stuck)
         leader = master.leader if master.role != "primary" and not serves_none else None
         if leader is not None and leader.address != master.plan.address:
@@ -177,8 +177,8 @@ class Restoration:
         return Done(len(content))
 
     async def _settled(self) -> None:
-        """A master that has just started, or is being promoted, knows in a moment whether it leads, and over what. What
-        the order may replace is only known then. Whoever cannot get there may need the order for it: no longer."""
+        """Wait until this master knows whether it leads, and over what: only then is it known what the order may
+        replace. The wait is bounded, because a master that never gets there may need the order to do so."""
         until = now_seconds() + SETTLE_SECONDS
         while now_seconds() < until:
             if self._is_settled:
@@ -193,7 +193,7 @@ class Restoration:
         return master.role == "primary" or another or bool(master.histories.waits or master.histories.stuck)
 
     def _content(self, where: str) -> bytes:
-        """Blocks."""
+        """The bytes of the snapshot at `where`. Blocks."""
         if not where:
             return bytes(self._offered)
         held = self._held

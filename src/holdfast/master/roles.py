@@ -1,9 +1,9 @@
 """One master's life: standby, then primary, then standby again, for as long as the process runs.
 
-As a standby it follows the log and campaigns; won, it applies the log to its end, promotes the state, logs the
-new epoch, and only then serves (I15). When its term ends, in whatever way, it closes every connection: what is not
-durable was promised to nobody, and clients ask the next primary about what they do not know the fate of. It then
-starts over from a snapshot and the log, because records of its own that are not durable are in no history.
+As a standby it follows the log and campaigns. When it wins, it applies the log to its end, promotes the state, logs the
+new epoch, and only then serves (I15). When its term ends, in any way, it closes every connection: changes that are not
+durable were acknowledged to nobody, and clients ask the next primary about requests whose fate they do not know. It
+then starts over from a snapshot and the log, because its own records that are not durable are in no history.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ AGAIN_SECONDS = 0.5
 MODEST_SECONDS = 3.0
 RESTORE_SECONDS = 10.0
 EPOCHS_APART = 4_096
-"""Ids are made from epochs, and a snapshot does not know the epochs after it: fewer than these, surely."""
+"""Ids are made from epochs, and a snapshot does not know the epochs after it: there were surely fewer than this."""
 TERM_OVER = "its term is over"
 
 
@@ -99,13 +99,13 @@ class Master:
         self.announcement = Announcement(server.name, plan.address)
         self.hand_over = asyncio.Event()
         self.restoring = ""
-        """What is being done to restore a history; empty: nothing."""
+        """The current step of a restore; empty if none runs."""
         self.restore_failure = ""
-        """Why the last attempt failed."""
+        """Why the last restore failed."""
         self._replacing: Term | None = None
-        """This master's own term, which the one that restores a history takes the place of."""
+        """This master's own term, which the term that restores a history replaces."""
         self.promotion_ms = -1
-        """The last one, from winning the term to serving."""
+        """Duration of the last promotion, from winning the term to serving."""
         self.writer: LogWriter | None = None
         self.renewals: RenewalWriter | RenewalFollower | None = None
         self._caught_up = asyncio.Event()
@@ -116,8 +116,8 @@ class Master:
 
     @property
     def engine(self) -> Engine | None:
-        """Of a primary, as long as its term lasts by its own clock (I12): one that was stopped, or cut off from
-        coordination, is no primary from that moment on, whether or not it has heard of the next one."""
+        """The engine of a primary, while its term lasts by its own clock (I12): a master that was stopped, or cut off
+        from coordination, stops being primary then, whether or not it knows of the next one."""
         engine = self.server.engine
         return engine if engine is not None and now_ms() < engine.leads_until() else None
 
@@ -143,7 +143,7 @@ class Master:
         if self.engine is not None:
             return self.plan.address
         if self.leader is None or (self.server.engine is not None and self.leader.address == self.plan.address):
-            return ""  # What it saw last was itself, and that is over.
+            return ""  # The last leader that it saw was itself, and its term is over.
         return self.leader.address
 
     @property
@@ -169,7 +169,7 @@ class Master:
         return True, f"it follows the log at record {self.standby.position.index}"
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         if self.coordination is None or self.histories is None:
             self._lead_alone()
             await asyncio.Event().wait()
@@ -182,7 +182,7 @@ class Master:
                 try:
                     await self._as_primary(coordination, *await self._term(coordination))
                 except UnknownRecord:
-                    await asyncio.Event().wait()  # It stays as it is, says why, and never serves.
+                    await asyncio.Event().wait()  # It stays as it is, reports why, and never serves.
                 except (BrokenChain, LogBehind) as error:
                     log.error("the log does not continue what this master holds; it starts over", why=str(error))
                     self.histories.hold(self.standby, self.standby.position)
@@ -193,7 +193,7 @@ class Master:
                     self._forget()
                     await asyncio.sleep(AGAIN_SECONDS)
                 except (HoldfastError, ValueError) as error:
-                    # A failed promotion serves nothing, and nothing is kept of the attempt (I15).
+                    # A failed promotion serves nothing, and nothing of the attempt is kept (I15).
                     log.error("back to following the log", why=str(error))
                     self._forget()
                     await asyncio.sleep(AGAIN_SECONDS)
@@ -202,7 +202,7 @@ class Master:
             await until_ended(watching, announcing)
 
     def _background(self, name: str, work: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
-        """Work beside that of the role, which can neither fail unseen nor take the role with it."""
+        """Run background work of the role. Its failure is logged, and does not end the role."""
         return asyncio.create_task(self.supervisor.keep(name, work), name=name)
 
     def _lead_alone(self) -> None:
@@ -228,7 +228,7 @@ class Master:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _term(self, coordination: Coordination) -> tuple[Term, Word | None]:
-        """Win one: as a standby that follows the log, or at once, for an order to restore, returned with it."""
+        """Win a term: as a standby that follows the log, or at once for an order to restore, which is returned too."""
         histories = self.histories
         assert histories is not None, "there is coordination"
         if histories.restores is None:
@@ -242,7 +242,7 @@ class Master:
             if standing_by.done() and histories.restores is None:
                 await until_ended(asked)
                 return standing_by.result(), None
-            # A term that was won in this moment was won without regard to the epochs of the older history.
+            # A term won at this moment has an epoch that ignores those of the older history.
             await withdraw(standing_by, asked)
             if histories.restores is None:
                 self._restore_failed("another master has begun a history meanwhile")
@@ -251,7 +251,7 @@ class Master:
         return await self._campaign_to_restore(coordination, word), word
 
     def restore(self, word: Word) -> None:
-        """Begin a history with this catalogue, as soon as the term for it is won. One that is served gives way."""
+        """Begin a history with this catalogue as soon as the term for it is won. A history that is served ends."""
         assert self.histories is not None, "there is coordination"
         self.restoring, self.restore_failure = "winning a term", ""
         self.histories.tell(word)
@@ -259,7 +259,7 @@ class Master:
             self.hand_over.set()
 
     async def _campaign_to_restore(self, coordination: Coordination, word: Word) -> Term:
-        """A term whose epoch is larger than any that the older history can have had since its snapshot."""
+        """Win a term whose epoch is larger than any that the older history can have had since its snapshot."""
         coordination.epoch_floor = max(coordination.epoch_floor, word.epoch + EPOCHS_APART)
         replacing, self._replacing = self._replacing, None
         seconds = RESTORE_SECONDS + 2 * self.plan.leader_ttl_ms / 1000
@@ -279,7 +279,7 @@ class Master:
         log.error("no history was restored", why=why)
 
     async def _carry_over(self, coordination: Coordination, term: Term, word: Word) -> None:
-        """Write the catalogue into the log, and go on from there."""
+        """Write the catalogue into the log, and continue from there."""
         assert term.epoch > word.epoch, "ids only grow (I6)"
         await check_order(coordination, self.server.name, word.mark, word.last)
         self.restoring = f"writing {len(word.content):,} bytes of catalogue to the log"
@@ -292,11 +292,11 @@ class Master:
         if self.object_events is not None:
             self.object_events.restored(position.batch, state)
         if self.snapshots is not None:
-            # One of its own soon, for the next time.
+            # Have a snapshot of its own soon, for the next restore.
             self.snapshots.log_bytes = max(self.snapshots.log_bytes, 2 * self.plan.snapshot_bytes)
 
     async def _served_here(self, coordination: Coordination) -> list[int]:
-        """The histories that this master knows of, the one that gives way among them. A node that has mounted its
+        """The histories that this master knows of, including the one that is replaced. A node that has mounted its
         memory under one of them keeps it: an operator who restores twice must not lose the cache."""
         try:
             await self._drain(coordination)  # It may have been started a moment ago.
@@ -306,7 +306,7 @@ class Master:
         return await self.histories.known_here(self.standby.state, self.store)
 
     async def _as_standby(self, coordination: Coordination) -> Term:
-        """Follow the log and campaign; the term that was won."""
+        """Follow the log and campaign. Returns the term that was won."""
         self._caught_up.clear()
         log.info("this master is a standby: it follows the log and takes over when it must")
         snapshots, histories = self.snapshots, self.histories
@@ -337,8 +337,8 @@ class Master:
         return campaigning.result()
 
     async def _end_standby(self, *tasks: asyncio.Task[Any]) -> None:
-        """End the work of a standby that has won. How that ends does not matter any more: the log is applied to its end
-        once more, and a failure here must not cost the term."""
+        """End the tasks of a standby that has won. Their errors no longer matter: the log is applied to its end once
+        more, and a failure here must not cost the term."""
         try:
             await until_ended(*tasks)
         except Exception:
@@ -350,7 +350,7 @@ class Master:
         await histories.admit(lambda: self.standby)
 
     async def _follow_aside(self, coordination: Coordination) -> None:
-        """What a standby does beside following the log, once it has read it."""
+        """A standby's other work, once it has read the log to its end."""
         await self._caught_up.wait()
         rules = self.plan.rules
         while True:
@@ -365,8 +365,8 @@ class Master:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, coordination: Coordination) -> None:
-        """Until the log turns out to be another, or to be trimmed past this master: `BrokenChain`, `LogBehind`,
-        `Compacted`."""
+        """Follow the log. Raises `BrokenChain`, `LogBehind` or `Compacted` if it turns out to be another log, or to be
+        trimmed past this master."""
         outage = Outage(logging.getLogger("holdfast.master"), "the log cannot be followed")
         while True:
             try:
@@ -405,15 +405,15 @@ class Master:
         self._last_batch = max(self._last_batch, self.standby.position.batch)
 
     async def _campaign(self, coordination: Coordination) -> Term:
-        """Wait for the leader's end; sooner, where its port is refused, which is a guess that it is dead."""
-        # Whoever handed over lets somebody else win.
+        """Wait for the leader's end; a refused connection to its port counts as a guess that it is dead."""
+        # A master that handed over lets another one win.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._another_leads.wait(), max(0.0, self._modest_until - now_seconds()))
         return await win(coordination, self.plan.address, lambda: self.leader, self.plan.early_takeover)
 
     async def _drain(self, coordination: Coordination) -> None:
-        """Apply the log to its end: the term is ours, so nobody else can add to it. `BrokenChain`, `LogBehind` if it is
-        not the log that this master has followed: it may have been replaced since (I19)."""
+        """Apply the log to its end: the term is ours, so no other master can add to it. Raises `BrokenChain` or
+        `LogBehind` if it is not the log that this master followed: it may have been replaced since (I19)."""
         last = await coordination.last_index()
         if self.standby.position.batch >= last:
             if not await goes_through(coordination, self.standby.position):
@@ -428,8 +428,8 @@ class Master:
     async def _ready_to_serve(
         self, coordination: Coordination, term: Term, word: Word | None
     ) -> tuple[Engine, PendingLog]:
-        """The log applied to its end, or begun anew with an older history's catalogue, and promoted. If it fails, the
-        term is given back."""
+        """Apply the log to its end, or begin a new one with an older history's catalogue, and promote. If that fails,
+        the term is resigned."""
         try:
             if word is not None:
                 await self._carry_over(coordination, term, word)
@@ -439,7 +439,7 @@ class Master:
         except BaseException as error:
             if word is not None:
                 self._restore_failed(str(error) or type(error).__name__)
-            # Nobody would be served under this term; another master may hold what this one cannot serve.
+            # This master cannot serve under this term; another one may be able to.
             self._modest_until = now_seconds() + MODEST_SECONDS
             await give_back(term)
             raise
@@ -486,14 +486,14 @@ class Master:
                 await until_ended(writing, keeping, watching, renewing, ended, giving_up)
             finally:
                 if self.histories.gives_way(pending.written.batch):
-                    self._replacing = term  # Nobody else shall lead in between.
+                    self._replacing = term  # No other master may lead in between.
                 else:
                     await give_back(term)
 
     def _promoted(self, term: Term, restored: bool = False) -> tuple[Engine, PendingLog]:
         now, plan = now_ms(), self.plan
-        # A primary of the older history may believe for that long that it leads: its store knew, and is lost. It has no
-        # name here, so that only the clock settles it.
+        # A primary of the older history may believe for that long that it leads: only the lost store knew its name. So
+        # only the clock can end the doubt.
         suspects = [] if restored else term.suspects if term.proof == "guess" else None
         proven = term.proof in PROVEN and not restored
         primary = promote(self.standby.state, plan.rules, plan.leader_ttl_ms, proven, now, suspects)
@@ -550,7 +550,7 @@ class Master:
         await writer.run()
 
     async def _write_renewals(self, coordination: Coordination, engine: Engine, term: Term) -> None:
-        """Tell the standbys of renewed leases, where they are told so."""
+        """Write renewed leases for the standbys, if renewals pass beside the log."""
         rules, self.renewals = self.plan.rules, None
         if rules.lease_sync == "batched":
             sender = RenewalSender(engine.state, rules, term.epoch, now_ms(), coordination.max_batch_bytes)
@@ -559,7 +559,7 @@ class Master:
             await self.renewals.run()
 
     async def snapshot(self) -> int:
-        """Write one now, whatever the role; the number of its last batch."""
+        """Write a snapshot now, in any role. Returns the number of its last batch."""
         if self.snapshots is None:
             raise SnapshotFailed("this master's log is in memory only, so there is nothing for a snapshot to serve")
         engine = self.server.engine
@@ -578,11 +578,11 @@ class Master:
         """Remember the primary's state until its log is seen again: the store may have been emptied."""
         assert self.histories is not None, "there is coordination"
         written, index = pending.written, engine.state.index
-        # With records in it that are not durable it goes on from nowhere in the log, and must not seem to.
+        # With records that are not durable, no position in the log continues it, so it gets no hash.
         position = written if written.index == index else Position(pending.position.batch, index, NO_HASH)
         self.histories.hold(Standby(engine.state, position), written)
 
     def _forget(self) -> None:
-        """What was applied as primary may be in no log: nothing of it is shown or kept (I5)."""
+        """Drop the primary's state: records that it applied may be in no log, so none may be shown or kept (I5)."""
         self.standby = Standby()
         self._caught_up.clear()

@@ -1,7 +1,8 @@
 """The RPC server: frames in, requests to the engine, replies out.
 
-One connection is one protocol object. Replies of one read leave in one write. A peer that does not read its
-replies is not read from (I17); one that does not greet in time, or breaks the protocol, is told why and closed.
+One connection is one protocol object. The replies to one read leave in one write. The server stops reading from a peer
+that does not read its replies (I17); a peer that does not greet in time, or breaks the protocol, gets an error and is
+closed.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ DEFAULT_TIMEOUT_MS = 30_000
 TICK_SECONDS = 0.05
 LOG_AGAIN_MS = 30_000
 LONG_BYTES = 4096
-"""A request over this takes some hundred microseconds, and is one of its kind in a turn of the loop."""
+"""A request larger than this takes some hundred microseconds, so one turn of the loop handles only one of them."""
 log = structlog.get_logger("holdfast.master")
 
 
 class RpcServer:
-    """What the connections share: the engine of a primary, who is connected, and how often each verb was asked."""
+    """The state that connections share: the engine of a primary, the connected peers, and a count per verb."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class RpcServer:
         supervisor: Supervisor | None = None,
     ) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
-        """Of all background work of this master."""
+        """Supervises all background work of this master."""
         self.engine: Engine | None = None
         self.leader_hint = ""
         self.name = name
@@ -64,15 +65,15 @@ class RpcServer:
         self.views: dict[type[Message], Callable[[Any, Answer], None]] = {
             GiveSign: lambda request, answer: answer(Done())
         }
-        """Verbs that are about the process rather than the catalogue; every role answers them."""
+        """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
         self.heard: Callable[[], None] = lambda: None
-        """Called for every answer that leaves."""
+        """Called for every reply that is sent."""
         self._failures_logged: dict[str, tuple[int, Instant]] = {}
-        """Kind -> (failures of upkeep since the last line about it, when the next line may be written)."""
+        """Kind -> (failures of upkeep since its last log line, when the next line may be written)."""
         self._stays_awake = busy_poll_us / 1e6
         self._next = 1
         self._listeners: list[asyncio.Server] = []
@@ -80,10 +81,10 @@ class RpcServer:
         self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
         self._has_parted = False
-        """From its clients, because its term was over at the last tick."""
+        """It has closed its clients' connections, because its term was over at the last tick."""
         self._shows = shows and may_show()
         self._showing: KeyTablePublisher | None = None
-        """To clients of this machine."""
+        """Publishes the key table to clients of this machine."""
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
@@ -91,7 +92,7 @@ class RpcServer:
         listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
         self._listeners = [listener]
         if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
-            self._local = ""  # Nobody would have to show a certificate there.
+            self._local = ""  # A Unix socket would ask no client for a certificate.
         else:
             path = "\0" + self._local
             self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
@@ -109,24 +110,24 @@ class RpcServer:
             return None
 
     def _waits_for_log(self) -> bool:
-        # A thread that takes a batch to the disk needs the interpreter, which looking would keep from it.
+        # A thread that writes a batch to the disk needs the GIL, which busy polling would keep from it.
         return self.engine is not None and self.engine.waits_for_log
 
     def changed(self) -> None:
-        """Requests were decided: what they changed is shown in a moment."""
+        """Have the key table updated: requests were decided."""
         if self._showing is not None:
             self._showing.changed()
 
     def lead(self, engine: Engine) -> None:
-        """From now on requests are decided here."""
+        """Decide requests here from now on."""
         self.engine = engine
         engine.on_upkeep_failure = self.upkeep_failed
         if self._showing is not None:
             self._showing.lead(engine)
 
     def follow(self, why: str) -> None:
-        """From now on they are not. Whoever waits for an answer asks the next primary: what is not durable here
-        was promised to nobody, and the connection's end tells that its fate is unknown."""
+        """Decide no requests from now on. Clients that wait for a reply ask the next primary: changes that are not
+        durable here were acknowledged to nobody, and the closed connection means that their fate is unknown."""
         engine, self.engine = self.engine, None
         if self._showing is not None:
             self._showing.follow()
@@ -143,7 +144,7 @@ class RpcServer:
         return error
 
     def upkeep_failed(self, failure: UpkeepFailure) -> None:
-        """Log a defect in upkeep: each kind at once, and while it goes on every 30 s with its number (I17)."""
+        """Log a defect in upkeep: each kind at once, and while it lasts every 30 s with a count (I17)."""
         count, due = self._failures_logged.get(failure.kind, (0, 0))
         now = now_ms()
         if now >= due:
@@ -169,13 +170,13 @@ class RpcServer:
                 self._part_from_clients(self.engine, now_ms())
             if self._showing is not None:
                 self._showing.tick(now_ms())
-            # Between two steps of an eviction, requests get their turn.
+            # Requests get their turn between two steps of an eviction.
             await asyncio.sleep(0.001 if again else self.tick_seconds)
 
     def _part_from_clients(self, engine: Engine, now: Instant) -> None:
-        """Once this master may not answer any more, end the connections of clients: another may lead already, and what
-        waits here for a log that is out of reach would wait until that is back. The term may yet be renewed, so nothing
-        else ends: nodes stay, and are told later what was decided (I11)."""
+        """Close the connections of clients once this master may no longer answer: another may lead already, and
+        requests here would wait until an unreachable log is back. The term may yet be renewed, so nothing else ends:
+        nodes stay connected, and get their commands later (I11)."""
         is_over = now >= engine.clients_wait_until()
         if is_over and not self._has_parted:
             for connection in list(self.controls.values()):
@@ -184,7 +185,7 @@ class RpcServer:
         self._has_parted = is_over
 
     async def stop(self) -> None:
-        """Refuse what waits, let the last replies leave, and close."""
+        """Refuse waiting requests, let the last replies leave, and close."""
         self.stopping = True
         for listener in self._listeners:
             listener.close()
@@ -225,7 +226,7 @@ class RpcServer:
                 raise self.not_leading()
             return Welcome(0, 0, self.name, 0, 0, 0, 0, 0)
         if hello.control:
-            # Nothing that an older connection still carries may be handled after what this one carries.
+            # Requests of an older connection must not be handled after those of this one.
             older = self.controls.pop(hello.client, None)
             if older is not None:
                 older.transport.abort()
@@ -249,7 +250,7 @@ class RpcServer:
 
 
 def _notice_silence(stream: socket.socket) -> None:
-    """The kernel asks a TCP peer that says nothing, so that one that vanished is noticed."""
+    """Turn on TCP keepalive, so that the kernel notices a peer that vanished."""
     if stream.family == socket.AF_UNIX:
         return
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -260,7 +261,7 @@ def _notice_silence(stream: socket.socket) -> None:
 
 
 class DurableReply(PendingReply):
-    """Leaves when its record is durable; if the log is full until its time is over, an error leaves instead."""
+    """Sent when its record is durable; if the log is still full at its deadline, an error is sent instead."""
 
     __slots__ = ("_connection", "_reply", "_request_id")
 
@@ -287,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._reading = False
         self._goes_on = False
-        """More frames are held than were received; they will be in the next turn."""
+        """Frames are buffered that the next turn of the loop will handle."""
         self._opened = False
         self._greeted = False
         self.number = 0
@@ -345,8 +346,8 @@ class Connection(asyncio.BufferedProtocol):
             self._send_out()
 
     def _receive_held(self) -> None:
-        """Whole frames, in order. What follows a long request waits for the next turn: its reply leaves before that,
-        so that whoever sent both can work on it meanwhile, and others get their turn."""
+        """Handle whole frames, in order. Frames after a long request wait for the next turn: its reply leaves before
+        that, so that the client can work on it meanwhile, and other connections get their turn."""
         now = now_ms()
         while (received := self._frames.next_frame()) is not None:
             self._receive(*received, now)
@@ -440,6 +441,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def _refuse(self, error: HoldfastError) -> None:
-        """Say why, and close. Request id 0 is no request's: the peer takes it as the connection's own error."""
+        """Send the error, and close. Request id 0 belongs to no request: the peer takes it as an error of the
+        connection."""
         self.transport.write(frame(0, 0, encode(failed(error))))
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Waiting for tasks that run beside each other."""
+"""Wait for concurrent tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError
 
 
 async def first(*tasks: asyncio.Task[Any]) -> None:
-    """Until one of them is done; its error, if it failed. Of several, the first in this order."""
+    """Wait until one of them is done, and raise its error if it failed. Of several errors, the first in this order."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
@@ -17,10 +17,10 @@ async def first(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def until_ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel them, and wait until nothing of them runs any more.
+    """Cancel them, and wait until none of them runs.
 
-    Whoever cancels the waiting itself is not overheard: that it was asked to end is told once all of them have. The
-    first error that was not foreseen is raised, also after all of them have ended.
+    A cancellation of the waiting task itself is not lost: it is raised once all of them have ended. So is the first
+    unexpected error (not a HoldfastError).
     """
     this = asyncio.current_task()
     assert this is not None, "it is awaited by a task"

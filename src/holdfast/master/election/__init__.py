@@ -1,1 +1,1 @@
-"""How a standby becomes the primary, and how the end of the last one is known."""
+"""How a standby becomes the primary, and how it knows that the last one has ended."""

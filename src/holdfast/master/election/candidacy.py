@@ -1,7 +1,7 @@
-"""A standby's candidacy: it waits for the leader's end, or guesses it, and whatever it wins it answers for.
+"""A standby's candidacy: it waits for the leader's end, or guesses it, and serves or resigns every term that it wins.
 
-A term that was won and that nobody serves under would be renewed by its own tasks for as long as the process runs,
-and keep everybody else from leading. So whoever gives up waiting here, in whatever moment, resigns it (I15).
+A term that was won and under which nobody serves would be renewed by its own tasks for as long as the process runs,
+and keep every other master from leading. So a wait that is given up here, at any moment, resigns the term (I15).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.5
 ORDERS = "orders/"
 ORDER_MS = 3_600_000
-"""Longer than an order waits for its term; what is left of it in the store is gone then."""
+"""Longer than an order waits for its term; after this the store drops its mark."""
 OVERTAKEN = "another master has written to the log since, or the store was emptied; nothing was restored. Order again"
 PROVEN = ("first", "resigned", "flock", "gone", "expired")
 """Ways of winning a term (`Term.proof`) that prove the end of the last primary."""
@@ -39,7 +39,7 @@ HOW_IT_ENDED = {
 
 
 async def win(coordination: Coordination, address: str, leader: Callable[[], Leader | None], guesses: bool) -> Term:
-    """Wait for the leader's end; if it may be guessed, less long: where its port is refused."""
+    """Wait for the leader's end. With `guesses`, a refused connection to its port counts as its end."""
     if not guesses:
         return await coordination.campaign(address)
     replacing: int | None = None
@@ -47,7 +47,7 @@ async def win(coordination: Coordination, address: str, leader: Callable[[], Lea
         found = await _win_unless(coordination, address, replacing, refused_leader(leader, address, replacing))
         if not isinstance(found, int):
             return found
-        # Another may win with the same suspicion: it is then suspected like anybody who leads.
+        # Another master may win with the same suspicion; it is then suspected like any other leader.
         replacing = found
         log.warning("the primary's port is refused; taking over", epoch=replacing)
 
@@ -55,7 +55,7 @@ async def win(coordination: Coordination, address: str, leader: Callable[[], Lea
 async def _win_unless(
     coordination: Coordination, address: str, replacing: int | None, beside: Coroutine[object, object, T]
 ) -> Term | T:
-    """Campaign; the term, or what `beside` gives if that ends first: then the campaign is withdrawn."""
+    """Campaign. Returns the term, or the result of `beside` if that ends first: then the campaign is withdrawn."""
     campaigning = asyncio.create_task(coordination.campaign(address, replacing))
     other = asyncio.create_task(beside)
     is_won = False
@@ -70,15 +70,15 @@ async def _win_unless(
 
 
 async def note_order(coordination: Coordination, name: str) -> bytes:
-    """Leave a mark in the store that this master is given an order to restore, and return it."""
+    """Leave a mark in the store that this master has an order to restore, and return it."""
     mark = f"{fresh_id():016x}".encode()
     await coordination.publish(ORDERS + name, mark, ORDER_MS)
     return mark
 
 
 async def check_order(coordination: Coordination, name: str, mark: bytes, last: int | None) -> None:
-    """TryAgain unless all is as the operator knew it: the log ends where it ended, in the store that has the mark. One
-    that was emptied again since, after others were served from it, ends at the same number."""
+    """TryAgain unless all is as when the operator gave the order: the log ends where it ended, in the store that has
+    the mark. The mark is needed because a store that was used and emptied again since ends at the same number."""
     if await coordination.last_index() != last or await coordination.read(ORDERS + name) != mark:
         raise TryAgain(OVERTAKEN)
 
@@ -86,9 +86,9 @@ async def check_order(coordination: Coordination, name: str, mark: bytes, last: 
 async def win_for_order(
     coordination: Coordination, address: str, replacing: Term | None, last: int | None, seconds: float
 ) -> Term:
-    """Win the term that an order to restore needs, in the place of this master's own (`replacing`). TimeoutError, or
-    TryAgain: another master has written to the log, which ended with batch `last` when the order was given, or when the
-    primary that it was given to ended its term."""
+    """Win the term that an order to restore needs, in place of this master's own (`replacing`). Raises TimeoutError, or
+    TryAgain if another master has written to the log, which ended with batch `last` when the order was given, or when
+    the primary that it was given to ended its term."""
     assert last is not None, "an order names the end of the log that it is about"
     try:
         async with asyncio.timeout(seconds):
@@ -100,8 +100,9 @@ async def win_for_order(
 
 
 async def _win_unless_overtaken(coordination: Coordination, address: str, replacing: Term | None, last: int) -> Term:
-    """An order that waited on would be carried out when the store is lost the next time. It would bring back what is
-    older than the history served in between, and without that history's name, so that nodes void their memory (I14)."""
+    """Win, unless another master writes to the log first. An order that kept waiting would be carried out the next time
+    the store is lost. It would bring back a history older than the one served in between, and without naming that one,
+    so that nodes void their memory (I14)."""
     epoch = replacing.epoch if replacing is not None else None
     term = await _win_unless(coordination, address, epoch, _see_other_end(coordination, last))
     if term is None:
@@ -110,16 +111,16 @@ async def _win_unless_overtaken(coordination: Coordination, address: str, replac
 
 
 async def _see_other_end(coordination: Coordination, last: int) -> None:
-    """Return when the log ends elsewhere than with this batch."""
+    """Return when the log no longer ends with this batch."""
     while True:
-        with contextlib.suppress(CoordinationLost, Uncertain):  # It is looked at again.
+        with contextlib.suppress(CoordinationLost, Uncertain):  # The next round reads it again.
             if await coordination.last_index() != last:
                 return
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def withdraw(campaigning: asyncio.Task[Term], *others: asyncio.Task[object]) -> None:
-    """End the campaign and what runs beside it. It may have been won in this very moment: then the term is resigned."""
+    """End the campaign and the tasks beside it. If it was won at this very moment, the term is resigned."""
     try:
         await until_ended(campaigning, *others)
     finally:
@@ -128,5 +129,5 @@ async def withdraw(campaigning: asyncio.Task[Term], *others: asyncio.Task[object
 
 
 async def give_back(term: Term) -> None:
-    with contextlib.suppress(HoldfastError):  # It is over already, which is all that this asks for.
+    with contextlib.suppress(HoldfastError):  # The term is over already, which is all that is wanted.
         await term.resign()

@@ -1,7 +1,7 @@
-"""A new primary's own look at earlier ones of its machine that may still be answering.
+"""A new primary's own check of earlier primaries on its machine that may still be answering.
 
-It took over by a guess a moment before the process had ended, or it replaces a primary that had itself guessed. Where
-no process of the suspects' machine leads, their nodes testify (`core.nodes.testimony`).
+It took over by a guess a moment before the process had ended, or it replaces a primary that had itself guessed. If the
+new primary is on another machine than the suspects, their nodes testify (`core.nodes.testimony`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.05
 
 
 async def watch_suspects(primary: Primary, name: str) -> None:
-    """Until none is left that can be seen from here, or the doubt is over."""
+    """Watch them until none is left that can be seen from here, or the doubt is over."""
     doubt = primary.doubt
     while now_ms() < doubt.until and any(map(can_see, doubt.suspects)):
         gone = [one for one in doubt.suspects if is_gone(one)]

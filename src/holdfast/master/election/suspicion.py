@@ -1,8 +1,8 @@
 """A guess that the primary is dead: our own connection to it broke, and its port is refused.
 
-A process that lives keeps its listener open while it may answer, so a refusal by its own machine means that it does
-not. It is a guess all the same (something may stand between), which is why a primary that took over by it
-acknowledges no removal until the old one's leadership must have run out.
+A live process keeps its listener open while it may answer, so a refusal by its own machine means that it no longer
+answers. It is still a guess (a middlebox may refuse), which is why a primary that took over by it acknowledges no
+removal until the old one's leadership must have run out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.1
 
 async def refused_leader(leader: Callable[[], Leader | None], own_address: str, known: int | None = None) -> int:
     """The epoch of a leader whose connection broke and whose port is refused now; waits until there is one.
-    The epoch that is `known` to be dead is no news."""
+    The epoch that is `known` to be dead is ignored."""
     met: Leader | None = None  # A connection may break a moment before the port is refused.
     while True:
         suspect = leader()
@@ -33,7 +33,7 @@ async def refused_leader(leader: Callable[[], Leader | None], own_address: str, 
 
 
 async def _until_it_breaks(address: str) -> bool:
-    """Was there a connection? It is closed by a live master too, after a while, for want of a greeting."""
+    """Was there a connection? A live master closes it too, after a while, because no greeting comes."""
     try:
         reader, writer = await asyncio.open_connection(*host_and_port(address))
     except OSError:
@@ -43,7 +43,7 @@ async def _until_it_breaks(address: str) -> bool:
         while await reader.read(4096):
             pass
     except OSError:
-        pass  # Broken off is broken as well.
+        pass  # A reset connection is broken as well.
     finally:
         writer.close()
         with contextlib.suppress(OSError):

@@ -2,14 +2,14 @@
 
 A history is one log from its beginning, named by its `log_id`. The store holds one; a master may know others: files in
 its data directory or in the place that all masters share, and its own memory, if the store was emptied or replaced
-while it ran. None of them is used under another history, and none is thrown away for another. A standby goes through
-these steps, each time that it begins:
+while it ran. None of them is used under another history, and none is discarded for another. A standby goes through
+these steps each time it begins:
 
 1. `start`: it looks for the newest snapshot that the log in the store goes through, here and at other masters.
 2. It follows the log to its end.
 3. `admit`: with a history in the log, it may lead. With none, the store is empty: the first master ever begins a
-   history by itself; one that knows of another waits for the operator's word, visibly, because nobody else can know
-   whether the cache shall be restored or begin empty.
+   history; one that knows of another waits, visibly, for the operator's decision, because only the operator can know
+   whether to restore the cache or begin empty.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = structlog.get_logger("holdfast.master")
 LOOK_SECONDS = 0.5
 SAY_AGAIN_SECONDS = 30.0
 WAITING = "waiting/"
-"""Masters that wait for the operator say so under this prefix, to those that know of no history themselves."""
+"""The prefix under which masters that wait for the operator announce it to those that know of no history."""
 ANNOUNCED_MS = 15_000
 WAYS_OUT = "bring it back with `holdfast restore`, or begin empty with --new-history"
 
@@ -50,25 +50,25 @@ class WaitsForOperator(TryAgain):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """The operator's word on how a history begins in an empty store."""
+    """The operator's decision on how a history begins in an empty store."""
 
     content: bytes = b""
-    """A snapshot whose catalogue it begins with; empty: none."""
+    """The snapshot whose catalogue it begins with; empty: none."""
     epoch: int = 0
-    """Of that snapshot."""
+    """The epoch of that snapshot."""
     last: int | None = None
-    """The log's last batch when this was said. None until the primary that it was said to has written its last one."""
+    """The log's last batch when this was decided. None until the primary that was ordered has written its last one."""
     mark: bytes = b""
-    """That the order left in the store (`candidacy.note_order`)."""
+    """The mark that the order left in the store (`candidacy.note_order`)."""
 
 
 @dataclass(slots=True)
 class HeldHistory:
-    """The memory of a master whose log may not be in the store any more."""
+    """A state in memory whose log may no longer be in the store."""
 
     standby: Standby
     written: Position
-    """Through here it was in the log for sure. A primary may hold records beyond it."""
+    """Up to here it was in the log for sure. A primary may hold records beyond it."""
     is_kept: bool = False
     """It is on disk too."""
 
@@ -78,7 +78,7 @@ class HeldHistory:
 
 
 class Histories:
-    """Of one master."""
+    """The histories that one master knows."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class Histories:
     ) -> None:
         self.held: HeldHistory | None = None
         self.known: dict[int, int] = {}
-        """Histories that were known when the store was last found empty, and the last batch in a snapshot of each."""
+        """Histories known when the store was last found empty, and the last batch in a snapshot of each."""
         self.word = word
         self.waits = ""
         """Why it waits for the operator; empty while it does not."""
         self.stuck = ""
-        """Why it finds nothing to follow the log from; empty while it does."""
+        """Why it finds no snapshot to follow the log from; empty while it does."""
         self.may_begin = False
-        """It was admitted to begin a history in an empty store."""
+        """It may begin a history in an empty store."""
         self._snapshots = snapshots
         self._store = snapshots.store
         self._coordination = coordination
@@ -112,7 +112,7 @@ class Histories:
         self._announce_again_at = 0.0
 
     def tell(self, word: Word) -> None:
-        """The operator has spoken."""
+        """Take over the operator's decision."""
         self.word = word
         self._told.set()
         if word.content:
@@ -120,11 +120,11 @@ class Histories:
 
     @property
     def restores(self) -> Word | None:
-        """The operator's word, if it is to restore a history."""
+        """The operator's decision, if it is to restore a history."""
         return self.word if self.word is not None and self.word.content else None
 
     async def known_here(self, state: State, store: SnapshotStore) -> list[int]:
-        """Every history that this state, what is held of another one, and the snapshots of this master are of."""
+        """Every history of this state, of a held history, and of this master's snapshots."""
         states = [state, *([self.held.standby.state] if self.held is not None else [])]
         known = [one for each in states if each.log_id for one in (*each.continues, each.log_id)]
         try:
@@ -134,33 +134,33 @@ class Histories:
         return list(dict.fromkeys(known))
 
     def gives_way(self, last: int) -> bool:
-        """This master's term has ended with this batch. True: by the operator's word, which is about the log up to it.
-        What another master adds before the restore begins is not to be lost (I1)."""
+        """Note the last batch of this master's term. True: it ended by the operator's decision, which covers the log up
+        to that batch. Batches that another master adds before the restore begins must not be lost (I1)."""
         word = self.restores
         if word is not None and word.last is None:
             self.word = replace(word, last=last)
         return word is not None
 
     def end_restore(self) -> None:
-        """It was done, or failed."""
+        """Forget the decision to restore, which was carried out or failed."""
         self.word = None
         self.restore_asked.clear()
 
     def began(self, log_id: int) -> None:
-        """This master leads, and its history is durable: the operator's word is spent."""
+        """Forget the operator's decision: this master leads, and its history is durable."""
         self.may_begin = False
         self._release(log_id)
 
     def _release(self, log_id: int) -> None:
-        """The log is of this history. What is held of another stays in memory only where no disk could take it."""
+        """The log is of this history: drop a held one, unless it is another that no disk could take."""
         self.word = None
         if self.held is not None and (self.held.is_kept or self.held.log_id == log_id):
             self.held = None
 
     def hold(self, standby: Standby, written: Position) -> None:
-        """Remember what this process holds until it is known that the log in the store still has it."""
+        """Hold this process's state until it is known that the log in the store still has it."""
         if standby.carries:
-            # Between the pieces of a catalogue nobody can go on from here, and it must not seem so.
+            # Between the pieces of a catalogue no master can continue from here, so it gets no hash to continue from.
             position = standby.position
             standby = Standby(standby.state, Position(position.batch, position.index, NO_HASH))
         if standby.state.log_id:
@@ -169,12 +169,12 @@ class Histories:
     # Where to follow the log from.
 
     async def start(self) -> Standby:
-        """The newest snapshot that the log goes through; the log's beginning, where it reaches back to that."""
+        """The newest snapshot that the log goes through, or the log's beginning if the log reaches back to it."""
         self.may_begin = False
         while True:
             try:
                 if self.held is not None and await goes_through(self._coordination, self.held.written):
-                    self.held = None  # Its log is there.
+                    self.held = None  # Its log is in the store.
                 found = await self._newest_here() or await self._from_others()
                 if found is not None:
                     self.stuck = ""
@@ -192,7 +192,7 @@ class Histories:
         try:
             histories = await asyncio.to_thread(self._store.histories)
         except OSError as error:
-            # A directory that cannot be read costs what it holds, never the standby (I18).
+            # An unreadable directory costs its snapshots, never the standby (I18).
             self._say("the snapshots cannot be read; this master goes on from what it can follow", str(error))
             return None
         kept = [one for several in histories.values() for one in several]
@@ -240,7 +240,7 @@ class Histories:
             self.waits = ""
 
     async def _follows(self, log_id: int) -> bool:
-        """The log is of this history: keep on disk what else was held, and set aside what this log has lost.
+        """The log is of this history: save any other held history to disk, and set aside snapshots this log has lost.
 
         False: that could not be done now.
         """
@@ -253,13 +253,13 @@ class Histories:
                 if position is not None and await goes_through(self._coordination, position) is False:
                     await asyncio.to_thread(self._store.set_astray, one, position)
         except (CoordinationLost, Uncertain, OSError) as error:
-            # The log would be trimmed by a snapshot that does not hold what is trimmed (I13).
+            # Otherwise the log might be trimmed by a snapshot that lacks the trimmed batches (I13).
             self._say("the snapshots here could not be compared with the log; that is tried again", str(error))
             return False
         return True
 
     async def _is_first(self) -> bool:
-        """Whether a history may begin here: the operator said so, or nobody knows of any."""
+        """May a history begin here? If the operator decided so, or no master knows of any."""
         await self._keep_held()
         if self.word is not None:
             return True
@@ -292,7 +292,7 @@ class Histories:
         return f"has followed history {log_id:016x}, of which it keeps no snapshot"
 
     async def _keep_held(self) -> None:
-        """Write what is held in memory to disk, once: this process may be ended while it waits."""
+        """Write the held history to disk, once: this process may end while it waits."""
         held = self.held
         if held is None or held.is_kept or self._store.directory is None:
             return
@@ -314,7 +314,7 @@ class Histories:
         self._say("no history begins: this master waits for the operator", why)
 
     async def _announce(self) -> None:
-        """Tell it to masters that know of no history."""
+        """Announce the wait to masters that know of no history."""
         if now_seconds() >= self._announce_again_at:
             try:
                 await self._coordination.publish(WAITING + self._name, self.waits.encode(), ANNOUNCED_MS)

@@ -1,9 +1,9 @@
-"""Snapshots in the background, and the log behind them trimmed.
+"""Write snapshots in the background, and trim the log behind them.
 
-A standby writes them, so that the primary never pauses; it tells the others where. The primary fetches a copy,
-verifies it and trims the log through the older of its last two. Alone, it has a forked child write its own. A
-standby that the log has been trimmed past fetches one from any master that has it. Only snapshots of the history
-that is followed or led are offered, fetched, counted and trimmed by (I19).
+A standby writes them, so that the primary never pauses, and offers them to the others. The primary fetches a copy,
+verifies it and trims the log through the older of its last two. A primary without standbys has a forked child write
+its own. If the log was trimmed past a standby, it fetches one from any master that has it. Only snapshots of the
+history that is followed or led are offered, fetched, counted and trimmed by (I19).
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ PREFIX = "snapshots/"
 LOOK_SECONDS = 2.0
 FETCH_SECONDS = 30.0
 FRESH_MS = 60_000
-"""A master's word about its snapshot is good for so long."""
+"""How long a master's offer of a snapshot is valid."""
 ASK_AGAIN_SECONDS = 10.0
 OFFER_AGAIN_SECONDS = 10.0
-"""It is repeated so often: the last one may have been lost, and whoever offers none may be the only one to have one."""
+"""How often an offer is repeated: the last one may have been lost, and that master's may be the only snapshot."""
 
 
 class Offer(msgspec.Struct, array_like=True):
-    """`name` keeps a snapshot through `batch`, and gives it to whoever asks at `address`."""
+    """`name` keeps a snapshot through `batch`, which any master may fetch at `address`."""
 
     name: str
     address: str
     batch: int
     older: int = 0
-    """The one before, if it is kept too: the log reaches back to it, for when the newest turns out to be damaged."""
+    """The last batch of the previous snapshot, if it is kept too: the log reaches back to it, in case the newest turns
+    out to be damaged."""
     log_id: int = 0
-    """The history that both are of; 0: the master is of a version that does not say."""
+    """The history of both; 0: the master's version does not give it."""
 
 
 class Snapshots:
@@ -78,16 +79,16 @@ class Snapshots:
         self._every_bytes = every_bytes
         self._writing = asyncio.Lock()
         self.in_child: Callable[[SnapshotStore, State, Position], Callable[[], int]] = _fork
-        """Begins to write a snapshot of the state as it is now, elsewhere; what it gives waits for the exit code."""
+        """Starts a process that writes a snapshot of the state as it is now. The result waits for its exit code."""
         self._asked: list[asyncio.Task[int]] = []
-        """Those that somebody waits for."""
+        """Snapshots that a caller waits for."""
         self.log_bytes = 0
-        """Of the log since the last snapshot, as this master applied or wrote it."""
+        """Bytes of log that this master has applied or written since the last snapshot."""
         self._counted: tuple[LogWriter, int] | None = None
-        """Which writer's bytes are in `log_bytes`, and how many of them."""
+        """The writer whose bytes are in `log_bytes`, and how many of them."""
         self._ask_again_at = 0.0
         self._offered = (0, 0)
-        """History and batch."""
+        """The history and batch of the last offer."""
         self._offer_again_at = 0.0
 
     def _newest(self, log_id: int) -> int:
@@ -95,12 +96,12 @@ class Snapshots:
         return kept[0].batch if kept else 0
 
     async def write(self, standby: Standby) -> int:
-        """Of the standby's state as it is now; the number of its last batch."""
+        """Write a snapshot of the standby's state as it is now. Returns the number of its last batch."""
         log_id = standby.state.log_id
         if not log_id:
             raise SnapshotFailed("this master follows no history yet, so there is nothing to write")
         if standby.carries:
-            # Whoever started from here would lack the pieces before it, and could never follow the log again (I13).
+            # A master that started from here would lack the earlier pieces, and could never follow the log again (I13).
             raise SnapshotFailed(
                 "a history is being restored in the log, and no snapshot ends in the middle; ask again"
             )
@@ -139,8 +140,8 @@ class Snapshots:
         return position.batch
 
     async def write_for_asker(self, state: State, writer: LogWriter, pending: PendingLog) -> int:
-        """`write_by_child`, but not longer than the term: its writer reaches no boundary after that, and whoever waited
-        for one would keep everybody else from writing snapshots."""
+        """`write_by_child`, but only until the term ends: after that its writer reaches no batch boundary, and a caller
+        that waited for one would keep all others from writing snapshots."""
         writing = asyncio.create_task(self.write_by_child(state, writer, pending))
         self._asked.append(writing)
         try:
@@ -163,9 +164,9 @@ class Snapshots:
         position: Position,
         pending: PendingLog,
     ) -> None:
-        """Called by the writer of the log, which no failure here may reach: it would end the term."""
+        """Called by the log writer. No failure here may reach it: that would end the term."""
         if forked.done():
-            return  # Whoever asked for the snapshot waits no more.
+            return  # The caller that asked for the snapshot no longer waits.
         if pending.torn:
             forked.set_exception(SnapshotFailed(f"a defect spoiled this master's state ({pending.torn}); ask the next"))
             return
@@ -192,14 +193,14 @@ class Snapshots:
             await asyncio.to_thread(self.store.note_followed, log_id)
 
     async def offers(self, log_id: int) -> list[Offer]:
-        """Of the other masters, the newest first: of that history, 0 for any, and of those that do not say."""
+        """Offers of the other masters, the newest first: of that history (0: of any), and those that name none."""
         found = await self._coordination.list(PREFIX)
         offers = []
         for name, value in found.items():
             try:
                 offers.append(msgspec.msgpack.decode(value, type=Offer))
             except msgspec.DecodeError as error:
-                # Nobody checks who writes there, and one that cannot be read must not hide the others.
+                # Anyone can write there, and one unreadable offer must not hide the others.
                 log.warning("an offer of a snapshot was passed over", of=name, why=str(error))
         others = (o for o in offers if o.name != self._name and (not log_id or o.log_id in (0, log_id)))
         return sorted(others, key=lambda o: o.batch, reverse=True)
@@ -227,7 +228,7 @@ class Snapshots:
         await asyncio.to_thread(self.store.write, batch, bytes(content))
 
     async def fetch_newest(self, log_id: int) -> None:
-        """From whoever has a newer sound one of that history than this master; 0: of any that the log is of."""
+        """Fetch a newer, sound snapshot of that history from another master; 0: of any history that the log is of."""
         for offer in await self.offers(log_id):
             try:
                 if await self._fetch_sound(offer, self._newest(log_id or offer.log_id)):
@@ -236,8 +237,8 @@ class Snapshots:
                 log.warning("a snapshot could not be fetched", of=offer.name, why=str(error))
 
     async def ask_for_one(self, address: str) -> None:
-        """Have the primary write one now. Where every snapshot that reaches the log is damaged, nobody else can, and by
-        itself it would wait until its log has grown."""
+        """Have the primary write one now. If every snapshot that reaches the log is damaged, only the primary can write
+        one, and unasked it would wait until its log has grown."""
         if now_seconds() < self._ask_again_at:
             return
         self._ask_again_at = now_seconds() + ASK_AGAIN_SECONDS
@@ -273,8 +274,8 @@ class Snapshots:
     async def keep_for_standby(self, standby: Callable[[], Standby]) -> None:
         """Write one whenever the log has grown enough; until cancelled.
 
-        A store of snapshots that fails is raised, and tried again by whoever supervises this: what was not written is
-        still due. Coordination that does not answer for a while is no failure of this work.
+        An error of the snapshot store is raised, and the supervisor tries again: the snapshot is still due.
+        Coordination that does not answer for a while is not an error of this task.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -293,7 +294,7 @@ class Snapshots:
             self._works()
 
     async def keep_for_primary(self, state: State, writer: LogWriter, pending: PendingLog) -> None:
-        """Fetch what a standby wrote, or have a child write one, and trim the log behind; until cancelled. It raises as
+        """Fetch a standby's snapshot, or have a child write one, and trim the log behind it; until cancelled. Raises as
         `keep_for_standby` does."""
         trimmed = 0
         while True:
@@ -305,7 +306,7 @@ class Snapshots:
                 await self._note_followed(log_id)
                 await self.fetch_newest(log_id)
                 if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
-                    # Twice as long as a standby waits: there seems to be none.
+                    # The log has grown twice as much as a standby allows: there seems to be no standby.
                     await self.write_by_child(state, writer, pending)
                 else:
                     await self._offer_newest(log_id)
@@ -320,15 +321,15 @@ class Snapshots:
             self._works()
 
     def _count(self, writer: LogWriter) -> None:
-        """Add what this primary wrote since it was last asked."""
+        """Add the bytes that this primary wrote since the last count."""
         before = self._counted[1] if self._counted is not None and self._counted[0] is writer else 0
         self.log_bytes += writer.bytes - before
         self._counted = (writer, writer.bytes)
 
 
 def _fork(store: SnapshotStore, state: State, position: Position) -> Callable[[], int]:
-    """Waits for the child's exit code. The child touches no loop, lock or log of the parent's, and runs no exit
-    handler."""
+    """Fork a child that writes a snapshot. Returns a function that waits for its exit code. The child touches no loop,
+    lock or logger of the parent, and runs no exit handler."""
     child = os.fork()
     if child:
         return lambda: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,1 +1,1 @@
-"""Which keys were stored and removed, for subscribers."""
+"""Events of keys that were stored and removed, for subscribers."""

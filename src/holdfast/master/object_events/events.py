@@ -1,12 +1,12 @@
 """Object events: which keys were stored and removed, as numbered messages for subscribers outside.
 
-One message per durable batch of the log, numbered as the batch is. So the numbers have no gaps, every master gives the
-same message the same number, and a new primary goes on where the old one was, without anything to remember (ADR 35).
-A primary tells of a batch when it is durable (I1), a standby when it has applied it: a subscriber that listens to all
+One message per durable batch of the log, with the number of the batch. So the numbers have no gaps, every master gives
+the same message the same number, and a new primary continues where the old one was, without extra state (ADR 35).
+A primary publishes a batch when it is durable (I1), a standby when it has applied it: a subscriber that listens to all
 masters misses nothing when one of them dies.
 
-A message whose number does not follow the last one means that something was missed; so does a number that was there
-already with another history. Then the subscriber asks for a replay, or lists the keys again.
+A message whose number does not follow the last one means that something was missed; so does a repeated number with
+another history. Then the subscriber asks for a replay, or lists the keys again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from holdfast.core.state.state import State
 
 
 class Told(NamedTuple):
-    """What one batch of the log changed."""
+    """The changes of one batch of the log."""
 
     number: int
     cleared: bool
-    """A history begins: whatever was known before is void."""
+    """A history begins: everything known before is void."""
     changes: list[Change]
 
 
@@ -33,7 +33,7 @@ class Publisher(Protocol):
 
 
 class ObjectEvents:
-    """Collects key changes of the state that a master applies records to, in whatever role, batch by batch."""
+    """Collects, batch by batch, the key changes of the state that a master applies records to, in any role."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -42,16 +42,16 @@ class ObjectEvents:
         self._last = 0
         """Number of the last message."""
         self._undurable: deque[tuple[int, bool, list[Change]]] = deque()
-        """(index of the record, whether it began a history, what it changed), of a primary."""
+        """A primary's records: (index of the record, whether it began a history, its changes)."""
 
     def follow(self, state: State) -> None:
-        """A state that was not seen before: from a snapshot, or empty. What it holds already is told by nobody."""
+        """Collect from a new state, which is from a snapshot or empty. Keys that it already holds give no events."""
         self._attach(state.catalogue)
         self._log_id = state.log_id
         self._undurable.clear()
 
     def taken(self, number: int, state: State) -> None:
-        """A standby has applied the batch with this number."""
+        """Publish the batch with this number, which a standby has applied."""
         if state.catalogue.changes is not self._changes:  # A restored history has a state of its own.
             self._attach(state.catalogue)
             self._changes.stored(_all_keys(state.catalogue))
@@ -63,7 +63,7 @@ class ObjectEvents:
             self._tell(Told(number, cleared, changes))
 
     def restored(self, number: int, state: State) -> None:
-        """This master has written the catalogue of an older history to the log, in batches through this number."""
+        """This master has written the catalogue of an older history to the log, in batches up to this number."""
         self._attach(state.catalogue)
         self._begins(state)
         self._tell(Told(number, True, [(True, _all_keys(state.catalogue))]))
@@ -76,7 +76,7 @@ class ObjectEvents:
             self._undurable.append((index, cleared, changes))
 
     def durable(self, number: int, index: int) -> None:
-        """The batch with this number is durable, and its last record is that of this index."""
+        """Publish the batch with this number, which is durable and whose last record has this index."""
         cleared = False
         changes: list[Change] = []
         while self._undurable and self._undurable[0][0] <= index:
@@ -87,7 +87,7 @@ class ObjectEvents:
         self._tell(Told(number, cleared, changes))
 
     def alone(self, state: State) -> None:
-        """A master whose log is in memory has decided: it numbers what it tells by itself."""
+        """Publish a decision of a master whose log is in memory, with a number of its own."""
         changes = self._changes.take()
         cleared = self._begins(state)
         if changes or cleared:

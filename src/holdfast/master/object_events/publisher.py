@@ -1,10 +1,10 @@
-"""Object events on ZeroMQ: a PUB socket for what happens, and a ROUTER socket for what was missed.
+"""Object events on ZeroMQ: a PUB socket for new events, and a ROUTER socket for replays of missed ones.
 
 A message has three frames: the topic, its number (8 bytes, big endian), and msgpack of [time, events, 0], each event a
-map, in the format that the key-value events of inference engines have. A replay is asked for by the first number that
+map, in the format that the key-value events of inference engines have. A replay request holds the first number that
 is wanted, in 8 bytes behind an empty frame; the messages come with their numbers, and the number -1 ends them. Both
-are served by one thread, so that no subscriber can hold up the master: it encodes, sends and remembers. What is
-waiting for it and what is remembered are bounded (I17); what did not fit is a gap in the numbers that subscribers see.
+are served by one thread, so that no subscriber can hold up the master: it encodes, sends and remembers. Its queue and
+its memory are bounded (I17); subscribers see messages that did not fit as a gap in the numbers.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class EventPublisher(Collector):
         self.last = 0
         """Number of the last message."""
         self.counts: Counter[str] = Counter()
-        """Messages and events that were sent, messages that were dropped."""
+        """Counts of messages and events sent, and of messages dropped."""
 
     def open(self, listen: str, replay: str) -> None:
-        """Bind both sockets (no replay without an address for it), and begin."""
+        """Bind both sockets (no replay without an address for it), and start the thread."""
         self._publish = self._context.socket(self._zmq.PUB)
         self._publish.setsockopt(self._zmq.SNDHWM, MOST_WAITING)
         self.address = self._bind(self._publish, listen)
@@ -96,7 +96,7 @@ class EventPublisher(Collector):
         return bound.removeprefix("tcp://")
 
     def publish(self, told: Told) -> None:
-        """From the master's loop; returns at once."""
+        """Queue a message. Called from the master's loop; returns at once."""
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft()
             self.counts["dropped_messages"] += 1
@@ -104,7 +104,7 @@ class EventPublisher(Collector):
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """Send what is waiting, and end. Closing twice is harmless."""
+        """Send the waiting messages, and end. Closing twice is harmless."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -178,7 +178,7 @@ class EventPublisher(Collector):
         }
 
     def _answer_replay(self) -> None:
-        """Whoever asks wrongly is not answered: there is nobody to tell what is wrong with it."""
+        """Answer one replay request. A malformed one gets no reply: the protocol has no way to say what is wrong."""
         frames = self._replay.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != 8:
             self.counts["bad_replay_requests"] += 1

@@ -1,1 +1,1 @@
-"""What a master shows of itself."""
+"""A master's view of itself."""

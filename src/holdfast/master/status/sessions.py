@@ -1,6 +1,6 @@
-"""How the sessions of a primary stand, as RPC, HTTP and the metrics show it.
+"""The standing of a primary's sessions, as RPC, HTTP and the metrics show it.
 
-A session's number is what its follower proves itself by, so only the beginning of it is shown.
+A follower proves its identity by its session's number, so only the beginning of that is shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a master shows of itself: the same facts for the RPC verbs, HTTP and the metrics."""
+"""A master's view of itself: the same facts for the RPC verbs, HTTP and the metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MasterView:
         self.master = master
         self._started = now_ms()
         self._digest: tuple[Callable[[], object], int, str] = (lambda: None, -1, "")
-        """Of which catalogue, as long as there is that one, at which index."""
+        """The last digest: a weak reference to its catalogue, its index, and the digest."""
         self.registry = CollectorRegistry()
         self.registry.register(Figures(self))
         master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
@@ -76,14 +76,14 @@ class MasterView:
 
     @property
     def state(self) -> State:
-        """The primary's, or the standby's copy."""
+        """The primary's state, or the standby's copy."""
         engine = self.master.server.engine
         return engine.state if engine is not None else self.master.standby.state
 
     def _current_digest(self) -> str:
         state = self.state
         known, index, found = self._digest
-        # Not by where it lies: a catalogue that was dropped may have lain there, at the same index, with other records.
+        # Not compared by id(): a dropped catalogue may have had the same id, at the same index, with other records.
         if known() is not state.catalogue or index != state.index:
             found = digest(state.catalogue)
             self._digest = (weakref.ref(state.catalogue), state.index, found)
@@ -133,7 +133,7 @@ class MasterView:
         )
 
     def _renewals(self) -> dict[str, Any]:
-        """What passes beside the log, or, where renewals are records, how long a record takes."""
+        """Figures of the renewals beside the log, or, if renewals are records, how long a record takes."""
         renewals, writer = self.master.renewals, self.master.writer
         if isinstance(renewals, RenewalWriter):
             sender = renewals.sender
@@ -179,7 +179,7 @@ class MasterView:
         return [_fields(node) for node in self.nodes_message().nodes]
 
     def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
-        """A page of objects; the cursor goes on where it stopped, 0 when all were seen."""
+        """A page of objects, and the cursor for the next page; 0 when all were seen."""
         engine = self.master.engine
         if engine is None:
             return {"objects": [], "cursor": 0}
@@ -217,7 +217,7 @@ class MasterView:
 
 
 def occupied_bytes(state: State) -> int:
-    """What the objects take, for a role that keeps no free space."""
+    """The bytes that the objects take, for a role that does not track free space."""
     live = state.catalogue.live()
     if not len(live):
         return 0
@@ -241,7 +241,7 @@ def _lost_files(engine: Engine | None) -> Metric:
 
 
 class Figures(Collector):
-    """Read at each scrape, so that counting costs the hot path nothing but an addition."""
+    """Metrics read at each scrape, so that counting costs the hot path only an addition."""
 
     def __init__(self, view: MasterView) -> None:
         self._view = view
@@ -298,7 +298,7 @@ class Figures(Collector):
         return sessions
 
     def _restored(self) -> Iterator[Metric]:
-        """Of a history that was restored; zeros otherwise."""
+        """Figures of a restored history; zeros otherwise."""
         state = self._view.state
         origin = state.origin
         yield GaugeMetricFamily("holdfast_restored_objects", "Objects a restored history began with.", origin.objects)
