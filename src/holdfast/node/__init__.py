@@ -1,1 +1,1 @@
-"""The process that lends memory and serves its bytes."""
+"""The node process, which lends memory and serves its bytes."""

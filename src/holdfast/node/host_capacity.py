@@ -1,8 +1,8 @@
 """The memory and disk space that this machine can still give, and refusals that name the figures.
 
-The kernel would rather end processes at random than say that there is not enough: memory that a node lends is
-touched, so a node that lends more than there is takes its host with it. Both the machine's own figure (MemAvailable)
-and the limits of the control groups that this process is in (versions 1 and 2, each ancestor) count.
+The kernel kills processes rather than refuse memory: memory that a node lends is touched, so a node that lends more
+than there is brings its host down. Both the machine's own figure (MemAvailable) and the limits of this process's
+control groups (versions 1 and 2, each ancestor) count.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from holdfast.errors import Refused
 
 KEPT_FOR_OTHERS = 512 << 20
 KEPT_SHARE = 16
-"""A sixteenth of what is available, 512 MiB at most, stays for the processes themselves and everybody else."""
+"""A sixteenth of the available memory, at most 512 MiB, is left for this process itself and for all others."""
 UNLIMITED = 1 << 60
-"""Version 1 says about 2**63 where there is no limit."""
+"""Version 1 gives about 2**63 if there is no limit."""
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that may still be taken, by the tightest of all limits; None where the machine does not say."""
+    """Bytes that may still be taken, by the tightest of all limits; None if the machine does not tell."""
     found = [figure for figure in (_machine(root), *_groups(root)) if figure is not None]
     return max(0, min(found)) if found else None
 
 
 def memory_to_lend(available: int) -> int:
-    """How much of the memory that is available a node may take."""
+    """How much of the available memory a node may take."""
     return available - min(KEPT_FOR_OTHERS, available // KEPT_SHARE)
 
 
 def check_memory(wanted_bytes: int, available: int | None) -> None:
-    """Refuse before a page is touched."""
+    """Refuse to take more memory than is available, before a page is touched."""
     if available is not None and wanted_bytes > (most := memory_to_lend(available)):
         raise Refused(
             f"{wanted_bytes:,} bytes of memory would be taken, but only {most:,} can be: the machine or its control "
@@ -43,7 +43,7 @@ def check_memory(wanted_bytes: int, available: int | None) -> None:
 
 
 def check_disk(directory: Path, wanted_bytes: int, held_bytes: int) -> None:
-    """Refuse a disk tier that the file system cannot hold. `held_bytes`: the tier's own files, which count for it."""
+    """Refuse a disk tier that the file system cannot hold. `held_bytes`: the tier's existing files, which count."""
     space = os.statvfs(directory)
     free = space.f_bavail * space.f_frsize
     if wanted_bytes > free + held_bytes:
@@ -58,7 +58,7 @@ def _machine(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[int | None]:
-    """Of each control group that limits this process: its limit less what is in use and cannot be dropped."""
+    """For each control group that limits this process: its limit minus the memory in use that cannot be dropped."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,7 +75,7 @@ def _groups(root: Path) -> Iterator[int | None]:
 def _limits(top: Path, path: str, limit: str, usage: str, droppable: str) -> Iterator[int | None]:
     group = top / path.lstrip("/")
     if not group.is_dir():
-        group = top  # A container that sees its own group as the top.
+        group = top  # A container sees its own group as the top.
     while True:
         most = _figure(group / limit, r"^(\d+)$")
         used = _figure(group / usage, r"^(\d+)$")

@@ -1,4 +1,4 @@
-"""A node: its memory, its two servers and its life in the cluster, put together."""
+"""A node: its memory, its two servers and its session with the cluster, put together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger("holdfast.node")
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What to lend, and to whom."""
+    """The settings of a node: what to lend, and to whom."""
 
     address: str
     name: str
@@ -57,9 +57,9 @@ class NodePlan:
     disk: Path | None = None
     disk_size_bytes: int = 0
     tls: ssl.SSLContext | None = None
-    """What the data port presents."""
+    """The TLS context of the data port."""
     force: bool = False
-    """Take memory and disk space that the machine seems to lack."""
+    """Take memory and disk space even if the machine seems to lack it."""
 
 
 class Node:
@@ -110,7 +110,7 @@ class Node:
 
     @property
     def failure(self) -> HoldfastError | None:
-        """Why the node cannot go on, once it cannot."""
+        """Why the node cannot go on; None while it can."""
         if self._belonging.failure is None and self._started and not (self._attach.alive and self._data.alive):
             return HoldfastError("a server of the node has ended unexpectedly, the log says why; start the node again")
         return self._belonging.failure
@@ -131,7 +131,7 @@ class Node:
         self._belonging.start()
 
     def stop(self) -> None:
-        """Leave first, so that the master sends nobody here any more; then end the servers."""
+        """Leave first, so that the master sends no more clients here; then end the servers."""
         self._stopping.set()
         self._started = False
         self._belonging.stop()
@@ -143,8 +143,8 @@ class Node:
         self._remove_made_dir()
 
     def renew_memory(self) -> None:
-        # Between withdrawing and lending nothing can be attached or read, so nothing of the old memory gets into
-        # what is said of the new.
+        # Between withdrawing and lending nothing can be attached or read, so reports about the new memory hold nothing
+        # of the old.
         self._lending.withdraw()
         self._memory = None
         self._attach.memory_voided()
@@ -220,7 +220,7 @@ class Node:
 
     def _remove_made_dir(self) -> None:
         if self._made_dir is not None:
-            # Somebody else's file in it, or somebody cleaned up already: then it is not ours to remove.
+            # It holds another's file, or was removed already: then it is not ours to remove.
             with contextlib.suppress(OSError):
                 os.rmdir(self._made_dir)
 
@@ -244,12 +244,12 @@ def _open_disk(plan: NodePlan, directory: Path, lost: LostFiles) -> DiskTier:
 
 
 def own_host_towards(address: str) -> str:
-    """The address of this machine that others see, where the node listens on all: the one that leads to the master."""
+    """This machine's address towards the master, which others are given if the node listens on all addresses."""
     host, port = host_and_port(address)
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            # A datagram socket sends nothing when it is connected; it only chooses a route.
+            # Connecting a datagram socket sends nothing; it only chooses a route.
             probe.connect(place)
             return str(probe.getsockname()[0])
     except OSError as error:
@@ -259,7 +259,7 @@ def own_host_towards(address: str) -> str:
 
 
 def remove_dead_sockets(directory: Path, name: str) -> None:
-    """A node that was killed leaves its socket file behind. One that nobody listens at can go."""
+    """Remove the socket files that killed nodes left behind: those that no process listens on."""
     for path in directory.glob(f"{name}.*.sock"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)

@@ -23,7 +23,7 @@ SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def serve(settings: NodeSettings) -> int:
-    """Lend memory until a signal says to stop; the exit code."""
+    """Lend memory until a signal ends it. Returns the exit code."""
     # Signals are waited for, not handled: a handler would run in the middle of anything.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -56,7 +56,7 @@ def _serve(settings: NodeSettings) -> int:
     try:
         node.start()
         while (caught := signal.sigtimedwait(SIGNALS, LOOK_SECONDS)) is None or caught.si_signo not in SIGNALS:
-            # A process that was stopped and continued is given a signal that is none: the wait was only interrupted.
+            # After a stop and continue the wait returns without a signal: it was only interrupted.
             if node.failure is not None:
                 raise node.failure
     finally:
@@ -67,7 +67,7 @@ def _serve(settings: NodeSettings) -> int:
 
 
 def write_ready_file(path: Path, node: Node) -> None:
-    """Whole or not at all: whoever waits for the file may read it as soon as it is there."""
+    """Write the ready file atomically: a process that waits for it may read it as soon as it exists."""
     card = node.card
     content = {
         "name": card.name,

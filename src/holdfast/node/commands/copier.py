@@ -1,8 +1,8 @@
-"""Copying objects to this node, as its primary tells it: from other nodes, from its own memory to its disk and back.
+"""Copies objects to this node on the primary's order: from other nodes, from its own memory to its disk and back.
 
-A generator yields what blocks and what is to be said to the master, so that threads and the simulator run the same
-logic. An object counts only when its bytes have the right checksum; the grant is checked before every piece, and
-nothing is written to it once it is refused (I11). However it goes, the master is told, and the grant ends.
+A generator yields blocking work and messages to the master, so that threads and the simulator run the same logic. An
+object counts only if its bytes have the right checksum; the grant is checked before every piece, and nothing is written
+to it once it is refused (I11). Whatever the outcome, it is reported to the master, and the grant ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
 
 PIECE_BYTES = 4 << 20
-"""Copied between two looks at whether the grant is still good."""
+"""Bytes copied between two checks that the grant is still good."""
 
 log = structlog.get_logger("holdfast.node")
 
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 class Bytes(Protocol):
-    """Where bytes are in memory: this node's, and other nodes'."""
+    """Access to bytes in memory: this node's and other nodes'."""
 
     def lends(self, name: SegmentName) -> bool: ...
 
@@ -54,11 +54,11 @@ class Bytes(Protocol):
         """Fill the targets with bytes of another node."""
 
     def check_file(self, address: str, name: SegmentName, offset: int) -> None:
-        """Wrong bytes came from there. If it is a file of that node's disk, the node looks at it itself."""
+        """Have the node that gave wrong bytes check the file there itself, if it is on its disk."""
 
 
 class Gate(Protocol):
-    """Who may write to this node's memory."""
+    """Decides which grants may write to this node's memory."""
 
     def begin_copy(self, grant: GrantId) -> None: ...
     def end_copy(self, grant: GrantId) -> None: ...
@@ -76,7 +76,7 @@ class Copier:
     copied_bytes: int = 0
 
     def carry_out(self, order: CopyObjects) -> Operation[int]:
-        """How many replicas came of it."""
+        """Carry out an order. Returns the number of replicas that it added."""
         items = items_of(order)
         self.pace.bytes_per_second = order.bytes_per_second
         done: list[tuple[Item, int]] = []
@@ -108,18 +108,18 @@ class Copier:
         try:
             reply = yield AddReplicas(self.node, order.grant, rows, struct.pack(f"<{len(failed)}Q", *failed))
         finally:
-            # Without an answer too, or no audit would ever ask about these files.
+            # Also without a reply: otherwise no audit would ever ask about these files.
             if order.to_disk and self.disk is not None:
                 self.disk.settled([order.offset + item.offset for item in items])
         added = reply.count if isinstance(reply, Done) else 0
         if order.to_disk and self.disk is not None and added != len(done):
-            # Some of these files may be nobody's.
+            # Some of these files may belong to no object.
             files = [(item.oid, order.offset + item.offset) for item, _ in done]
             yield from forget_unknown(self.disk, files)
         return added
 
     def copy(self, order: CopyObjects, items: list[Item]) -> list[tuple[Item, int]]:
-        """Those that were copied, with the checksums of their bytes. Blocks."""
+        """Copy these. Returns those that were copied, with the checksums of their bytes. Blocks."""
         by_source: dict[SegmentName, list[Item]] = {}
         for item in items:
             by_source.setdefault(item.source.name, []).append(item)
@@ -128,7 +128,7 @@ class Copier:
             targets, came = self._filled(order, some)
             for item, target, complete in zip(some, targets, came, strict=True):
                 digest = xxhash.xxh3_64_intdigest(target) or 1
-                # Without a checksum only a read without any error counts.
+                # Without a checksum, only an error-free read counts.
                 right = item.checksum == digest if item.checksum else complete
                 if not right:
                     log.warning("an object was not copied", source=str(item.source.name), bytes_came=complete)
@@ -139,11 +139,11 @@ class Copier:
         return done
 
     def _look_at_source(self, item: Item) -> None:
-        """Wrong bytes came from it. If that is a file's fault, its node finds out and reports it (I18)."""
+        """Have the node that gave wrong bytes check its file. If the file is damaged, that node reports it (I18)."""
         name = item.source.name
         disk = self._own_disk(name)
         if disk is not None:
-            with contextlib.suppress(HoldfastError):  # It reports what it finds.
+            with contextlib.suppress(HoldfastError):  # The disk reports damage itself.
                 disk.check(item.source_offset)
         elif not self.bytes.lends(name):
             self.bytes.check_file(item.source.data_address, name, item.source_offset)
@@ -152,11 +152,11 @@ class Copier:
         return self.disk if self.disk is not None and self.disk.is_mine(name) else None
 
     def _filled(self, order: CopyObjects, items: list[Item]) -> tuple[list[memoryview], list[bool]]:
-        """The bytes of these objects, all of one source, where they belong; and which of them came."""
+        """The bytes of these objects, all of one source, in their places; and which of them came."""
         source = items[0].source
         disk = self._own_disk(source.name)
         if order.to_disk and disk is None and self.bytes.lends(source.name):
-            # Written from where it is.
+            # Written to disk straight from memory.
             here = [self.bytes.range_of(source.name, item.source_offset, item.size) for item in items]
             return here, [True] * len(items)
         targets = [self._room(order, item) for item in items]
@@ -186,13 +186,13 @@ class Copier:
             return False
         try:
             self.disk.write(item.oid, order.offset + item.offset, data, digest)
-        except ReplicaLost:  # The disk is in trouble, and has said so itself; or the place is not ready for a file.
+        except ReplicaLost:  # The disk is in trouble, and has reported it; or the place is not ready for a file.
             return False
         return True
 
 
 def _came(disk: DiskTier, item: Item, target: memoryview) -> bool:
-    """Read one object from the node's own disk; one that is lost costs no other."""
+    """Read one object from the node's own disk; a lost one does not affect others."""
     try:
         disk.read_into(item.source_offset, target)
     except HoldfastError as error:
@@ -203,7 +203,7 @@ def _came(disk: DiskTier, item: Item, target: memoryview) -> bool:
 
 @dataclass(slots=True)
 class _Piece:
-    """A part of an order, as something to run."""
+    """A part of an order, as a callable."""
 
     copier: Copier
     order: CopyObjects
@@ -212,13 +212,13 @@ class _Piece:
     def __call__(self) -> list[tuple[Item, int]]:
         try:
             return self.copier.copy(self.order, self.items)
-        except HoldfastError as error:  # The memory that it was for is lent no more, or never was.
+        except HoldfastError as error:  # Its memory is no longer lent, or never was.
             log.warning("objects could not be copied here", segment=str(self.order.segment), reason=str(error))
             return []
 
 
 def items_of(order: CopyObjects) -> list[Item]:
-    """BadRequest unless every object lies inside the granted range."""
+    """The objects of an order. BadRequest unless each lies inside the granted range."""
     if len(order.rows) % 48:
         raise BadRequest("the rows of a copy are not whole; nothing was copied")
     items = []

@@ -1,8 +1,8 @@
-"""What a node does when its primary tells it something, by the name of the command.
+"""The handlers of a node's commands from the primary, by the name of the command.
 
-Short ones are done at once, in the caller's thread; copies, files and growing are carried out by threads of their own,
-those for the disk apart from those for memory, so that a slow disk holds up no recovery. A name that is not known is
-refused, and costs nothing else.
+Short commands run at once, in the caller's thread; copies, files and growing run in threads of their own, those for the
+disk separate from those for memory, so that a slow disk does not delay recovery. An unknown name is refused, and has no
+other effect.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ log = structlog.get_logger("holdfast.node")
 
 
 def _revoke_leases(readers: Readers, body: c.RevokeLeases) -> None:
-    # Readers keep the leases that they hold (I2); they are told so that they need not make use of them.
+    # Readers keep the leases that they hold (I2); this tells them that the objects are old.
     log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8, more=body.more)
     readers.revoke(None if body.more else body.ids)
 
 
 class Readers(Protocol):
-    """Who is told about leases."""
+    """Receives revocations of leases."""
 
     def revoke(self, ids: bytes | None) -> None:
-        """These objects (packed ids) went; None: more than can be named."""
+        """These objects (packed ids) were removed or moved; None: more than can be named."""
 
 
 class Orders:
-    """From `start` until `stop`. `clean` belongs to the thread that reports, `config_update` to the node."""
+    """Runs from `start` until `stop`. Handles all but `clean` (the reporting thread's) and `config_update` (the
+    node's)."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Orders:
             peers.close()
 
     def copy_at(self, bytes_per_second: int) -> None:
-        """From now on, copies that are under way too. 0: as fast as it goes."""
+        """Set the copy rate, also for copies under way. 0: no limit."""
         self._pace.bytes_per_second = bytes_per_second
 
     @property
@@ -100,7 +101,7 @@ class Orders:
         return sum(copier.copied_bytes for copier in self._copiers)
 
     def mount_disk(self, boot: int, data_address: str, host: str) -> None:
-        """After each registration: a new primary compares the files anew."""
+        """Mount the disk. Called after each registration: a new primary compares the files again."""
         if self._disk is not None:
             self._disk_errands.add("mount disk", files.mount(self._disk, boot, data_address, host))
 

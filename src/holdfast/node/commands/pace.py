@@ -1,4 +1,4 @@
-"""How fast a node may copy. Pure: it is asked how long to wait, and never waits."""
+"""A node's copy rate. Pure: it computes how long to wait, and never waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BURST_SECONDS = 0.25
 
 
 class Pace:
-    """Bytes a second over all copies of a node; 0: as fast as it goes."""
+    """Bytes per second over all copies of a node; 0: no limit."""
 
     def __init__(self, bytes_per_second: int = 0) -> None:
         self.bytes_per_second = bytes_per_second
@@ -16,7 +16,7 @@ class Pace:
         self._paid_until = 0.0
 
     def pause_after(self, size_bytes: int, now: float) -> float:
-        """Seconds to wait now that these bytes were copied, so that the mean stays below the rate."""
+        """Seconds to wait after copying these bytes, so that the mean stays below the rate."""
         rate = self.bytes_per_second
         if not rate:
             return 0.0

@@ -1,4 +1,4 @@
-"""Bytes of other nodes, for a node that copies: one connection to each, kept while it is good."""
+"""Reads bytes of other nodes for a node that copies: one connection per node, kept while it works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CONNECTIONS = 64
 
 
 class PeerBytes:
-    """For one thread."""
+    """The connections to other nodes, for one thread."""
 
     def __init__(self, lending: Lending) -> None:
         self._lending = lending
@@ -43,9 +43,9 @@ class PeerBytes:
                 self._keep(address, connection)
 
     def check_file(self, address: str, name: SegmentName, offset: int) -> None:
-        """Have another node look at a file of its disk itself, from which wrong bytes came."""
+        """Have another node check a file of its disk, from which wrong bytes came."""
         deadline = now_seconds() + STALLED_SECONDS
-        with contextlib.suppress(HoldfastError):  # It reports what it finds; here nothing depends on it.
+        with contextlib.suppress(HoldfastError):  # That node reports damage itself; nothing here depends on it.
             connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
             with contextlib.closing(connection):
                 connection.check_file(name, offset, deadline)

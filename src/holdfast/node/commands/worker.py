@@ -1,8 +1,8 @@
 """A thread that carries out a node's longer orders, one after the other: copies, files, memory to be mounted.
 
-Orders are operations (generators of effects). What they say to the master goes over a connection of this thread's own,
-so that a keepalive never waits behind a copy; it is said again until it is answered, refused or the time is up. The
-queue is bounded (I17): an order that finds it full is dropped, and the primary plans it anew when its grant has ended.
+Orders are operations (generators of effects). Their messages to the master go over a connection of this thread's own,
+so that a keepalive never waits behind a copy; a message is retried until it is answered, refused or times out. The
+queue is bounded (I17): an order that finds it full is dropped, and the primary plans it again when its grant has ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MasterLink:
         self._channel: Channel | None = None
 
     def say(self, message: Message) -> Message:
-        """The answer. Everything that is said here may be said twice."""
+        """Send a message and return the reply. Every message sent here may be sent twice."""
         deadline = now_seconds() + SAY_SECONDS
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -99,7 +99,7 @@ class Errands:
         try:
             self._orders.put_nowait(None)
         except queue.Full:
-            pass  # It looks at the flag after each.
+            pass  # The thread checks the flag after each order.
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
         self._link.close()
@@ -126,7 +126,7 @@ class Errands:
                 return
             except HoldfastError as error:
                 log.warning("an order was not carried out", order=what, reason=str(error))
-            except Exception:  # A defect costs this order; the thread goes on.
+            except Exception:  # A defect fails this order only; the thread goes on.
                 log.exception("an order failed unexpectedly", order=what)
 
     def _carry_out(self, order: Operation[Any]) -> None:

@@ -1,9 +1,9 @@
-"""A node's disk and the log: mounting it, comparing its files, telling of trouble. Generators, like all of a node's
-logic; what they yield goes to the master.
+"""A node's disk and the log: mount the disk, compare its files, report trouble. Generators, like all of a node's logic;
+their messages go to the master.
 
-A file is kept only if the log holds that object at that place of this disk (I7): everything else is deleted. And a
-replica is kept only if its file is there: one that is missing or has another size is reported (I18). Both are compared
-at each mount, and whenever the primary asks for an audit.
+A file is kept only if the log holds that object at that place of this disk (I7): all others are deleted. And a replica
+is kept only if its file is there: one that is missing or has another size is reported (I18). Both are compared at each
+mount, and whenever the primary asks for an audit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from holdfast.wire.codec import expect
 
 A_REPORT = MAX_BATCH // 2
 FULL_SECONDS = 0.5
-"""Until more lost files are looked for when those found before are still being reported."""
+"""The pause before looking for more lost files while those found before are still being reported."""
 
 log = structlog.get_logger("holdfast.node")
 
 
 def mount(disk: DiskTier, boot: int, data_address: str, host: str) -> Operation[None]:
-    """Offer the disk; a disk of another history, or one that was given up, is emptied first."""
+    """Offer the disk; one of another history, or one that was given up, is emptied first."""
     store = disk.store
     if disk.trouble is not None and not disk.trouble.readable:
         yield from say_trouble(disk)
@@ -51,7 +51,7 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str) -> Operation[
             yield Work(store.empty)
             continue
         if store.log_id not in mounted.continues:
-            # Ids go on growing in a restored history, so files of both can lie side by side under the older name.
+            # Ids keep growing in a restored history, so files of both can share the disk under the older name.
             store.belongs_to(mounted.log_id)
         log.info("the disk is mounted", disk=f"{store.disk:016x}", files=len(store.stored()))
         if disk.trouble is not None:
@@ -67,7 +67,7 @@ def audit(disk: DiskTier) -> Operation[None]:
 
 
 def report_missing(disk: DiskTier) -> Operation[int]:
-    """Have those files reported that the log holds and the disk does not; how many."""
+    """Report the files that the log holds and the disk does not. Returns their number."""
     count = cursor = 0
     while True:
         page = expect((yield ListFiles(disk.node, disk.store.disk, cursor)), FileList)
@@ -83,7 +83,7 @@ def report_missing(disk: DiskTier) -> Operation[int]:
 
 
 def forget_unknown(disk: DiskTier, files: list[tuple[ObjectId, int]]) -> Operation[int]:
-    """Delete those of these files that the log does not hold; how many."""
+    """Delete those of these files that the log does not hold. Returns their number."""
     count = 0
     for start in range(0, len(files), A_REPORT):
         rows = b"".join(struct.pack("<2Q", *file) for file in files[start : start + A_REPORT])
@@ -114,4 +114,4 @@ def say_trouble(disk: DiskTier) -> Operation[None]:
         try:
             yield ReportDisk(disk.node, disk.store.disk, str(trouble), trouble.readable)
         except UnknownNode:
-            pass  # It is not mounted yet; mounting it says so.
+            pass  # The disk is not mounted yet; mounting it reports the trouble.

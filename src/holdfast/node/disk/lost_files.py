@@ -1,9 +1,9 @@
-"""Files of the node's disk that it found gone or spoiled, until the master has answered that it dropped them.
+"""Files of the node's disk that it found missing or damaged, until the master has replied that it dropped them.
 
-1. Found: by a read, a copy, the audit or the scrub. 2. Unsaid: reported again until a report that named it is answered.
+1. Found: by a read, a copy, the audit or the scrub. 2. Unsaid: reported until a report that named it is answered.
 3. Answered: the log has dropped the replica, and the master tells the node to forget the file. A file that is read
-between 3 and that is found again, which is harmless. While a place is unsaid no new file is written there, so that a
-late report never speaks of a newer file than was looked at.
+after 3 and before that is found again, which is harmless. While a place is unsaid no new file is written there, so that
+a late report never names a newer file than the one that was checked.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast.ids import MAX_BATCH, ObjectId
 from holdfast.messages.of_nodes import Damage, ReportLostFiles
 
 MOST_UNSAID = 65_536
-"""More are found again by the next read, audit or scrub (I17)."""
+"""The most to remember; the next read, audit or scrub finds the others again (I17)."""
 
 log = structlog.get_logger("holdfast.node")
 
 
 class LostFiles:
-    """Filled by whoever reads the disk, said by the thread that reports; `rouse` wakes it."""
+    """Filled by the threads that read the disk, reported by the reporting thread, which `rouse` wakes."""
 
     def __init__(self, rouse: Callable[[], None]) -> None:
         self.found: Counter[Damage] = Counter()
@@ -45,7 +45,7 @@ class LostFiles:
 
     def add(self, node: str, disk: int, oid: ObjectId, offset: int, damage: Damage, why: str) -> None:
         with self._lock:
-            if self._disk != disk:  # The disk was emptied: it is another one.
+            if self._disk != disk:  # The disk was emptied, and so is a new one.
                 self._unsaid.clear()
                 self._places.clear()
                 self._node, self._disk = node, disk
@@ -62,7 +62,7 @@ class LostFiles:
             return offset in self._places
 
     def report(self) -> ReportLostFiles | None:
-        """A bounded part of what is to be said; None if there is nothing."""
+        """A report of a bounded part of these files; None if there are none."""
         with self._lock:
             some = list(self._unsaid.items())[:MAX_BATCH]
             if not some:

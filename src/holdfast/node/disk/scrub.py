@@ -1,7 +1,6 @@
-"""The slow reading of every file on the node's disk, so that a spoiled one is found though nobody reads it (I18).
+"""Slowly reads every file on the node's disk, so that a damaged one is found even if no client reads it (I18).
 
-One thread goes through all files, over and over, at a bounded rate. What it finds is reported as if a reader had found
-it.
+One thread goes through all files, over and over, at a bounded rate. Damage is reported as if a reader had found it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from holdfast.node.disk.tier import DiskTier
 from holdfast.supervisor import Supervisor
 
 BYTES_PER_SECOND = 8 << 20
-"""One TiB takes 36 hours; a disk that reads 500 MB a second has 98% of its time for others."""
+"""One TiB takes 36 hours; a disk that reads 500 MB per second has 98% of its time for others."""
 BETWEEN_PASSES_SECONDS = 10.0
 STOP_SECONDS = 5.0
 
@@ -24,7 +23,7 @@ log = structlog.get_logger("holdfast.node")
 
 
 class Scrub:
-    """From `start` until `stop`."""
+    """Runs from `start` until `stop`."""
 
     def __init__(self, disk: DiskTier, supervisor: Supervisor, bytes_per_second: int = BYTES_PER_SECOND) -> None:
         self._disk = disk

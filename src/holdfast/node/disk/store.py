@@ -1,13 +1,13 @@
-"""The files of one disk: an object each, named by its place, written beside and renamed: whole or not there.
+"""The files of one disk: one per object, named by its place, written under another name and renamed, so never partial.
 
-A file begins with a header that says which object of which history it is and what its checksum is. Nothing is
-synchronised to the platters: this is a cache, and a process that dies loses nothing that the kernel holds. A machine
-that dies may: the disk notes under which boot of the kernel it was written, and under another one every file's bytes
-are checked before it counts. A file that is torn, foreign or not in the log is deleted (I7, I18).
+A file begins with a header that names its object and history and holds its checksum. There is no fsync: this is a
+cache, and when a process dies the kernel keeps its writes. When a machine dies they may be lost: the disk notes under
+which boot of the kernel it was written, and under another one every file's bytes are checked before it counts. A file
+that is torn, foreign or not in the log is deleted (I7, I18).
 
-Every read checks the file's length and header, and the bytes too where it reads a whole object of up to `CHUNK`. A file
-that fails is a `DamagedFile`, which costs that object; a directory that is not this disk any more is `DiskTrouble`,
-which costs none: a disk that was unmounted must not look like a disk whose files are all lost.
+Every read checks the file's length and header, and the bytes too if it reads a whole object of up to `CHUNK`. A file
+that fails is a `DamagedFile`, which loses that object; a directory that is no longer this disk is `DiskTrouble`, which
+loses none: a disk that was unmounted must not look like a disk whose files are all lost.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from holdfast.ids import ObjectId
 from holdfast.messages.of_nodes import Damage
 
 HEADER = struct.Struct("<8sIIQQQQQQ")
-"""magic, version, unused, log, object, offset, size, checksum of the bytes, checksum of what stands before"""
+"""magic, version, unused, log, object, offset, size, checksum of the bytes, checksum of the fields before"""
 MAGIC = b"HOLDFILE"
 VERSION = 1
 CHUNK = 1 << 20
 FOLDERS = 256
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-"""After these, what is there can still be read."""
+"""After these errors, existing files can still be read."""
 _OF_ONE_FILE = frozenset(
     {errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG}
 )
-"""In reading, these cost the file."""
+"""A read error of this kind means that the file is damaged."""
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
-"""In reading, these say nothing of the file or the disk."""
+"""A read error of this kind is temporary, and says nothing about the file or the disk."""
 MOST_UNREADABLE = 16
-"""With more files than this that the device refuses to read, it is the device that is broken."""
+"""If the device refuses to read more files than this, the device itself is broken."""
 
 log = structlog.get_logger("holdfast.node")
 
 
 class DiskTrouble(ReplicaLost):
-    """The disk did not do what it was told. `readable`: what it holds may still be read."""
+    """The disk failed an operation. `readable`: its files may still be read."""
 
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(f"{what}: {error.strerror or error}")
@@ -68,7 +68,7 @@ class StoredFile:
 
 
 class DamagedFile(ReplicaLost):
-    """One file is gone or wrong, and the rest of the disk is as good as before."""
+    """One file is missing or wrong; the rest of the disk is fine."""
 
     def __init__(self, stored: StoredFile, damage: Damage, why: str) -> None:
         super().__init__(f"the file at {stored.offset:,} cannot be used ({why}); ask the master for another replica")
@@ -77,10 +77,10 @@ class DamagedFile(ReplicaLost):
 
 
 class Files:
-    """The store's view of the operating system; a test may let it fail, and the simulator keeps files in a dict."""
+    """The store's view of the operating system; a test may make it fail, and the simulator keeps files in a dict."""
 
     def take(self, directory: Path) -> int | None:
-        """Make the directory if there is none, and hold its lock; None: somebody else does."""
+        """Make the directory if there is none, and take its lock; None: another process holds it."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -97,7 +97,7 @@ class Files:
         os.close(lock)
 
     def names(self, directory: Path) -> list[Path]:
-        """What is in it, in order; nothing if it is not there."""
+        """The entries of the directory, in order; none if it does not exist."""
         return sorted(directory.iterdir()) if directory.is_dir() else []
 
     def is_in_place(self, directory: Path, lock: int) -> bool:
@@ -112,7 +112,7 @@ class Files:
         return path.stat().st_size
 
     def replace(self, draft: Path, path: Path) -> None:
-        """Also if somebody has deleted the folder that it goes to."""
+        """Rename, also if the target folder has been deleted."""
         try:
             draft.replace(path)
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class Files:
             os.close(descriptor)
 
     def read(self, path: Path, start: int, target: memoryview) -> int:
-        """How much was read; less than asked for only at the end of the file."""
+        """Read into the target. Returns the number of bytes; fewer than asked for only at the end of the file."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             done = 0
@@ -146,7 +146,7 @@ class Files:
 
 
 class DiskStore:
-    """Open from `open` until `close`; one process at a time. Threads may read while one writes."""
+    """In use from `open` until `close`, by one process at a time. Threads may read while one writes."""
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self.directory = directory
@@ -162,7 +162,7 @@ class DiskStore:
 
     @classmethod
     def open(cls, directory: Path, kernel_boot: str, files: Files | None = None) -> DiskStore:
-        """Take the directory, make it a disk if it is none, and find what it holds."""
+        """Lock the directory, make it a disk if it is none, and find its files."""
         store = cls(directory, files)
         try:
             store._take()
@@ -190,7 +190,7 @@ class DiskStore:
             raise Refused(f"another node uses the disk in {self.directory}; give this one a directory of its own")
 
     def _identify(self, kernel_boot: str) -> bool:
-        """Which disk this is. True: everything on it was written under this boot of the kernel."""
+        """Read the disk's id, or make one. True: everything on it was written under this boot of the kernel."""
         path = self.directory / "disk.json"
         try:
             content = memoryview(bytearray(self._files.size(path)))
@@ -213,13 +213,13 @@ class DiskStore:
         self._files.replace(draft, self.directory / "disk.json")
 
     def belongs_to(self, log_id: int) -> None:
-        """From now on the files are of this history."""
+        """Note that the files belong to this history from now on."""
         if log_id != self.log_id:
             self.log_id = log_id
             self._write_identity(self._kernel_boot)
 
     def empty(self) -> None:
-        """Delete everything: it is a new disk, under a new id."""
+        """Delete everything: it becomes a new disk, with a new id."""
         for stored in self.stored():
             self.forget(stored.oid, stored.offset)
         self.disk = fresh_id()
@@ -231,7 +231,7 @@ class DiskStore:
             return list(self._stored.values())
 
     def write(self, oid: ObjectId, offset: int, data: memoryview, checksum: int) -> None:
-        """The object at this place; it takes the place of a file that was there."""
+        """Write the object at this place, replacing a file that was there."""
         self.check_in_place()
         draft = self.directory / "drafts" / f"{offset:x}"
         try:
@@ -247,7 +247,7 @@ class DiskStore:
             self._stored[offset] = StoredFile(oid, offset, len(data))
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Bytes at a place on the disk, which may be in the middle of an object."""
+        """Read bytes at a place on the disk, which may be in the middle of an object."""
         stored = self._around(offset)
         if stored is None or offset + len(target) > stored.offset + stored.size_bytes:
             raise UnknownSegment(
@@ -257,14 +257,14 @@ class DiskStore:
         self._examined(stored, lambda: self._fill(stored, offset - stored.offset, target, whole))
 
     def check(self, offset: int) -> None:
-        """Read the whole file of the object around this place: DamagedFile if it is not what it was."""
+        """Read the whole file of the object around this place: DamagedFile if it has changed."""
         stored = self._around(offset)
         if stored is None:
             raise UnknownSegment(f"the disk holds no object at {offset:,} (any more); nothing was checked")
         self._examined(stored, lambda: self._compare(stored))
 
     def check_size(self, offset: int) -> None:
-        """As `check`, by a look at the file's length only."""
+        """As `check`, but compare only the file's length."""
         stored = self.at(offset)
         if stored is not None:
             self._examined(stored, lambda: self._measure(stored))
@@ -280,13 +280,13 @@ class DiskStore:
             return self._stored.get(self._starts[at]) if at >= 0 else None
 
     def check_in_place(self) -> None:
-        """DiskTrouble if the directory is not this disk any more."""
+        """DiskTrouble if the directory is no longer this disk."""
         if self._locked is not None and not self._files.is_in_place(self.directory, self._locked):
             gone = OSError(errno.ENOENT, "it was unmounted, moved or replaced by another one")
             raise DiskTrouble(f"the disk is not at {self.directory} any more", gone)
 
     def _examined(self, stored: StoredFile, look: Callable[[], None]) -> None:
-        """Look at a file, and sort what goes wrong: of the file, of the whole disk, or of nobody."""
+        """Run a check of a file, and sort its errors: of the file, of the whole disk, or temporary."""
         try:
             look()
             return
@@ -302,7 +302,7 @@ class DiskStore:
                 raise DiskTrouble(f"an object could not be read from {self.directory}", error) from None
             damaged = DamagedFile(stored, Damage.UNREADABLE, str(error.strerror))
         self.check_in_place()
-        if self.at(stored.offset) != stored:  # Deleted, or replaced, by this node itself meanwhile.
+        if self.at(stored.offset) != stored:  # This node itself has deleted or replaced it meanwhile.
             raise UnknownSegment("the object has left the disk; ask the master where the bytes are")
         raise damaged
 
@@ -312,7 +312,7 @@ class DiskStore:
             raise DamagedFile(stored, Damage.WRONG_SIZE, f"it has {found:,} bytes and not {wanted:,}")
 
     def _checksum_of(self, stored: StoredFile) -> int:
-        """By the file's header, which must be the one that was written."""
+        """The checksum in the file's header, which must be the one that was written."""
         self._measure(stored)
         head = memoryview(bytearray(HEADER.size))
         self._files.read(self._path(stored.offset), 0, head)
@@ -334,14 +334,14 @@ class DiskStore:
             raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
 
     def forget(self, oid: ObjectId, offset: int) -> bool:
-        """Delete the file at this place, if it still is that object's."""
+        """Delete the file at this place, if it is still that object's."""
         with self._lock:
             stored = self._stored.get(offset)
             if stored is None or stored.oid != oid:
                 return False
             del self._stored[offset]
             self._starts.pop(bisect_right(self._starts, offset) - 1)
-        # One that cannot be deleted is found again at the next start.
+        # A file that cannot be deleted is found again at the next start.
         with contextlib.suppress(OSError):
             self._files.delete(self._path(offset))
         return True
@@ -367,7 +367,7 @@ class DiskStore:
         self._starts = sorted(self._stored)
 
     def _recognise(self, path: Path, verify: bool) -> StoredFile | None:
-        """What the file holds; None if it is torn, altered, of another history or not where it belongs."""
+        """The object in the file; None if it is torn, altered, of another history or not where it belongs."""
         head = memoryview(bytearray(HEADER.size))
         try:
             size_on_disk = self._files.size(path)
@@ -381,13 +381,13 @@ class DiskStore:
                 return None
         except OSError as error:
             if error.errno not in _OF_ONE_FILE:
-                raise  # Then nothing is known of the other files either, and none of them is deleted.
+                raise  # Then nothing is known about the other files either, and none of them is deleted.
             log.warning("a file on the disk cannot be read and is left out", path=str(path), reason=str(error))
             return None
         return StoredFile(oid, offset, size)
 
     def _delete_stray(self, path: Path) -> None:
-        """A file that is no object's. Anything else that somebody put there is left alone."""
+        """Delete a file that belongs to no object. Anything else that somebody put there is left alone."""
         try:
             self._files.delete(path)
         except (IsADirectoryError, PermissionError) as error:

@@ -1,9 +1,9 @@
-"""A node's disk while it runs: its store, what of it is not settled yet, and whether it is in trouble.
+"""A node's disk while it runs: its store, the files that the master does not know yet, and whether it is in trouble.
 
-A file that was just written is nobody's until the master has logged it; an audit leaves such files alone. A file that
-is found gone or spoiled is reported, and costs its object (I18). An error of the disk itself disables the tier, for
-writing at least: memory goes on, and the reason is said (status, log) once the master can be reached. A restart of the
-node tries the disk again.
+A file that was just written belongs to no object until the master has logged it; an audit leaves such files alone. A
+file that is found missing or damaged is reported, and its replica is lost (I18). An error of the disk itself disables
+the tier, at least for writing: memory goes on, and the reason is reported (status, log) once the master can be reached.
+A restart of the node tries the disk again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DiskTier:
         self.lost = lost if lost is not None else LostFiles(lambda: None)
         self.trouble: DiskTrouble | None = None
         self.on_trouble: Callable[[], None] = lambda: None
-        """Set by the node: somebody should tell the master."""
+        """Set by the node, called when there is trouble to report to the master."""
         self._pending: set[int] = set()
         self._lock = threading.Lock()
 
@@ -55,13 +55,13 @@ class DiskTier:
             self.store.read_into(offset, target)
 
     def check(self, offset: int) -> None:
-        """Read the whole file around this place; ReplicaLost if it is gone or wrong, and then that is reported."""
+        """Read the whole file around this place; if it is missing or wrong, report that and raise ReplicaLost."""
         with self._noting():
             self.store.check(offset)
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Whatever turns out to be wrong is reported, and raised to whoever met it."""
+        """Report any damage found inside the block, and raise it to the caller."""
         try:
             yield
         except DamagedFile as error:
@@ -75,7 +75,7 @@ class DiskTier:
             raise
 
     def _found(self, oid: ObjectId, offset: int, damage: Damage, why: str) -> None:
-        """Under the lock: from the look at the place until it is noted, nothing new is written there."""
+        """Note a lost file, under the lock: between the check and the note, nothing new is written to the place."""
         self.lost.add(self.node, self.store.disk, oid, offset, damage, why)
 
     def _in_trouble(self, trouble: DiskTrouble) -> None:
@@ -86,20 +86,20 @@ class DiskTier:
             self.on_trouble()
 
     def settled(self, offsets: list[int]) -> None:
-        """The master has answered about the files at these places."""
+        """Note that the master has replied about the files at these places."""
         with self._lock:
             self._pending.difference_update(offsets)
 
     def files(self) -> list[tuple[ObjectId, int]]:
-        """Those that the master should know: (object, offset)."""
+        """The files that the master should know: (object, offset)."""
         stored = self.store.stored()
         with self._lock:
             return [(one.oid, one.offset) for one in stored if one.offset not in self._pending]
 
     def find_missing(self, held: Iterable[tuple[ObjectId, int, int]]) -> int:
-        """Report which of these files, (object, offset, size) as the log holds them, are not there or have another
-        size; how many. One that is being written, or was deleted since the log was asked, may be among them: the master
-        passes over what it does not hold."""
+        """Report which of these files, (object, offset, size) as the log holds them, are missing or have another size.
+        Returns their number. A file that is being written, or was deleted since the log was asked, may be among them:
+        the master ignores files that the log does not hold."""
         with self._noting():
             self.store.check_in_place()
         return sum(self._is_missing(oid, offset, size) for oid, offset, size in held)

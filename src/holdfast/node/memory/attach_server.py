@@ -1,10 +1,10 @@
-"""The Unix socket over which clients of this machine are handed the node's memory.
+"""The Unix socket over which clients of this machine get the node's memory.
 
-One thread looks after all of them: a connection has little to say, and its end is what matters. It means that
-the client, and every thread in it, can write no more, so the writer is reported gone and its memory can go to others
-(I11). For that reason the node never closes a writer's connection by itself, whatever it sends: an end of
-our own making would say nothing about the writer. Clients that only read may also listen here for objects that go
-while they are leased.
+One thread serves all connections: each carries few messages, and its end is what matters. It means that the client,
+and every thread in it, can no longer write, so the writer is reported gone and its memory can go to others (I11). For
+that reason the node never closes a writer's connection, whatever it sends: an end that the node caused would prove
+nothing about the writer. Clients that only read may also listen here for objects that are removed or moved while
+leased.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 MAX_REQUEST_BYTES = 16 << 10
 LOOK_SECONDS = 1.0
 MOST_UNTOLD = 64
-"""Hints that wait for the thread; beyond that it is only said that there were more."""
+"""The most hints that wait for the thread; beyond that, clients learn only that there were more."""
 MOST_TOLD_BYTES = 32 << 10
 
 log = structlog.get_logger("holdfast.node")
@@ -47,7 +47,7 @@ class _Attachment:
         self.greeted = False
         self.writer = 0
         self.history = 0
-        """The log that the client knew the memory from when it became a writer."""
+        """The log id under which the client knew the memory when it became a writer."""
         self.muted = False
         self.hears = False
 
@@ -90,7 +90,7 @@ class AttachServer:
             self._listener.bind(self.path)
         except OSError as error:
             raise Refused(f"the node cannot listen at {self.path} ({error}); choose another directory") from None
-        # Nobody can connect before `listen`, so nobody finds it open to others.
+        # No client can connect before `listen`, so the socket is never open to other users.
         os.chmod(self.path, 0o600)
         self._listener.listen(128)
         self._listener.setblocking(False)
@@ -121,13 +121,13 @@ class AttachServer:
         return len(self._attachments)
 
     def memory_voided(self) -> None:
-        """Numbers of writers to the old memory mean nothing now; a connection gets a new one when it asks."""
+        """Void the writer numbers of the old memory; a connection gets a new one when it asks."""
         for attachment in list(self._attachments):
             attachment.writer = 0
 
     def enter_history(self, history: int, older: list[int]) -> None:
-        """The memory belongs to this log now. Clients that listen are told, so that they unmap what they mapped under
-        an older one; new writers that know only an older one are refused. From any thread."""
+        """Note that the memory belongs to this log now. Listening clients are told, so that they unmap memory mapped
+        under an older one; new writers that know only an older one are refused. May be called from any thread."""
         with self._lending.lock:
             changed = self._history != history
             self._history, self._older = history, older
@@ -142,7 +142,7 @@ class AttachServer:
             return sum(1 for one in list(self._attachments) if one.writer and one.history != self._history)
 
     def revoke(self, ids: bytes | None) -> None:
-        """Tell the clients that listen which objects went; None: more than can be named. From any thread."""
+        """Tell listening clients which objects were removed or moved; None: more than can be named. From any thread."""
         if ids is None or len(self._revoked) >= MOST_UNTOLD:
             self._more_revoked = True
         else:
@@ -150,7 +150,7 @@ class AttachServer:
         self._wake()
 
     def _wake(self) -> None:
-        # Full means that it is about to wake anyway.
+        # If the pipe is full, the thread is about to wake anyway.
         with contextlib.suppress(BlockingIOError):
             self._wake_write.send(b".")
 
@@ -169,7 +169,7 @@ class AttachServer:
                 if more or any(attachment.socket.send(each) != len(each) for each in frames):
                     self._ended(attachment)
             except OSError:
-                # It is gone, or too far behind: it is told that something was missed by the end of its connection.
+                # It is gone, or too far behind: closing its connection tells it that it missed something.
                 self._ended(attachment)
 
     def _run(self) -> None:
@@ -208,7 +208,7 @@ class AttachServer:
         except BlockingIOError:
             return
         except OSError:
-            # A reset is an end too: the peer closed with bytes unread.
+            # A reset is an end too: the peer closed with unread bytes.
             count = 0
         if count == 0:
             self._ended(attachment)
@@ -245,7 +245,7 @@ class AttachServer:
                 _send(attachment, whole[0], failed(error))
 
     def _attach(self, attachment: _Attachment, request: AttachSegment, request_id: int) -> None:
-        # With the lock, no new memory comes between the number and the descriptor that it is for.
+        # Under the lock, the memory cannot be replaced between the number and its descriptor.
         with self._lending.lock:
             segment = self._lending.segment(request.segment)
             if request.history in self._older:
@@ -258,7 +258,7 @@ class AttachServer:
             _send(attachment, request_id, answer, [descriptor])
 
     def _refuse(self, attachment: _Attachment, error: HoldfastError) -> None:
-        """The peer does not keep to the protocol. A writer is heard no more, but stays until it ends by itself."""
+        """Refuse a peer that breaks the protocol. A writer is no longer read from, but its connection stays open."""
         log.warning("a client on this machine is not served any more", reason=str(error), writer=attachment.writer)
         with contextlib.suppress(OSError):
             _send(attachment, 0, failed(error))
@@ -270,7 +270,7 @@ class AttachServer:
 
     def _ended(self, attachment: _Attachment) -> None:
         if attachment not in self._attachments:
-            return  # It was, a moment ago, and there was something to receive as well.
+            return  # It has ended already, in the same round of events.
         self._selector.unregister(attachment.socket)
         attachment.socket.close()
         self._attachments.discard(attachment)
@@ -279,8 +279,8 @@ class AttachServer:
 
 
 def _send(attachment: _Attachment, request_id: int, message: Message, descriptors: list[int] | None = None) -> None:
-    """Answers are far smaller than a socket's buffer: one that does not fit was not taken by a client that never
-    reads, which is an error of its own."""
+    """Send a reply. Replies are far smaller than a socket's buffer: if one does not fit, the client never reads, which
+    is an error."""
     outgoing = frame(request_id, 0, encode(message))
     if socket.send_fds(attachment.socket, [outgoing], descriptors or []) != len(outgoing):
         raise BadRequest("the client does not take its answers")

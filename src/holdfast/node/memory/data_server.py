@@ -1,9 +1,9 @@
 """The TCP port over which clients of other machines read and write the node's memory.
 
-A thread a connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
-without a copy of ours. A write needs a grant with the master's MAC, and may touch that grant's range only. `clean` ends
-what is still being written for a grant, and confirms only when the thread has left the receiving call: from then on not
-one more byte of that grant can arrive (I2, I11).
+One thread per connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
+without another copy. A write needs a grant with the master's MAC, and may touch that grant's range only. `clean` ends
+writes that still run for a grant, and confirms only when the thread has left the receiving call: from then on not one
+more byte of that grant can arrive (I2, I11).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger("holdfast.node")
 
 
 class DataServer:
-    """Serves from `start` until `stop`. `secret`, once known, is what the MACs of grants are made with."""
+    """Serves from `start` until `stop`. The MACs of grants are made with `secret`, once it is known."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class DataServer:
         self._sessions: dict[DataSession, threading.Thread] = {}
         self._refused = RefusedGrants()
         self._moved = Transfers()
-        """By connections that have ended."""
+        """Bytes moved by connections that have ended."""
         self._copying: set[GrantId] = set()
         self._older: set[GrantId] = set()
-        """Being written when the history changed."""
+        """Grants that were being written when the history changed."""
         self._stopping = threading.Event()
         self._supervisor = supervisor or Supervisor()
         self._thread = threading.Thread(
@@ -78,7 +78,7 @@ class DataServer:
 
     def stop(self) -> None:
         self._stopping.set()
-        # Wakes the thread in accept; not every kernel state allows it, and then the look interval does.
+        # Wakes the thread in accept; if the kernel does not allow it, the thread wakes at its next timeout.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         deadline = now_seconds() + STOP_SECONDS
@@ -102,7 +102,7 @@ class DataServer:
             return len(self._sessions)
 
     def transfers(self) -> Transfers:
-        """All that was moved since the start."""
+        """All bytes moved since the start."""
         total = Transfers()
         with self._changed:
             for moved in (self._moved, *(session.moved for session in self._sessions)):
@@ -110,7 +110,7 @@ class DataServer:
         return total
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
-        """Refuse these grants for ever and end what writes to them; those to which nothing writes any more."""
+        """Refuse these grants for ever and end writes to them. Returns those that nothing writes to any more."""
         wanted = set(grants)
         with self._changed:
             for grant in grants:
@@ -122,8 +122,8 @@ class DataServer:
             return [grant for grant in grants if grant not in self._being_written()]
 
     def enter_history(self, last_copy: int) -> None:
-        """End what is written for an older history, whose secret is not trusted any more. Copies of the node's own up
-        to this serial are that history's too."""
+        """End writes for an older history, whose secret is no longer trusted. The node's own copies up to this serial
+        belong to that history too."""
         with self._changed:
             self._refused.add_through(COPIES, last_copy)
             self._older = {session.writing for session in self._sessions if session.writing is not None}
@@ -133,13 +133,13 @@ class DataServer:
                     session.end()
 
     def older_writers(self) -> int:
-        """How many of those that `enter_history` found still write."""
+        """How many of the writes that `enter_history` found still run."""
         with self._changed:
             self._older &= self._being_written()
             return len(self._older)
 
     def memory_voided(self) -> None:
-        """Grants name memory by its boot id, so what was refused for the old memory needs no remembering."""
+        """Forget the refusals of the old memory: grants name memory by its boot id, so they are not needed."""
         with self._changed:
             self._refused = self._refused.of_copies()
 
@@ -152,7 +152,7 @@ class DataServer:
                     session.end()
 
     def begin_copy(self, grant: GrantId) -> None:
-        """The node itself fills this grant, unless it is refused. From here until `end_copy`, `clean` waits for it."""
+        """Let the node itself fill this grant, unless it is refused. Until `end_copy`, `clean` waits for it."""
         with self._changed:
             self._refused.check(grant)
             self._copying.add(grant)
@@ -167,9 +167,9 @@ class DataServer:
             return grant in self._refused
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None:
-        """Let the session write, or raise. From here until `end_write`, `clean` waits for it."""
+        """Let the session write, or raise. Until `end_write`, `clean` waits for it."""
         with self._changed:
-            # Under the lock: a write that was vouched for by an older history is seen by `enter_history`, or refused.
+            # Under the lock: `enter_history` sees a write with an older history's MAC, or it is refused here.
             check_write(self.secret, request)
             self._refused.check(request.grant)
             session.writing = request.grant

@@ -1,8 +1,8 @@
 """One connection of the TCP data port: requests come in order and are answered in order.
 
-A peer may be anything, so nothing is allocated by a length it tells, a request must be whole soon after its first byte,
-and a transfer that stops moving ends. A refused write ends the connection: its bytes are on the way already, and
-taking them only to drop them would let anybody keep the node busy.
+A peer may be anything, so no buffer is sized by a length that it sends, a request must be complete soon after its first
+byte, and a transfer that stops moving ends. A refused write ends the connection: its bytes are under way already, and
+receiving them only to drop them would let anybody keep the node busy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger("holdfast.node")
 
 
 class TransferGate(Protocol):
-    """Who decides whether a write may begin, and waits for its end."""
+    """Decides whether a write may begin, and waits for its end."""
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None: ...
 
@@ -44,11 +44,11 @@ class TransferGate(Protocol):
 
 
 class _PeerLeft(Exception):
-    """The connection ended or stands still; there is nobody to tell."""
+    """The connection ended or stalled; no error can be sent."""
 
 
 class DataSession:
-    """Served by one thread; others may only `end` it and look at `writing`."""
+    """Served by one thread; others may only `end` it and read `writing`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DataSession:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.writing: GrantId | None = None
-        """The grant that is being written to now. Belongs to the gate."""
+        """The grant that is being written to now. Set by the gate."""
         self.moved = Transfers()
         self._socket: Stream = connected
         self._tls = tls
@@ -72,7 +72,7 @@ class DataSession:
         self._ended = False
 
     def serve(self) -> None:
-        """Until the peer leaves, misbehaves, or `end`."""
+        """Serve until the peer leaves or misbehaves, or `end`."""
         try:
             if self._tls is not None and isinstance(self._socket, socket.socket):
                 self._socket = accepted(self._socket, self._tls, self._stall_seconds)
@@ -89,7 +89,7 @@ class DataSession:
             self._socket.close()
 
     def end(self) -> None:
-        """Make the serving thread leave whatever it waits in."""
+        """Make the serving thread leave the call that it blocks in."""
         self._ended = True
         # The peer, or the serving thread itself, was faster.
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ class DataSession:
         self.moved.read_bytes += request.length
 
     def _read_disk(self, disk: DiskTier, request_id: int, request: ReadRange) -> None:
-        """From a file, a piece at a time: the first one before anything is promised."""
+        """Serve a read from a file, one piece at a time; the first is read before success is announced."""
         if request.offset < 0 or request.length < 0:
             raise BadRequest(f"{request.length} bytes at {request.offset} are not a range; nothing was read")
         room = memoryview(bytearray(min(request.length, DISK_CHUNK)))
@@ -159,7 +159,7 @@ class DataSession:
             head = b""
 
     def _check_file(self, request_id: int, request: CheckFile) -> None:
-        """A reader found wrong bytes. Only if the file itself is wrong is its replica given up."""
+        """Check a file in which a reader found wrong bytes. Its replica is given up only if the file is wrong."""
         disk = self._lending.disk
         answer: Message = FileSound()
         try:
@@ -183,7 +183,7 @@ class DataSession:
         self._socket.sendall(_framed(request_id, Written(request.length)))
 
     def _fill(self, target: memoryview) -> None:
-        """First with what came along with the request, then straight from the socket."""
+        """Fill the target, first with bytes that came with the request, then straight from the socket."""
         done = min(len(self._received), len(target))
         early = self._received.take(done)
         if early:
@@ -220,7 +220,7 @@ class DataSession:
 
 
 def prepare(connected: Stream, wait_seconds: float) -> None:
-    """Blocking, but not for ever; and a peer whose machine is gone is noticed."""
+    """Set timeouts on a blocking stream, and keepalive, so that a peer whose machine is gone is noticed."""
     connected.settimeout(None)
     seconds = int(wait_seconds)
     wait = struct.pack("@ll", seconds, max(1, int((wait_seconds - seconds) * 1e6)))
@@ -234,7 +234,7 @@ def prepare(connected: Stream, wait_seconds: float) -> None:
 
 
 def refuse(connected: Stream, error: HoldfastError) -> None:
-    """Say why, as far as the peer listens, and close without taking what it still sends."""
+    """Send the error, if the peer still reads, and close without receiving the rest."""
     with contextlib.suppress(OSError):
         connected.send(_framed(0, failed(error)), socket.MSG_DONTWAIT)
         connected.shutdown(socket.SHUT_WR)

@@ -1,8 +1,8 @@
 """The memory that a node lends: some segments of shared memory under one boot id.
 
-It is touched before it is lent, because the first touch of a page costs more than ten copies into it, and because
-memory that the machine does not have must be missed now and not when a client writes to it. New memory always has
-a new boot id, and a data request that names another is refused: so a restart voids all that was there before (I14).
+It is touched before it is lent, because the first touch of a page costs more than ten copies into it, and because a
+lack of memory must show now and not when a client writes to it. New memory always has a new boot id, and a data request
+that names another is refused: so a restart voids everything that was there before (I14).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger("holdfast.node")
 
 
 class LentSegment:
-    """One piece of the memory. Readers are handed `read_descriptor`, through which nobody can write."""
+    """One piece of the memory. Readers get `read_descriptor`, through which nobody can write."""
 
     __slots__ = ("descriptor", "mapping", "name", "read_descriptor", "size_bytes")
 
@@ -53,7 +53,7 @@ class LentSegment:
             raise
 
     def touch(self, start: int, length: int) -> None:
-        """Have these pages there for good."""
+        """Touch these pages, so that the kernel allocates them."""
         try:
             os.posix_fallocate(self.descriptor, start, length)
         except OSError as error:
@@ -79,7 +79,7 @@ class LentMemory:
 
     @classmethod
     def create(cls, node: str, size_bytes: int, count: int, stopped: Callable[[], bool] = lambda: False) -> LentMemory:
-        """New memory, touched. Ends early, with what there is, once `stopped`."""
+        """New memory, touched. Once `stopped`, returns early with the memory made so far."""
         each = size_bytes // count // LARGE_ALIGN * LARGE_ALIGN
         if each <= 0:
             raise BadValue(f"{size_bytes:,} bytes cannot be split into {count} segments of whole pages; lend more")
@@ -104,7 +104,7 @@ class LentMemory:
         raise UnknownSegment(f"this node does not lend segment {name} (any more); ask the master where the bytes are")
 
     def close(self) -> None:
-        """Maps that clients have stay good; they are the clients' own."""
+        """Release the memory. Clients' maps stay valid; they are the clients' own."""
         for segment in self.segments:
             segment.close()
         self.segments = []
@@ -123,23 +123,23 @@ class LentMemory:
 
 
 class Lending:
-    """The memory that is lent now, if any. It can be replaced while servers use it, so they look at it under its lock:
-    a descriptor that is closed and given out again as another file would be handed to a client."""
+    """The memory that is lent now, if any. It can be replaced while servers use it, so they use it under its lock:
+    otherwise a client could get a descriptor that was closed and reused for another file."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.disk: DiskTier | None = None
-        """Beside the memory: it stays when the memory is replaced."""
+        """The disk beside the memory: it stays when the memory is replaced."""
         self._memory: LentMemory | None = None
 
     def segment(self, name: SegmentName) -> LentSegment:
-        """Only with the lock held, and good only as long as it is."""
+        """The segment of this name. Call it with the lock held, and use the result only while it is."""
         if self._memory is None:
             raise UnknownSegment("this node lends no memory now; ask the master where the bytes are")
         return self._memory.segment(name)
 
     def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
-        """A view of these bytes. It keeps the map, so that the memory may be replaced while it is used."""
+        """A view of these bytes. It keeps the map alive, so that the memory may be replaced while it is used."""
         with self.lock:
             segment = self.segment(name)
             if offset < 0 or length < 0 or offset + length > segment.size_bytes:
@@ -159,7 +159,7 @@ class Lending:
             return self._memory is not None and (self._memory.node, self._memory.boot) == (name.node, name.boot)
 
     def grow(self, size_bytes: int, force: bool = False) -> tuple[int, int, int] | None:
-        """Lend one more segment, so that all have this much together: (boot, its number, its size). None: they do.
+        """Lend one more segment, so that the total is this much: (boot, its number, its size). None: it already is.
         NoRoom, with nothing touched, if the machine seems to lack it, unless forced."""
         with self.lock:
             memory = self._memory
@@ -185,7 +185,7 @@ class Lending:
         return memory.boot, number, missing
 
     def release(self, number: int, limit_bytes: int) -> None:
-        """Give the pages of this segment from there on back to the machine; whoever maps them reads zeros."""
+        """Give the pages of this segment from there on back to the machine; clients that map them read zeros."""
         with self.lock:
             if self._memory is None or not 0 <= number < len(self._memory.segments):
                 return
@@ -195,7 +195,7 @@ class Lending:
                 segment.mapping.map.madvise(mmap.MADV_REMOVE, start, segment.size_bytes - start)
 
     def withdraw(self) -> None:
-        """From now on all its segments are refused."""
+        """Stop lending: all requests for its segments are refused from now on."""
         with self.lock:
             memory, self._memory = self._memory, None
             if memory is not None:

@@ -1,10 +1,10 @@
-"""Which writes over TCP a node takes: those of a grant that its master vouches for, until the grant is refused. Pure.
+"""The check of TCP writes to a node: a write needs a grant with the master's MAC that was not refused. Pure.
 
-A node confirms `clean` once, and the range may be somebody else's from then on: so a refusal is for ever (I2, I11),
-and yet the memory for it is bounded (I17). When there are too many, the older half is folded into one number a
-client: serials up to that floor are refused, all of them. A client takes its serials in order, so this costs at most
-a put that was long in flight; it is refused and takes another grant. Should even the clients become too many, then
-every TCP write is refused until the node has new memory: slow is better than wrong.
+A node confirms `clean` once, and the range may belong to another writer from then on: so a refusal is for ever (I2,
+I11), and yet its memory is bounded (I17). When there are too many, the older half is folded into one number per client:
+all serials up to that floor are refused. A client takes its serials in order, so this costs at most a put that was long
+in flight; it is refused and takes another grant. If even the clients become too many, every TCP write is refused until
+the node has new memory: slow is better than wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIES = 0
 
 
 def check_write(secret: bytes, request: WriteRange) -> None:
-    """Is it vouched for, and inside its grant's range? Raises if not."""
+    """Raise unless the write has a valid MAC and is inside its grant's range."""
     right = range_mac(secret, request.segment, request.grant, request.range_offset, request.range_length)
     if not secret or not same_mac(request.mac, right):
         raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written")
@@ -36,7 +36,7 @@ def check_write(secret: bytes, request: WriteRange) -> None:
 
 
 class RefusedGrants:
-    """What is in it stays in it."""
+    """Grants that are refused for ever."""
 
     __slots__ = ("_clients_kept", "_floors", "_newest", "_newest_kept", "full")
 
@@ -60,15 +60,15 @@ class RefusedGrants:
             raise GrantRefused(f"grant {grant} has ended; nothing was written. Take another one")
 
     def add_client(self, client: int) -> None:
-        """Every grant of this client, those to come too."""
+        """Refuse every grant of this client, also future ones."""
         self._floors[client] = LAST_SERIAL
 
     def add_through(self, client: int, serial: int) -> None:
-        """Every grant of this client up to this serial."""
+        """Refuse every grant of this client up to this serial."""
         self._floors[client] = max(serial, self._floors.get(client, -1))
 
     def of_copies(self) -> RefusedGrants:
-        """What is refused of the grants for copying: they may lie on a disk, which outlives the memory."""
+        """The refused grants for copying: they may be on a disk, which outlives the memory."""
         kept = RefusedGrants(self._newest_kept, self._clients_kept)
         kept._newest = {grant: None for grant in self._newest if grant.client == COPIES}
         kept._floors = {client: floor for client, floor in self._floors.items() if client == COPIES}

@@ -1,4 +1,4 @@
-"""How much a data connection has moved. Each is counted by its own thread alone, so that counting needs no lock."""
+"""Bytes that a data connection has moved. Only its own thread counts them, so counting needs no lock."""
 
 from __future__ import annotations
 

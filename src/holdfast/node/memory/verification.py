@@ -1,4 +1,4 @@
-"""A node's memory compared with a restored catalogue: which ranges do not hold what the catalogue says."""
+"""Compares a node's memory with a restored catalogue, to find ranges whose bytes do not match it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FAILED = struct.Struct("<3Q")
 
 
 def mismatched(lending: Lending, node: str, boot: int, rows: bytes) -> bytes:
-    """(id, segment number, offset) of those rows of `RangesToVerify` whose bytes do not match. Blocks, without the
-    interpreter's lock most of the time. An object without a checksum matches nothing."""
+    """(id, segment number, offset) of those rows of `RangesToVerify` whose bytes do not match. Blocks, without the GIL
+    most of the time. An object without a checksum never matches."""
     if len(rows) % ROW.size:
         raise BadRequest("the ranges to verify are not whole rows; none was looked at")
     failed = b""

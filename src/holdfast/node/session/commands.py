@@ -1,7 +1,7 @@
-"""What a node does when it is told: one callable a command, by name.
+"""A node's command handlers: one callable per command, by name.
 
-A command must be taken quickly, because the next keepalive waits for it: what takes long is handed to somebody else's
-thread. One that is not known, or fails, is reported to the primary and harms nothing else.
+A handler must return quickly, because the next keepalive waits for it: long work goes to another thread. A command that
+is unknown or fails is reported to the primary, and affects nothing else.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A node's life in a cluster: a session with the primary, its memory mounted under it, and what it has to report.
+"""A node's life in a cluster: its session with the primary, its memory mounted under it, and its reports.
 
-Two operations run beside each other over one connection: `belong` follows, mounts and obeys; `tell` reports dead
-writers and cleaned grants at once, and figures at an interval of their own, while a keepalive is being held. A master
-that cannot be reached changes nothing: the node goes on serving. When its session is over it opens another and
-offers the same memory, which is its own again if the log still has it mounted. A master with another history, or one
-whose log lacks what the node has heard of, does not know the memory: then the node takes new memory under a new boot
-id (I14). If that history was restored from the node's own, the memory stays: the node ends what still writes for the
-older history, then compares every range with what the restored catalogue says.
+Two operations run concurrently over one connection: `belong` follows the primary, mounts the memory and runs commands;
+`tell` reports dead writers and cleaned grants at once, and figures at their own interval, while a keepalive is held. A
+master that cannot be reached changes nothing: the node goes on serving. When its session is over it opens another and
+offers the same memory, which is mounted again if the log still has it. A master with another history, or one whose log
+lacks records that the node has heard of, does not know the memory: then the node takes new memory under a new boot id
+(I14). If that history was restored from the node's own, the memory stays: the node ends writes for the older history,
+then compares every range with the restored catalogue.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CLEAN_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
 LONGEST_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.2
-"""So often it is looked whether the last writer of an older history is gone."""
+"""How often to check whether the last writer of an older history is gone."""
 VERIFIED = -1
 
 log = structlog.get_logger("holdfast.node")
 
 
 class Lender(Protocol):
-    """What the node's life needs of the node."""
+    """The node, as its life in the cluster needs it."""
 
     @property
     def boot(self) -> int: ...
@@ -54,27 +54,27 @@ class Lender(Protocol):
         """Drop the memory, if any, and have new memory under a new boot id. May take seconds."""
 
     def trust(self, secret: bytes) -> None:
-        """Take writes whose grants are vouched for with this secret."""
+        """Accept writes whose grants have a MAC made with this secret."""
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]: ...
 
     def figures(self) -> dict[str, int]:
-        """How it fares: sizes and counters by name."""
+        """Its sizes and counters by name."""
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
-        """The memory belongs to this history now, which began with this epoch or an earlier one of its own. Nothing
-        more is written for the older ones, and whoever maps the memory under one of them is told to let go of it."""
+        """Note that the memory belongs to this history now, which began with this epoch or an earlier one of its own.
+        Writes for older histories end, and clients that map the memory under one of them are told to unmap it."""
 
     def older_writers(self) -> int:
         """How many may still write to the memory for an older history."""
 
     def mismatched(self, rows: bytes) -> bytes:
-        """Which of these ranges of a restored catalogue do not hold what they should. Blocks."""
+        """Which of these ranges of a restored catalogue do not match it. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """Who the node is and where its bytes are reached."""
+    """The node's identity and the addresses of its bytes."""
 
     name: str
     host: str
@@ -101,21 +101,21 @@ class NodeLife:
         self._report = report
         self._when_registered = when_registered
         self._mounted: tuple[int, int] | None = None
-        """(session, epoch) under which the memory was last offered and taken."""
+        """(session, epoch) under which the master last accepted the memory."""
         self._mounted_under = 0
         self._offered_under = 0
         self.has_been_member = False
         self._report_interval_seconds = 10.0
         self._reported_at = 0.0
         self._reported_under: tuple[int, int] | None = None
-        """What `_mounted` was at the last report of figures that was taken. Only `tell` writes these two: a report
-        counts once it was answered, and for that registration alone."""
+        """The value of `_mounted` at the last report of figures that was answered. Only `tell` writes these two: a
+        report counts once it was answered, and for that registration alone."""
         self._to_clean: dict[GrantId, None] = {}
         self._older: list[int] = []
         """The histories that the one it is mounted under was restored from."""
         self._verified: tuple[tuple[int, ...], int, bytes] | None = None
-        """Under which registration (session, epoch, boot), how far, with which failures to tell: the memory compared
-        with a restored catalogue. A new primary does not know of it, so it is begun again. Only `tell` writes this."""
+        """Progress of comparing the memory with a restored catalogue: (registration as (session, epoch, boot), cursor,
+        failures to report). A new primary does not know of it, so it begins again. Only `tell` writes this."""
         commands.on(c.CLEAN, self._take_clean)
 
     def is_stopping(self) -> bool:
@@ -125,7 +125,7 @@ class NodeLife:
         self.follower.stopping = True
 
     def belong(self) -> Operation[None]:
-        """Until `stop`, or what cannot be mended. Begun again after a defect, it offers the memory that it has."""
+        """Run until `stop` or a permanent failure. Restarted after a defect, it offers the memory that it has."""
         if not self._lender.boot:
             yield Work(self._lender.renew_memory)
         yield from self.follower.live()
@@ -152,10 +152,10 @@ class NodeLife:
     # Mounting.
 
     def _mount(self, follower: Follower) -> Operation[None]:
-        """Before the first keepalive of a session, and the first to another master: offer the memory."""
+        """Offer the memory, before the first keepalive of a session and the first to another master."""
         here = (follower.session, follower.epoch)
         while self._mounted != here:
-            # Offered is enough: the answer may have been lost, and clients of that history may hold the memory mapped.
+            # An offer is enough: its reply may have been lost, and clients of that history may have mapped the memory.
             if self._offered_under not in (0, follower.history, *follower.continues):
                 yield from self._renew_memory("the master has another history")
             try:
@@ -201,7 +201,7 @@ class NodeLife:
         log.warning("the node's memory is void, taking new memory", reason=reason)
         self._mounted = None
         self._mounted_under = self._offered_under = 0
-        self.follower.heard = (0, 0)  # What the log said of the old memory is of no concern to the new.
+        self.follower.heard = (0, 0)  # Log positions seen with the old memory do not apply to the new.
         self._to_clean.clear()
         yield Work(self._lender.renew_memory)
 
@@ -213,12 +213,12 @@ class NodeLife:
         self._report.rouse()
 
     def report_every(self, interval_ms: int) -> None:
-        """Figures, from now on."""
+        """Set the interval of the figures."""
         self._report_interval_seconds = interval_ms / 1000
         self._report.rouse()
 
     def tell(self) -> Operation[None]:
-        """Until `stop`: what the master must know soon, and figures now and then."""
+        """Report until `stop`: urgent news at once, and figures at their interval."""
         again_seconds = AGAIN_SECONDS
         while not self.is_stopping():
             interval, due = self._report_interval_seconds, self._seconds_until_due()
@@ -251,17 +251,17 @@ class NodeLife:
         return self._must_verify() and not self._lender.older_writers()
 
     def _must_verify(self) -> bool:
-        """Is there a restored catalogue, and was not all of the memory compared with it under this registration?"""
+        """Is there a restored catalogue, and is some memory not yet compared with it under this registration?"""
         here = (*(self._mounted or ()), self._lender.boot)
         return bool(self._older) and (self._verified is None or self._verified[:2] != (here, VERIFIED))
 
     def _report_is_due(self) -> bool:
-        """A master that was never told how the node fares is told at once."""
+        """Are figures due? At once for a master that never got any."""
         return self._reported_under != self._mounted or self._seconds_until_due() == 0.0
 
     def _seconds_until_due(self) -> float:
         if self._mounted is None:
-            return self._report_interval_seconds  # There is nobody to tell; being mounted ends the pause.
+            return self._report_interval_seconds  # There is no master to report to; mounting ends the pause.
         return max(0.0, self._reported_at + self._report_interval_seconds - now_seconds())
 
     def _testify(self) -> Operation[None]:
@@ -276,7 +276,7 @@ class NodeLife:
         if not grants:
             return
         cleaned = yield Work(lambda: self._lender.clean(grants, now_seconds() + CLEAN_SECONDS))
-        # Those that something still writes to are tried again.
+        # Grants that are still being written to are tried again.
         for grant in cleaned:
             self._to_clean.pop(grant, None)
         self._report.grants_cleaned(cleaned)
@@ -284,7 +284,7 @@ class NodeLife:
     def _tell_once(self) -> Operation[None]:
         mounted, boot = self._mounted, self._lender.boot
         if mounted is None:
-            return  # There is nobody to tell; what must be said is said after the next registration.
+            return  # There is no master to report to; the report follows after the next registration.
         if self._report.has_news:
             news = self._report.news(mounted[0], boot)
             expect((yield Call(news, now_seconds() + CALL_SECONDS)), Done)
@@ -299,8 +299,8 @@ class NodeLife:
         yield from self._tell_lost_files()
 
     def _tell_lost_files(self) -> Operation[None]:
-        """Last, so that a master that cannot take it now (it has not mounted the disk yet, or waits for its
-        predecessor's end) hears everything else."""
+        """Report lost files. Done last, so that a master that cannot take it now (it has not mounted the disk yet, or
+        waits for its predecessor's end) gets everything else."""
         lost_files = self._report.lost_files
         report = lost_files.report()
         if report is None:
@@ -314,7 +314,7 @@ class NodeLife:
             lost_files.answered(report)
 
     def _verify_some(self, mounted: tuple[int, int], boot: int) -> Operation[None]:
-        """Ask for ranges, and compare them; what did not match is said when the next ones are asked for."""
+        """Ask for ranges, and compare them; the next request reports those that did not match."""
         here = (*mounted, boot)
         _, cursor, failed = self._verified if self._verified and self._verified[0] == here else (here, 0, b"")
         request = VerifyRanges(mounted[0], boot, cursor, failed)

@@ -1,10 +1,9 @@
-"""What the node has to tell the master: who writes, who writes no more, which grants are clean, which files are lost.
-Pure.
+"""The node's news for the master: live and dead writers, clean grants, lost files. Pure.
 
-A dead writer and a clean grant are said in every report until one that said them was answered. A registration lists
-the live writers, and the master takes whoever is not listed to be gone (I11). A writer that gets its number while a
-registration is under way would be missing from it though it lives: so the list also names the next numbers to be
-given out, and no others are given out until the master has answered.
+Every report repeats a dead writer and a clean grant until a report that named them was answered. A registration lists
+the live writers, and the master takes all others to be gone (I11). A writer that gets its number while a registration
+is under way would be missing from it though it is alive: so the list also names the next numbers to be given out, and
+no others are given out until the master has replied.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST_SAID_AT_ONCE = 32_768
 
 
 class Report:
-    """Filled by the servers' threads, said by the reporting one, which `rouse` wakes."""
+    """Filled by the servers' threads, sent by the reporting thread, which `rouse` wakes."""
 
     def __init__(self) -> None:
         self.rouse: Callable[[], None] = lambda: None
@@ -49,7 +48,7 @@ class Report:
 
     def writer_went(self, number: int) -> None:
         with self._lock:
-            # One that is not live belonged to memory that is void.
+            # A writer that is not live belonged to memory that is void.
             if number not in self._live:
                 return
             self._live.remove(number)
@@ -62,7 +61,7 @@ class Report:
         self.rouse()
 
     def memory_voided(self) -> None:
-        """All that was said or to be said was about memory that is no more (I14). Numbers go on growing."""
+        """Forget all news: it was about memory that is gone (I14). Numbers keep growing."""
         with self._lock:
             self._live.clear()
             self._gone.clear()
@@ -87,12 +86,12 @@ class Report:
         return len(self._live)
 
     def attendance(self) -> tuple[list[int], int]:
-        """The live writers, and the number that the next one will get: whoever is below it and not live is gone."""
+        """The live writers, and the number that the next one will get: any number below it that is not live is gone."""
         with self._lock:
             return sorted(self._live), self._next_writer
 
     def news(self, session: int, boot: int) -> ReportWriters:
-        """What to say now, a bounded part of it at a time."""
+        """The next report, a bounded part of the news at a time."""
         with self._lock:
             gone = list(self._gone)[:MOST_SAID_AT_ONCE]
             cleaned = list(self._cleaned)[:MOST_SAID_AT_ONCE]

@@ -22,11 +22,11 @@ log = structlog.get_logger("holdfast.node")
 
 
 class Belonging:
-    """From `start` until `stop`, or until there is a `failure`."""
+    """The node's session threads, from `start` until `stop` or a `failure`."""
 
     def __init__(self, life: NodeLife, masters: Masters, token: str, supervisor: Supervisor) -> None:
         self.failure: HoldfastError | None = None
-        """Why the node cannot go on, once it cannot."""
+        """Why the node cannot go on; None while it can."""
         self._life = life
         self._supervisor = supervisor
         self._stopping = threading.Event()
@@ -44,7 +44,7 @@ class Belonging:
         self._line.rouse()
 
     def stop(self) -> None:
-        """Say goodbye, if there is anybody to say it to."""
+        """End the threads, and say goodbye to the master if it can be reached."""
         self._stopping.set()
         self._life.stop()
         self._line.rouse()

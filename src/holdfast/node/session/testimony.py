@@ -1,7 +1,7 @@
-"""What a node sees of primaries that share its machine: that one has ended, for whoever must know.
+"""A node's testimony that a primary on its own machine has ended.
 
-Told with each registration: which process the primary is, and which earlier ones may still be answering. The node
-says of those that it can see when they are gone, and says nothing of the others.
+Each registration tells the node which process the primary is, and which earlier ones may still be answering. The node
+reports the end of those that it can see, and nothing about the others.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Testimony:
         return self._primary is not None and is_gone(self._primary)
 
     def pause_seconds(self, now: Instant) -> float:
-        """How long until it should look again: no end of it while there is nobody whose end would be of use."""
+        """How long until the next check: for ever while there is no suspect whose end would be of use."""
         return LOOK_SECONDS if self._suspects and now < self._wanted_until else math.inf
 
     def machine(self) -> str:
         return this_process().machine
 
     def gone(self) -> list[ProcessName]:
-        """Those that have ended, to be said."""
+        """The suspects that have ended, to be reported."""
         return [one for one in self._suspects if is_gone(one)]
 
     def said(self, gone: list[ProcessName]) -> None:
-        """A master has taken the word about these."""
+        """Forget these suspects: a master has taken the report."""
         self._suspects = [one for one in self._suspects if one not in gone]
