@@ -1,1 +1,1 @@
-"""Moving bytes and messages between processes."""
+"""Moves bytes and messages between processes."""

@@ -1,7 +1,7 @@
 """Addresses as people write them: `host:port`, `[::1]:7070`, and lists of them.
 
-An address can also say where the primary is looked up (`etcd://`, `zookeeper://`, `sqlite://`). Those are
-recognised here so that they get a clear answer while only given addresses are served.
+An address can also name the coordination store that knows the primary (`etcd://`, `zookeeper://`, `sqlite://`). Those
+are recognised here so that they get a clear error where only `host:port` is accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.transport.tls import Stream, dialing, dialled
 
 DEFAULT_PORT = 7070
 LOCAL = "unix:@"
-"""What the address of an abstract Unix socket begins with."""
+"""The prefix of an abstract Unix socket's address."""
 _LOOKED_UP = ("etcd", "zookeeper", "sqlite", "memory")
 
 
@@ -27,7 +27,7 @@ def host_and_port(address: str, default_port: int | None = DEFAULT_PORT) -> tupl
             raise BadValue(f"{address!r} is no address: an IPv6 host is written like [::1]:7070")
         port_text = rest[1:]
     elif text.count(":") > 1:
-        # A bare IPv6 host: none of its colons can be told from one before a port.
+        # A bare IPv6 host: a colon before a port would look like any of its colons.
         host, port_text = text, ""
     else:
         host, _, port_text = text.partition(":")
@@ -43,7 +43,7 @@ def host_and_port(address: str, default_port: int | None = DEFAULT_PORT) -> tupl
 
 
 def connected(address: str, timeout: float, tls: ssl.SSLContext | None = None) -> Stream:
-    """A blocking stream to a master, by TCP or by its Unix socket; OSError if nobody answers."""
+    """A blocking stream to a master, over TCP or its Unix socket; OSError if it does not answer."""
     if not address.startswith(LOCAL):
         host, port = host_and_port(address)
         made = socket.create_connection((host, port), timeout=timeout)
@@ -70,7 +70,7 @@ def joined(host: str, port: int) -> str:
 
 
 def master_addresses(address: str) -> list[str]:
-    """The masters that an address gives, in order; each as `host:port`."""
+    """The masters that an address names, in order; each as `host:port`."""
     if not isinstance(address, str):
         raise TypeError(f"an address is a str such as '127.0.0.1:7070', not {type(address).__name__}")
     scheme, found, _ = address.partition("://")

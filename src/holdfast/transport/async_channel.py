@@ -1,7 +1,7 @@
 """One RPC connection to a master for asyncio code: pipelined, on a protocol of its own.
 
-Many coroutines at once are the usual case: what they ask for in one turn of the loop goes out together, and one timer
-minds all their deadlines.
+Many coroutines at once are the usual case: their requests of one turn of the loop are sent together, and one timer
+watches all their deadlines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PendingAsyncCall(NamedTuple):
     answer: asyncio.Future[Message]
 
     async def reply(self) -> Message:
-        """As of `AsyncChannel.call`. To be asked for once."""
+        """The reply, as from `AsyncChannel.call`. Call it once."""
         try:
             return await self.answer
         finally:
@@ -43,11 +43,11 @@ class PendingAsyncCall(NamedTuple):
     def drop(self) -> None:
         self.channel._waiting.pop(self.request_id, None)
         if not self.answer.cancel() and not self.answer.cancelled():
-            self.answer.exception()  # Looked at here, because nobody else may.
+            self.answer.exception()  # Retrieved here, because nobody else may do it.
 
 
 class AsyncChannel(asyncio.BufferedProtocol):
-    """A connection that has been welcomed by a master; to be used from one event loop."""
+    """A connection that a master has welcomed; to be used from one event loop."""
 
     welcome: Welcome
 
@@ -58,14 +58,14 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._reason = f"the connection to {address} was closed"
         self._buffer = FrameBuffer()
         self._waiting: dict[int, tuple[asyncio.Future[Message], float]] = {}
-        """By request: where its reply goes, and until when it is waited for."""
+        """By request: the future of its reply, and its deadline."""
         self._gathered: list[bytes] = []
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self._minding: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
-        """When the timer rings: no deadline is earlier."""
+        """When the timer fires: no deadline is earlier."""
         self._heard_at = 0.0
         self._asked_for_sign = False
         self._loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
         return await self.begin(message, deadline).reply()
 
     def begin(self, message: Message, deadline: float) -> PendingAsyncCall:
-        """Send it, and have the reply later. Raises Unreachable if it did not go out."""
+        """Send it, to get the reply later. Raises Unreachable if it was not sent."""
         now = now_seconds()
         left = deadline - now
         if left <= 0:
@@ -122,9 +122,9 @@ class AsyncChannel(asyncio.BufferedProtocol):
             raise Unreachable(f"{self._reason}; nothing was sent. Connect again")
         request_id = self._next_id
         outgoing = frame(request_id, told_timeout_ms(left), encode(message))
-        # 0 is the greeting's, and later the server's own word about the connection.
+        # Id 0 is for the greeting, and later for the server's errors about the connection.
         self._next_id = request_id + 1 if request_id < LAST_ID else 1
-        if not self._waiting:  # Until now nothing was expected of it.
+        if not self._waiting:  # Until now no reply was expected.
             self._heard_at, self._asked_for_sign = now, False
         reply: asyncio.Future[Message] = self._loop.create_future()
         if self._waiting or self._gathered:
@@ -155,7 +155,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(left, self._give_up_late)
 
     def _give_up_late(self) -> None:
-        """The earliest deadline has come. Those who wait may have others by now."""
+        """Fail the calls whose deadline has passed, and set the timer for the next one."""
         now, self._due, self._timer = now_seconds(), math.inf, None
         for reply, deadline in self._waiting.values():
             if reply.done():
@@ -183,7 +183,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
             self._asked_for_sign = True
             request_id = self._next_id
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
-            # Nobody waits for this id: that something came is all that is wanted.
+            # No caller waits for this id: any reply will do as a sign of life.
             self._transport.write(frame(request_id, 1, encode(GiveSign())))
         self._minding = self._loop.call_later(wait, self._mind_silence)
 
@@ -217,7 +217,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
                 if waiter is not None and not waiter[0].done():
                     self._deliver(waiter[0], found[2])
         except BadRequest as error:
-            # A frame over the limit: nothing after it can be trusted.
+            # The frame is over the limit: nothing after it can be trusted.
             self._end(f"{self.address} sent what is no reply ({error})")
 
     def _deliver(self, reply: asyncio.Future[Message], payload: memoryview) -> None:

@@ -1,10 +1,10 @@
-"""A client's connection to a node of the same machine, over which it is handed the node's memory.
+"""A client's connection to a node of the same machine, over which it gets the node's memory.
 
-The connection is the writer's life line: the node takes its end to mean that this process can write no more, and
-the memory goes to others (I2, I11). So what was mapped for writing is unmapped before the socket closes; where a
-copy is still running, the socket stays open until it has ended. A forked child closes its copy of the socket at once,
-or it would keep a dead writer alive. In the other direction it is the node's life line: a writer looks at it before it
-commits, and commits nothing to the memory of a dead node.
+The connection is the writer's life line: the node takes its end to mean that this process can no longer write, and the
+memory goes to others (I2, I11). So memory that was mapped for writing is unmapped before the socket closes; while a
+copy is still running, the socket stays open. A forked child closes its copy of the socket at once, or it would keep a
+dead writer alive. In the other direction it is the node's life line: a writer checks it before it commits, and commits
+nothing to the memory of a dead node.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _links: weakref.WeakSet[NodeLink] = weakref.WeakSet()
 
 
 class _Lifeline:
-    """Closes the socket when the link and the last map for writing have let go of it.
+    """Closes the socket when the link and the last map for writing have released it.
 
-    It is let go of by finalizers, which run in any thread at any point: so there is no lock, only single list
-    operations.
+    Finalizers release it, which run in any thread at any point: so there is no lock, only single list operations.
     """
 
     __slots__ = ("_held", "_socket", "hang_up")
@@ -42,8 +41,8 @@ class _Lifeline:
         self._socket = connected
         self._held = [1]
         self.hang_up = select.epoll()
-        """Ready once the node has closed its end. Registered once, because each look would otherwise cost five times
-        as much; and not for bytes to read, since a late answer says nothing about the node's life."""
+        """Ready once the node has closed its end. Registered once, because each check would otherwise cost five times
+        as much; and not for bytes to read, since a late reply says nothing about whether the node is alive."""
         self.hang_up.register(connected, select.EPOLLRDHUP)
 
     def hold(self) -> None:
@@ -109,14 +108,14 @@ class NodeLink:
 
     def ended(self) -> bool:
         """Has the node closed its end? It has if its process is dead: the kernel closes a process's files before
-        anybody can be told of its death. One system call that does not wait, 0.5 us."""
+        anyone can learn of its death. One system call that does not block, 0.5 us."""
         try:
             return bool(self._lifeline.hang_up.poll(0, 1))
         except ValueError:  # Closed at this end.
             return True
 
     def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
-        """Map a segment, known from this history. What the node refuses is raised as the error that it names."""
+        """Map a segment that is known from this history. A refusal of the node is raised as the error that it names."""
         if self._pid != os.getpid():
             raise Unreachable("this process was forked from the one that is connected to the node; connect anew")
         with self._lock:
@@ -125,8 +124,8 @@ class NodeLink:
             try:
                 reply, descriptors = self._ask(AttachSegment(segment, write, history), deadline)
             except BaseException:
-                # An answer may still come and would be taken for the next one's. The socket itself must stay open
-                # while anything is mapped for writing.
+                # A late reply would be taken for that of the next request, so the link is not used again. The socket
+                # itself must stay open while anything is mapped for writing.
                 self._broken = True
                 raise
             try:
@@ -136,7 +135,7 @@ class NodeLink:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Unmap what was attached for writing, then close the connection; copies that still run delay it."""
+        """Unmap memory that was attached for writing, then close the connection; running copies delay that."""
         if self._pid != os.getpid():
             return
         with self._lock:

@@ -1,9 +1,9 @@
-"""Copies of many bytes, with their checksum on the way; two threads share one where there are two cores for it.
+"""Copies of many bytes, with their checksum on the way; two threads share a copy if there are two cores for it.
 
-One core cannot keep the memory busy: two of them copy 1.7 times as fast. The second thread is one for the whole
-process, it is asked only when it is idle, and it takes chunk by chunk what has not been taken yet: where it comes late
-or not at all, the caller has done the work by then and does not wait for it. When a copy returns or raises, nobody
-writes any more (I11). It also hashes what the caller is sending.
+One core cannot saturate the memory: two of them copy 1.7 times as fast. The whole process has one second thread, which
+is asked only when it is idle and takes the next free chunk each time: if it comes late or not at all, the caller has
+done the work by then and does not wait for it. When a copy returns or raises, no thread writes any more (I11). The
+second thread also hashes the bytes that the caller is sending.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import xxhash
 log = logging.getLogger("holdfast.transport")
 
 CHUNK = 256 << 10
-"""Copied and then hashed while it is still in the cache: both sides of it fit into a second-level cache, and it is
-long enough that giving up the GIL for each does not matter. Against memcpy: 1 MiB 0.75, 512 KiB 0.81, 256 KiB 0.86."""
+"""Copied and then hashed while it is still in the CPU cache: source and copy fit into a second-level cache, and it is
+long enough that releasing the GIL per chunk does not matter. Against memcpy: 1 MiB 0.75, 512 KiB 0.81, 256 KiB 0.86."""
 SHARED_CHUNK = 1 << 20
-"""What one of two threads takes at a time where nothing is hashed."""
+"""The chunk that one of two threads takes at a time if nothing is hashed."""
 SHARED_HASHED_CHUNK = 512 << 10
-"""And where it is. Less would be in a nearer cache; but whoever comes for the interpreter while the other one has it
-sleeps until it is woken, so the fewer steps the better."""
+"""The same if it is hashed. Less would fit into a nearer cache; but a thread that wants the GIL while the other has it
+sleeps until it is woken, so fewer steps are better."""
 SHARED_FROM = 2 << 20
-"""To wake a thread takes as long as to copy some hundred KiB."""
+"""Copies from this size on are shared: waking a thread takes as long as copying some hundred KiB."""
 
 LOOKS = 100
-"""So often it is looked whether the other thread is done with its last chunk, before this one sleeps until it is."""
+"""How often to check whether the other thread is done with its last chunk before sleeping until it is."""
 
 _memmove = ctypes.memmove
 
 
 class _PyBuffer(ctypes.Structure):
-    """Py_buffer of the stable ABI; `internal` and the array pointers are not looked at."""
+    """Py_buffer of the stable ABI; `internal` and the array pointers are not read."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -65,7 +65,7 @@ _release_buffer.restype = None
 
 
 def address_of(buffer: bytes | bytearray | memoryview | mmap.mmap) -> int:
-    """Where the bytes of a contiguous buffer are; good while the caller holds the buffer."""
+    """The address of a contiguous buffer's bytes; valid while the caller holds the buffer."""
     seen = _PyBuffer()
     _get_buffer(buffer, ctypes.byref(seen), 0)
     try:
@@ -75,8 +75,8 @@ def address_of(buffer: bytes | bytearray | memoryview | mmap.mmap) -> int:
 
 
 def copy_bulk(target: memoryview, source: memoryview, checksum: bool) -> int:
-    """The checksum of the copy, or 0 where none is wanted. The callers hold both views, so that neither memory goes
-    away while the GIL is given up."""
+    """Copy. Returns the checksum of the copy, or 0 if none is wanted. Callers hold both views, so that neither memory
+    is freed while the GIL is released."""
     size = source.nbytes
     if size >= SHARED_FROM:
         return SharedCopy(target, source, checksum).run()
@@ -88,13 +88,13 @@ def copy_bulk(target: memoryview, source: memoryview, checksum: bool) -> int:
     for start in range(0, size, CHUNK):
         count = min(CHUNK, size - start)
         _memmove(to + start, from_ + start, count)
-        # The copy is hashed, not the original: it is what others will read, whatever happens to the original.
+        # The copy is hashed, not the original: others will read the copy, whatever happens to the original.
         digest.update(target[start : start + count])
     return digest.intdigest() or 1
 
 
 class SharedCopy:
-    """One copy of which two threads take the chunks in order; whoever finds the next one copied hashes it."""
+    """One copy whose chunks two threads take in order; the thread that finds the next one copied hashes it."""
 
     __slots__ = (
         "_copied",
@@ -116,28 +116,28 @@ class SharedCopy:
         self._size = source.nbytes
         self._step = SHARED_HASHED_CHUNK if checksum else SHARED_CHUNK
         self._starts = iter(range(0, self._size, self._step))
-        """What nobody has taken: taking one is a single step of the interpreter."""
+        """The chunks that no thread has taken: taking one is a single interpreter step."""
         self._copied: set[int] = set()
         self._digest = xxhash.xxh3_64() if checksum else None
         self._hashed = 0
-        """So far from the front. Bytes are hashed in order, by one thread at a time."""
+        """Bytes hashed so far from the front. They are hashed in order, by one thread at a time."""
         self._hashing = threading.Lock()
         self._helping = threading.Lock()
         """Held by the second thread while it may touch the memory."""
 
     def run(self) -> int:
-        """To be called by the one who holds the views."""
+        """Run the copy. Called by the thread that holds the views."""
         try:
             _hand.offer(self)
             self._take_chunks()
             self._wait_for_the_other()
             for start in range(0, self._size, self._step):
-                if start not in self._copied:  # The other one took it, and failed.
+                if start not in self._copied:  # The other thread took it, and failed.
                     self._copy(start)
             if self._digest is not None:
                 self._hash(self._digest)
         except BaseException:
-            # An interrupt. What it stops is stopped for both.
+            # An interrupt stops the copy for both threads.
             self._wait_for_the_other()
             raise
         return (self._digest.intdigest() or 1) if self._digest is not None else 0
@@ -162,7 +162,7 @@ class SharedCopy:
         self._copied.add(start)
 
     def _hash(self, digest: xxhash.xxh3_64) -> None:
-        """What is copied and next, unless the other thread is at it; then it sees what was copied meanwhile."""
+        """Hash the next copied chunks, unless the other thread is hashing; then that one will see them."""
         copied, step, hashing, target, update = self._copied, self._step, self._hashing, self._target, digest.update
         while self._hashed in copied and hashing.acquire(blocking=False):
             try:
@@ -174,8 +174,8 @@ class SharedCopy:
                 hashing.release()
 
     def _wait_for_the_other(self) -> None:
-        """Until it has left. Nothing is left for it to take, so it does not come back; however often this is
-        interrupted, it waits."""
+        """Wait until it has left, however often this is interrupted. There is nothing left for it to take, so it does
+        not come back."""
         interrupt: KeyboardInterrupt | None = None
         while True:
             try:
@@ -194,7 +194,8 @@ class SharedCopy:
 
 
 class SharedHash:
-    """The hash of what another thread is sending: a second one reads it, in order, while the first is in the kernel."""
+    """The hash of bytes that one thread is sending: a second one reads them, in order, while the first is in the
+    kernel."""
 
     __slots__ = ("_digest", "_failure", "_helping", "_source", "_starts")
 
@@ -206,7 +207,7 @@ class SharedHash:
         self._failure: Exception | None = None
 
     def begin(self) -> bool:
-        """False: there is no second thread now."""
+        """Start hashing. False: the second thread is not available now."""
         return _hand.offer(self)
 
     def help(self) -> None:
@@ -224,14 +225,14 @@ class SharedHash:
             self._digest.update(self._source[start : start + CHUNK])
 
     def finish(self) -> None:
-        """To be called by the first one: on return all is hashed, and nobody else looks at the bytes."""
+        """Called by the first thread. On return all is hashed, and no other thread reads the bytes."""
         with self._helping:
             self._go_on()
         if self._failure is not None:
             raise self._failure  # A part was taken and not hashed: a hash of the rest would be wrong.
 
     def leave(self) -> None:
-        """The same where the hash is not wanted any more."""
+        """As `finish`, if the hash is no longer wanted."""
         deque(self._starts, maxlen=0)
         with self._helping:
             pass
@@ -243,26 +244,26 @@ class Helped(Protocol):
 
 
 class Hand:
-    """The second thread of this process: started when it is first wanted, there until the process ends."""
+    """The second thread of this process: started when first needed, and running until the process ends."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """There is no such thread, as in a forked child, whatever it was doing in the parent."""
+        """Forget the thread, as in a forked child, where it does not exist whatever it was doing in the parent."""
         self._busy = threading.Lock()
         self._wanted: SimpleQueue[Helped] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def offer(self, work: Helped) -> bool:
-        """Have it helped with, if the thread is idle and there is a core for it."""
+        """Let the thread help with this work, if it is idle and there is a core for it."""
         if len(os.sched_getaffinity(0)) < 2 or not self._busy.acquire(blocking=False):
             return False
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="holdfast-copy", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # No thread is to be had here or now: the caller copies alone.
+            except RuntimeError:  # No thread can be started here or now: the caller copies alone.
                 self._busy.release()
                 return False
             self._thread = thread
@@ -275,7 +276,7 @@ class Hand:
             try:
                 work.help()
             except Exception:
-                # The first thread finds out what was not done: this one is there for the next copy.
+                # The first thread finds out what was not done: this one stays for the next copy.
                 log.exception("the second thread of a copy failed; the first one does its part")
             finally:
                 self._busy.release()

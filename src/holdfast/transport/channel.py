@@ -1,8 +1,8 @@
 """One RPC connection to a master for blocking code: pipelined, shared by any number of threads, no thread of its own.
 
-A caller sends its request, then either reads or waits. Reading is a baton: whoever holds it hands the replies of
-the others to them, and passes it on when its own reply has come. Nobody holds the baton while sending, so a full
-send buffer can never keep the replies from being read. Alone, a call is one send and one receive.
+A caller sends its request, then either reads or waits. The right to read is a baton: the caller that holds it hands the
+others their replies, and passes it on when its own reply has come. No caller holds the baton while sending, so a full
+send buffer can never keep replies from being read. Without other callers, a call is one send and one receive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame
 ALONE_BYTES = 60 << 10
 """A request of this size fits into the send buffer of an idle connection, so sending it does not block."""
 SLICE_SECONDS = 0.5
-"""The kernel gives a blocked receive back this often, so that its deadline can be looked at."""
+"""A blocked receive returns from the kernel this often, so that its deadline can be checked."""
 _SLICE = struct.pack("@ll", 0, int(SLICE_SECONDS * 1e6))
 LAST_ID = 0xFFFF_FFFF
 
@@ -59,11 +59,11 @@ class _Slot:
         self.wake.acquire()
 
     def late_answer(self) -> bytes | None:
-        """The answer as it is now: another thread may have set it since it was last looked at."""
+        """The reply as it is now: another thread may have set it since it was last read."""
         return self.answer
 
     def rouse(self) -> None:
-        # Released already: the waiter has not yet looked, and will see this as well.
+        # Released already: the waiter has not read yet, and will see this as well.
         with contextlib.suppress(RuntimeError):
             self.wake.release()
 
@@ -77,7 +77,7 @@ class PendingCall(NamedTuple):
     deadline: float
 
     def reply(self) -> Message:
-        """As of `Channel.call`. To be asked for once."""
+        """The reply, as from `Channel.call`. Call it once."""
         try:
             return self.channel._wait(self.request_id, self.slot, self.deadline)
         finally:
@@ -90,7 +90,7 @@ class PendingCall(NamedTuple):
 
 
 class Channel:
-    """A connection that has been welcomed by a master."""
+    """A connection that a master has welcomed."""
 
     welcome: Welcome
 
@@ -155,7 +155,7 @@ class Channel:
         if self.closed and self._socket.fileno() == -1:
             return
         self._end(_CLOSED_TEXT)
-        # Whoever is inside send or recv leaves at once after the shutdown; only then may the number be reused.
+        # After the shutdown, threads inside send or recv return at once; only then may the descriptor be reused.
         if self._baton.acquire(timeout=2 * SLICE_SECONDS):
             if self._sending.acquire(timeout=2 * SLICE_SECONDS):
                 self._socket.close()
@@ -163,7 +163,7 @@ class Channel:
             self._baton.release()
 
     def call(self, message: Message, deadline: float, before: bytes = b"") -> Message:
-        """The reply, possibly `Failed`. Raises Unreachable if the request did not go out, otherwise ReplyLost if the
+        """The reply, possibly `Failed`. Raises Unreachable if the request was not sent, otherwise ReplyLost if the
         connection broke, DeadlineExceeded if no reply came in time (the connection stays good)."""
         now = _clock(_BOOTTIME)
         left = deadline - now
@@ -171,8 +171,8 @@ class Channel:
             raise Unreachable("the deadline passed before the request was sent; nothing was changed")
         payload = _encode(message)
         if len(payload) <= ALONE_BYTES and not self._waiting and self._baton.acquire(False):
-            # Nobody else waits for a reply, so reading it needs no slot. There are few calls on this way, because the
-            # caches are often somebody else's in between, and what has to be fetched again is most of the cost.
+            # No other caller waits for a reply, so reading it needs no slot. This path makes few calls: between two
+            # requests other code often fills the CPU caches, and fetching ours again is most of the cost.
             try:
                 if self._sending.acquire(False):
                     request_id = -1
@@ -194,7 +194,7 @@ class Channel:
         return self._begin(payload, deadline, left, before).reply()
 
     def begin(self, message: Message, deadline: float) -> PendingCall:
-        """Send it, and have the reply later. Raises Unreachable if it did not go out."""
+        """Send it, to get the reply later. Raises Unreachable if it was not sent."""
         left = deadline - _clock(_BOOTTIME)
         if left <= 0:
             raise Unreachable("the deadline passed before the request was sent; nothing was changed")
@@ -210,7 +210,7 @@ class Channel:
                 raise ClientClosed(_FORKED_TEXT) if self._forked else Unreachable(self._reason)
             request_id = self._next_id
             outgoing = before + frame(request_id, told_timeout_ms(left), payload)
-            # 0 is the greeting's, and later the server's own word about the connection.
+            # Id 0 is for the greeting, and later for the server's errors about the connection.
             self._next_id = request_id + 1 if request_id < LAST_ID else 1
             self._waiting[request_id] = slot
             self._send(outgoing, request_id, deadline)
@@ -227,13 +227,13 @@ class Channel:
                 sent = self._send_slice(outgoing, deadline)
         except BlockingIOError:
             self._waiting.pop(request_id, None)
-            # Part of the frame may be on its way, so nothing else can follow it on this connection.
+            # Part of the frame may be under way, so nothing else can follow it on this connection.
             self._end("a request could not be sent whole")
             raise Unreachable(f"{self.address} takes no more bytes; the request was not sent") from None
         except OSError as error:
             self._waiting.pop(request_id, None)
             self._end(f"the connection to {self.address} was lost ({error})")
-            # A frame that did not go out whole is never acted upon.
+            # A frame that was not sent whole is never acted upon.
             raise Unreachable(
                 f"the connection to {self.address} was lost ({error}); the request was not sent"
             ) from None
@@ -267,7 +267,7 @@ class Channel:
                 return self._decoded(answer)
 
     def _read(self, request_id: int, deadline: float, now: float) -> Message:
-        """With the baton: receive until our own reply is there, handing the others theirs."""
+        """With the baton: receive until our own reply is there, and hand the others theirs."""
         buffer = self._buffer
         while True:
             if buffer.end and (mine := self._cut(request_id)) is not None:
@@ -298,7 +298,7 @@ class Channel:
                 self._hand_over(found[0], found[2])
 
     def _cut(self, request_id: int) -> Message | None:
-        """Hand out what has been received; our own reply, if it is among that."""
+        """Hand out received replies. Returns our own, if it is among them."""
         mine: Message | None = None
         try:
             while (found := self._buffer.next_frame()) is not None:
@@ -307,12 +307,12 @@ class Channel:
                 else:
                     self._hand_over(found[0], found[2])
         except BadRequest as error:
-            # A frame over the limit: nothing after it can be trusted.
+            # The frame is over the limit: nothing after it can be trusted.
             self._end(f"{self.address} sent what is no reply ({error})")
         return mine
 
     def _mind_silence(self) -> None:
-        """With the baton, after a slice of time in which nothing came."""
+        """With the baton, after a slice of silence: ask for a sign of life, or give the connection up."""
         now = _clock(_BOOTTIME)
         if not self._silent_from:
             self._silent_from, self._asked_for_sign = now - SLICE_SECONDS, False
@@ -323,7 +323,7 @@ class Channel:
             try:
                 request_id = self._next_id
                 self._next_id = request_id + 1 if request_id < LAST_ID else 1
-                # Nobody waits for this id: that something came is all that is wanted.
+                # No caller waits for this id: any reply will do as a sign of life.
                 self._socket.send(frame(request_id, 1, encode(GiveSign())), socket.MSG_DONTWAIT)
                 self._asked_for_sign = True
             except OSError as error:
@@ -354,11 +354,11 @@ class Channel:
             raise Uncertain(f"{self.address} answered, but {error}. Do both sides run the same version?") from None
 
     def _pass_on(self) -> None:
-        """Let another caller read, now that nobody may be."""
+        """Wake another caller to read, since no caller may be reading now."""
         if self._baton.locked():
             return
         for slot in list(self._waiting.values()):
-            # One that is still sending may be stuck there until somebody reads; it tries the baton by itself.
+            # A caller that is still sending may be stuck until somebody reads; it tries the baton afterwards.
             if slot.sent and slot.answer is None:
                 slot.rouse()
                 return
@@ -368,7 +368,7 @@ class Channel:
             return
         self._reason = reason
         self.closed = True
-        # Gone already: the peer was faster.
+        # Closed already: the peer was faster.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         for slot in list(self._waiting.values()):
@@ -377,8 +377,8 @@ class Channel:
     def _leave_to_parent(self) -> None:
         self._forked = True
         self.closed = True
-        # Fresh locks: a thread that held them does not exist here. Closing is not shutting down: the parent's
-        # connection goes on.
+        # New locks: a thread that held the old ones does not exist here. Close, not shutdown: the parent's connection
+        # goes on.
         self._sending = threading.Lock()
         self._baton = threading.Lock()
         self._waiting = {}

@@ -1,8 +1,8 @@
 """Bytes to and from a node of another machine, over one blocking TCP connection.
 
-Received bytes go straight into the caller's buffer and sent ones straight out of it. The kernel keeps the time:
-the socket blocks with a receive and a send timeout, which are set again only when the deadline has come nearer than
-they are, so that a call costs no extra poll.
+Received bytes go straight into the caller's buffer, and sent ones straight out of it. The kernel enforces the timeouts:
+the socket blocks with a receive and a send timeout, which are set again only when the deadline is nearer than they are,
+so that a call costs no extra poll.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from holdfast.wire.codec import decode_data_reply, encode, expect
 from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
 
 CHUNK = 256 << 10
-"""Received, and hashed while it is in the cache."""
+"""Bytes received at a time, then hashed while they are in the CPU cache."""
 MAX_REPLY_BYTES = 64 << 10
 WINDOW = 64
-"""Requests sent ahead of their answers. They are small, and all fit into the socket's buffers: were they to fill
-them, both sides could wait for each other."""
+"""Requests sent before their replies. They are small, and all fit into the socket's buffers: if they filled them, both
+sides could wait for each other."""
 HALF_WINDOW = WINDOW // 2
 LONGEST_ARMED_SECONDS = 10.0
 LAST_WORD_SECONDS = 0.5
@@ -53,7 +53,7 @@ class DataConnection:
         self._end = 0
         self.closed = False
         self.silence_seconds = math.inf
-        """A node that sends nothing for so long while bytes are awaited is given up before the deadline."""
+        """A node that sends nothing for this long while bytes are expected is given up before the deadline."""
 
     @classmethod
     def open(cls, address: str, deadline: float, tls: ssl.SSLContext | None = None) -> DataConnection:
@@ -98,7 +98,7 @@ class DataConnection:
             raise refusal
 
     def read_many(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
-        """Fill many targets. What the node refuses is raised when all the others are filled."""
+        """Fill many targets. A refusal of the node is raised after all the others are filled."""
         refusal: HoldfastError | None = None
         try:
             self._ask_for(wanted[:WINDOW], deadline)
@@ -114,7 +114,7 @@ class DataConnection:
             raise refusal
 
     def check_file(self, segment: SegmentName, offset: int, deadline: float) -> None:
-        """Have the node read the file there itself; ReplicaLost if it is gone or wrong."""
+        """Have the node read the file there itself; ReplicaLost if it is missing or wrong."""
         try:
             self._send(memoryview(frame(0, 0, encode(CheckFile(segment, offset)))), deadline)
             reply = self._take_message(deadline)
@@ -246,7 +246,7 @@ class DataConnection:
             self._end += self._receive_some(self._buffer[self._end :], deadline, 0)
 
     def _receive(self, target: memoryview, deadline: float) -> None:
-        """Fill `target`, first with what came along with the last message."""
+        """Fill `target`, first with bytes that came with the last message."""
         done = min(self._end - self._start, len(target))
         if done:
             target[:done] = self._buffer[self._start : self._start + done]
@@ -280,12 +280,12 @@ class DataConnection:
             except BlockingIOError:
                 timed_out = True
             except OSError as error:
-                # A node that refuses says so and closes without taking the rest: its word may still be there.
+                # A node that refuses sends an error and closes without reading the rest: the error may still arrive.
                 self._raise_what_was_answered()
                 raise Unreachable(f"the connection to the node at {self._address} broke ({error})") from None
 
     def _arm(self, deadline: float, timed_out: bool) -> None:
-        """Let the kernel end the next call before the deadline; `timed_out`: it has just ended one."""
+        """Have the kernel end the next call before the deadline; `timed_out`: it has just ended one."""
         left = deadline - now_seconds()
         if left <= 0:
             raise DeadlineExceeded(f"the node at {self._address} did not move all the bytes in time")

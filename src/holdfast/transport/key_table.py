@@ -1,7 +1,7 @@
-"""Which keys a master of this machine has, as it shows them in memory (wire.shown): an answer without a round trip.
+"""Reads the key table that a master of this machine shows in memory (wire.key_table_layout): no round trip.
 
-Whatever is not plainly so is no answer, and the master is asked instead: while the table is being changed, while it
-is not known that the master still leads (I12), and when it has hung up.
+Where the table gives no sure answer, the master is asked instead: while the table is being changed, while it is not
+known that the master still leads (I12), and when it has hung up.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.wire.key_table_layout import (
 
 FETCH_SECONDS = 0.5
 LOOK_SECONDS = 0.1
-"""How often it is looked up until when the master leads."""
+"""How often to read until when the master leads."""
 KEPT_SHARE = 0.98
-"""Of a duration that another process has told, for the drift of clocks."""
+"""The share of another process's duration that is relied on, to allow for clock drift."""
 
 
 class Line(Protocol):
-    """A connection to a master; `closed` is true before its descriptor can be another's."""
+    """A connection to a master; `closed` is true before its descriptor can be reused."""
 
     address: str
     closed: bool
@@ -50,7 +50,7 @@ class Line(Protocol):
 
 
 def shown_by(line: Line) -> KeyTableReader | None:
-    """What the master shows to those on its own machine; None: it is asked for everything."""
+    """The key table of a master on this machine; None: ask the master for everything."""
     welcome = line.welcome
     if not (welcome.shown and line.address.startswith(LOCAL)):
         return None
@@ -62,12 +62,12 @@ def shown_by(line: Line) -> KeyTableReader | None:
             os.close(descriptor)
         return KeyTableReader(memory, line)
     except (OSError, ValueError, Unreachable):
-        # No descriptor or no address space to spare, or the master is about to end.
+        # No descriptor or address space is left, or the master is about to end.
         return None
 
 
 def fetch(name: str, secret: bytes) -> int:
-    """The descriptor of the memory that the master behind this abstract socket shows; Unreachable if it does not."""
+    """The descriptor of the table's memory, from the master behind this abstract socket; Unreachable if it has none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.settimeout(FETCH_SECONDS)
@@ -82,7 +82,7 @@ def fetch(name: str, secret: bytes) -> int:
 
 
 class KeyTableReader:
-    """The keys of the master behind one connection, for as long as that is open; for any thread."""
+    """The key table of the master behind one connection, while that is open; for any thread."""
 
     __slots__ = (
         "_cells",
@@ -101,7 +101,7 @@ class KeyTableReader:
         self._cells = memoryview(memory).cast("Q")
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
-        # Any number of threads may look at once, which an object of select.poll refuses.
+        # Any number of threads may poll at once, which a select.poll object refuses.
         hang_up = select.epoll()
         hang_up.register(line.descriptor, 0)
         self._hung_up = hang_up.poll
@@ -113,8 +113,8 @@ class KeyTableReader:
         self._seen = clock()
         self._top = self._cells[ASKED]
         self._floors = [(self._top, self._seen)] * 2
-        """The last two that were seen to be followed by others, and when they were last seen: every later number was
-        asked for after that."""
+        """The last two numbers that were seen and then replaced, and when each was last seen: every later number was
+        asked for after that time."""
 
     def has(self, key: str) -> bool | None:
         """Is it there? None: ask the master."""
@@ -138,7 +138,7 @@ class KeyTableReader:
         mask = cells[MASK]
         places = mask + 1
         found = [
-            # Most are found at the first place, or nothing is there.
+            # Most are found at the first place, or it is empty.
             (there := cells[places + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
             for wanted in fingerprints(keys)
         ]
@@ -152,7 +152,7 @@ class KeyTableReader:
         return there == wanted
 
     def _was_true(self, sequence: int) -> bool:
-        """After a look that began at this sequence: was it what the master would have answered?"""
+        """Was a lookup that began at this sequence what the master would have answered?"""
         now = self._clock()
         if now >= self._look_at:
             self._observe()
@@ -164,8 +164,8 @@ class KeyTableReader:
         )
 
     def _observe(self) -> None:
-        """Until when does the master lead, as far as can be told? A number that has come since the last look was asked
-        for after that look; what was confirmed for it later counts from there at the least."""
+        """Read until when the master leads, as far as can be told. A number that is new since the last reading was
+        asked for after that reading; a confirmation of it counts at least from there."""
         cells = self._cells
         with self._lock:
             now = self._clock()

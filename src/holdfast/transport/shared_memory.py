@@ -1,10 +1,9 @@
 """Memory shared with a process of the same machine: a memfd, mapped by both sides.
 
-A write is one copy into the map, a read is a view of it. Two dangers are kept out here. A map that is unmapped
-under a running copy would crash the process: so whoever copies holds an export of the map, and a map with
-exports is unmapped only when the last of them is gone. A forked child that inherited a map would be a writer that
-nobody knows of (I11): so maps are left out of children, and the child never unmaps the addresses, which
-may be something else's there.
+A write is one copy into the map, a read is a view of it. Two dangers are prevented here. Unmapping under a running copy
+would crash the process: so a copy holds an export of the map, and a map with exports is unmapped only when the last of
+them is gone. A forked child that inherited a map would be a writer that nobody knows of (I11): so children do not
+inherit maps, and the child never unmaps the addresses, which may hold something else there.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SMALL_COPY = 64 << 10
-"""Below this a slice assignment, which holds the GIL, is cheaper than giving the GIL up."""
+"""Below this size a slice assignment, which holds the GIL, is cheaper than releasing the GIL."""
 POPULATE_PIECE = 32 << 20
 POPULATE_WAIT_SECONDS = 10.0
 
@@ -41,7 +40,7 @@ _digest_of = xxhash.xxh3_64_intdigest
 def create_memory(name: str, size_bytes: int, huge_pages: bool = False) -> int:
     """The descriptor of new shared memory, `size_bytes` long, none of it touched yet.
 
-    It is sealed: whoever is handed it can neither shrink nor grow it, which would kill the others that map it.
+    It is sealed: a process that gets it can neither shrink nor grow it, which would kill the others that map it.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | (os.MFD_HUGETLB if huge_pages else 0)
     descriptor = os.memfd_create(name, flags)
@@ -59,9 +58,9 @@ _mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
 
 
 def _disown_maps() -> None:
-    """In a forked child the maps are not there. Their addresses may soon hold something else, and the end of an
-    mmap object would unmap that: so these objects never end. Whoever still copies by them is told so instead of
-    crashing."""
+    """Disown the maps in a forked child, where they do not exist. Their addresses may soon hold something else, and the
+    finalizer of an mmap object would unmap that: so these objects are never freed. A copy through one of them raises
+    instead of crashing."""
     for mapping in list(_mappings):
         mapping.closed = True
     for map_ in list(_maps):
@@ -72,7 +71,7 @@ os.register_at_fork(after_in_child=_disown_maps)
 
 
 class Mapping:
-    """One mapped segment. After `close` nothing of it may be touched, but views handed out before stay good."""
+    """One mapped segment. After `close` it must not be used, but views handed out before stay valid."""
 
     __slots__ = (
         "__weakref__",
@@ -112,7 +111,7 @@ class Mapping:
             self._populating.start()
 
     def close(self) -> None:
-        """Unmap; if views or copies are still at it, the map goes when the last of them does."""
+        """Unmap; if views or copies still use it, it is unmapped when the last of them ends."""
         if self.closed:
             return
         self.closed = True
@@ -125,21 +124,21 @@ class Mapping:
         try:
             map_.close()
         except BufferError:
-            # Somebody still reads or copies: that keeps the map, and its own end unmaps it.
+            # A reader or copy still keeps the map; the end of the last one unmaps it.
             return
         for watch in self._watches:
             watch()
 
     def when_unmapped(self, then: Callable[[], None]) -> None:
-        """Call `then` once no byte can be written through this map any more. To be asked before `close`."""
+        """Call `then` once no byte can be written through this map any more. Must be called before `close`."""
         watch = weakref.finalize(self.map, then)
-        # A process that ends needs no telling: the kernel drops its memory before it closes its files.
+        # Not needed when the process ends: the kernel drops its memory before it closes its files.
         watch.atexit = False
         self._watches.append(watch)
 
 
 def _populate_all(pinned: memoryview, address: int, advice: int, stop: threading.Event) -> None:
-    """Fill in the page tables, so that the first copy does not pay for the faults. `pinned` keeps the map."""
+    """Fill in the page tables, so that the first copy does not pay for the faults. `pinned` keeps the map alive."""
     size = len(pinned)
     for start in range(0, size, POPULATE_PIECE):
         # A kernel before 5.14 does not know the advice, and memory may be short: then pages fault in when used.
@@ -168,10 +167,10 @@ def _unmapped() -> Unreachable:
 
 
 def copy_in(mapping: Mapping, offset: int, source: memoryview, checksum: bool) -> int:
-    """Copy `source` to `offset`; the checksum of what was copied, or 0 where none is wanted."""
+    """Copy `source` to `offset`. Returns the checksum of the copy, or 0 if none is wanted."""
     size = source.nbytes
     _check(mapping, offset, size)
-    # A bulk copy goes by address, past Python's own check; it would end the process.
+    # A bulk copy uses addresses, without Python's own check; it would crash the process.
     if not mapping.writable:
         raise BadValue("this segment is mapped for reading only; nothing was copied")
     try:
@@ -181,7 +180,7 @@ def copy_in(mapping: Mapping, offset: int, source: memoryview, checksum: bool) -
         target = mapping.view[offset : offset + size]
     except (AttributeError, ValueError):
         if mapping.closed:
-            # By another thread, just now.
+            # Another thread has just unmapped it.
             raise _unmapped() from None
         raise
     with target:
@@ -189,7 +188,7 @@ def copy_in(mapping: Mapping, offset: int, source: memoryview, checksum: bool) -
 
 
 def copy_out(mapping: Mapping, offset: int, target: memoryview, checksum: bool) -> int:
-    """Fill `target` from `offset`; the checksum of what was copied, or 0 where none is wanted."""
+    """Fill `target` from `offset`. Returns the checksum of the copy, or 0 if none is wanted."""
     size = target.nbytes
     _check(mapping, offset, size)
     if target.readonly:
@@ -201,7 +200,7 @@ def copy_out(mapping: Mapping, offset: int, target: memoryview, checksum: bool) 
             return (_digest_of(target) or 1) if checksum else 0
     except ValueError:
         if mapping.closed:
-            # By another thread, just now.
+            # Another thread has just unmapped it.
             raise _unmapped() from None
         raise
     with source:
@@ -209,7 +208,7 @@ def copy_out(mapping: Mapping, offset: int, target: memoryview, checksum: bool) 
 
 
 def copy_in_parts(mapping: Mapping, offset: int, sources: Sequence[memoryview], checksum: bool) -> int:
-    """Copy these one after the other to `offset`; the checksum of all that was copied, or 0 where none is wanted."""
+    """Copy these one after the other to `offset`. Returns the checksum of the whole copy, or 0 if none is wanted."""
     size = sum(source.nbytes for source in sources)
     _check(mapping, offset, size)
     if not mapping.writable:
@@ -230,7 +229,7 @@ def copy_in_parts(mapping: Mapping, offset: int, sources: Sequence[memoryview], 
 
 
 def copy_out_parts(mapping: Mapping, offset: int, room: Sequence[tuple[int, memoryview]], checksum: bool) -> int:
-    """Fill each of these (start from `offset`, target); the checksum of all, in order, or 0 where none is wanted."""
+    """Fill each of these (start from `offset`, target). Returns the checksum of all in order, or 0 if not wanted."""
     if len(room) == 1:
         [(start, target)] = room
         return copy_out(mapping, offset + start, target, checksum)
@@ -247,11 +246,11 @@ def digest_of_parts(room: Sequence[tuple[int, memoryview]]) -> int:
 
 
 def _exported(mapping: Mapping, offset: int, size: int) -> memoryview:
-    """A view that keeps the map until it is released."""
+    """A view that keeps the map alive until it is released."""
     try:
         return mapping.view[offset : offset + size]
     except ValueError:
         if mapping.closed:
-            # By another thread, just now.
+            # Another thread has just unmapped it.
             raise _unmapped() from None
         raise

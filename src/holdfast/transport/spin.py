@@ -1,12 +1,12 @@
-"""Waiting for bytes on a blocking stream: look a few times, then sleep.
+"""Wait for bytes on a blocking stream: busy polling for a while, then sleep.
 
-A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that. So whoever
-waits gives way to whatever else wants this core and looks again, for a while, before it sleeps (ADR 6). How long is
-learnt: where the last reply took too long to be looked for, the next one gets a glance.
+A reply is often there within microseconds, and a core that went to sleep takes longer to wake than that. So a waiting
+caller yields the core and polls again, for a while, before it sleeps (ADR 6). It learns how long: if the last reply
+took too long for busy polling, the next one gets only a short try.
 
-Sleeping is done in `poll`, for bytes to read. A Unix stream wakes whoever sleeps in its receive also when the peer has
-taken what was sent to it: a caller would be woken twice for each reply, and the first time take the core from the
-very peer that is about to answer.
+It sleeps in `poll`, for bytes to read. A sleeper in the receive call of a Unix stream would also be woken when the peer
+has read the request: twice per reply, and the first time it would take the core from the very peer that is about to
+answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.transport.timeouts import UNCROWDED_SECONDS
 from holdfast.transport.tls import Stream
 
 AWAKE_SECONDS = 2e-3
-"""As long as a master takes for a batch of some hundred keys."""
+"""How long to poll: as long as a master takes for a batch of some hundred keys."""
 GLANCE_SECONDS = 100e-6
 CROWDED_SECONDS = 300e-6
-"""A peer that answers gives the core back sooner than this. Whoever keeps it longer is busy with something else, on
-this core or with this interpreter: then no core sleeps that would have to wake, and it is better to be woken."""
+"""If yielding takes longer than this, the core or the GIL is contended: a peer that answers gives the core back sooner.
+Then other work keeps the cores awake, and it is better to sleep and be woken."""
 
 _clock = time.clock_gettime
 _BOOTTIME = time.CLOCK_BOOTTIME
@@ -49,12 +49,12 @@ class SpinThenPoll:
             poll.register(stream.fileno(), select.POLLIN)
             self._poll = poll.poll
         else:
-            # What is encrypted may be there when the kernel has nothing more: only the stream itself knows, and waits.
+            # Decrypted bytes may be there when the kernel has none: only the stream itself knows, so it waits itself.
             self._crowded_until = math.inf
             self._poll = bool
 
     def receive(self, space: memoryview, now: float) -> int:
-        """How many bytes came; 0 at the end of the stream. BlockingIOError: none did, for as long as one sleeps."""
+        """How many bytes came; 0 at the end of the stream. BlockingIOError: none came within the sleep time."""
         poll = self._poll
         if now < self._crowded_until:
             if poll(self._sleep_ms):

@@ -1,8 +1,8 @@
 """TLS for the connections between hosts: who presents which certificate, and a stream that threads may share.
 
-A process has one identity, so what it presents and trusts when it dials is set once (`speak_as`); a client library
-shares its process with others, so it is given its context by each connection. Connections within a machine, by Unix
-socket, are never encrypted.
+A process has one identity, so the certificates that it presents and trusts when it dials are set once (`speak_as`); a
+client library shares its process with others, so it gets its context per connection. Connections within a machine, over
+a Unix socket, are never encrypted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast.errors import BadValue
 from holdfast.instant import now_seconds
 
 WRITE_BYTES = 64 << 10
-"""Encrypted at a time: a write that must wait has made some progress before."""
+"""Bytes encrypted at a time, so that a write makes some progress before it must wait."""
 
 _dialing: ssl.SSLContext | None = None
 
 
 def speak_as(context: ssl.SSLContext | None) -> None:
-    """From now on this process dials masters and nodes with this, where nothing else is given."""
+    """Make this the default context with which this process dials masters and nodes."""
     global _dialing
     _dialing = context
 
@@ -35,7 +35,7 @@ def dialing() -> ssl.SSLContext | None:
 
 
 def client_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
-    """To verify the other side by this authority (or the system's), and present a certificate if there is one."""
+    """A context that verifies the peer by this authority (or the system's), and presents a certificate if given."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     if ca is not None:
         _load(context, ca)
@@ -45,7 +45,7 @@ def client_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.
 
 
 def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext:
-    """To present this certificate; with `asks_clients`, only those with one of the authority's are let in."""
+    """A context that presents this certificate; with `asks_clients`, clients need one that the authority signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _present(context, cert, key)
@@ -58,7 +58,7 @@ def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: 
 
 
 def take_identity(cert: Path | None, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext | None:
-    """Dial as this from now on; what to present as a server. None: no certificate, no TLS."""
+    """Dial with this identity from now on. Returns the context for a server; None: no certificate, no TLS."""
     if cert is None:
         if key or ca or asks_clients:
             raise BadValue("TLS needs a certificate to present (tls_cert); a key or an authority alone does nothing")
@@ -83,7 +83,8 @@ def _present(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
 
 
 def dialled(stream: socket.socket, context: ssl.SSLContext, host: str, timeout: float) -> TlsStream:
-    """A connected socket, with the other side verified; OSError (ssl.SSLError is one) if it cannot be."""
+    """The encrypted stream of a connected socket, with the peer verified; OSError (ssl.SSLError is one) if it cannot
+    be."""
     stream.settimeout(timeout)
     return TlsStream(context.wrap_socket(stream, server_hostname=host))
 
@@ -94,10 +95,10 @@ def accepted(stream: socket.socket, context: ssl.SSLContext, timeout: float) -> 
 
 
 class TlsStream:
-    """What a blocking socket with `SO_RCVTIMEO` and `SO_SNDTIMEO` does, encrypted.
+    """An encrypted stream that behaves like a blocking socket with `SO_RCVTIMEO` and `SO_SNDTIMEO`.
 
-    One thread may read while another writes, which the library's own sockets do not allow: each step is done under a
-    lock and never waits; whoever must wait does so outside of it.
+    One thread may read while another writes, which the library's own sockets do not allow: each step runs under a lock
+    and never blocks; threads wait outside of it.
     """
 
     def __init__(self, stream: ssl.SSLSocket) -> None:
@@ -121,7 +122,7 @@ class TlsStream:
             self._wait(event, until, flags)
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """How much of it went out. BlockingIOError: nothing did in time; then only the same bytes may be sent next."""
+        """How many bytes were sent. BlockingIOError: none in time; then only the same bytes may be sent next."""
         until = self._until(socket.SO_SNDTIMEO)
         piece = memoryview(data)[:WRITE_BYTES]
         while True:
@@ -140,7 +141,7 @@ class TlsStream:
             left = left[self.send(left, flags) :]
 
     def pending(self) -> bool:
-        """Are there bytes that the kernel has given out already?"""
+        """Are there bytes that were already read from the kernel?"""
         with self._lock:
             return self._stream.pending() > 0
 
@@ -165,13 +166,13 @@ class TlsStream:
             self._stream.setsockopt(level, option, value)
 
     def settimeout(self, seconds: float | None) -> None:
-        """Waiting is said by `setsockopt`; the stream below never waits."""
+        """Does nothing: `setsockopt` sets the timeouts, and the stream below never blocks."""
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def shutdown(self, how: int) -> None:
-        # Not the encrypted stream's own, which would go on in the clear for whoever is in the middle of a call.
+        # Not the encrypted stream's own shutdown, after which a thread in the middle of a call would send in the clear.
         socket.socket.shutdown(self._stream, how)
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ class TlsStream:
 
 
 Stream: TypeAlias = socket.socket | TlsStream
-"""What bytes go over between hosts."""
+"""A stream of bytes between hosts."""
 
 
 def readable(stream: Stream, left: float) -> bool:
