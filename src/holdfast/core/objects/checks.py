@@ -1,4 +1,4 @@
-"""What a request must be before anything is decided about it. Clients check too; a master believes none of them."""
+"""Validation of requests before anything is decided. Clients check too; a master trusts none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_keys(keys: list[str]) -> None:
         raise BadRequest(f"{len(keys):,} keys in one request, at most {MAX_BATCH:,} are taken; nothing was changed")
     lengths = list(map(len, keys))
     if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES // 4):
-        return  # A character takes at most 4 bytes.
+        return  # A character takes at most 4 bytes, so all of these keys are short enough.
     for key in keys:
         if not key:
             raise BadKey("a key is empty; nothing was changed")
@@ -24,7 +24,7 @@ def check_keys(keys: list[str]) -> None:
 
 
 def unpack_words(packed: bytes, per_row: int, rows: int | None = None) -> tuple[int, ...]:
-    """A packed column, or rows of them, as one flat tuple."""
+    """Unpack a column, or rows of `per_row` words, into one flat tuple."""
     check_rows(packed, per_row, rows)
     return struct.unpack(f"<{len(packed) // 8}Q", packed)
 

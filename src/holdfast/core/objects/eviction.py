@@ -1,9 +1,9 @@
-"""Which objects give way: those without a live lease or hard pin, the longest unused first (I8).
+"""Which objects to evict: those without a live lease or hard pin, the longest unused first (I8).
 
-Soft-pinned ones are taken in a second pass, and only if the rules allow it. A choice is array operations over
-the columns and bounded in number, so that a full cache never stops for long. An eviction is a record, or, where the
-rules say that evictions are not logged, a change of the mask: then the memory is free at once, and the record of the
-grant that takes it tells the others.
+Soft-pinned objects are taken in a second pass, and only if the rules allow it. A choice is a bounded number of array
+operations over the columns, so that a full cache never stops for long. An eviction is a record; or, where the rules
+do not log evictions, a change of the mask: then the memory is free at once, and other masters learn of the eviction
+from the record of the grant that reuses the memory.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def victims(
 ) -> Slots:
     """Slots to evict, oldest use first, until they free `need_bytes` or there are `most` of them.
 
-    With a grace, only those whose lease ended, and whose last use was, at least so long ago.
+    With `grace_ms`, only objects whose lease ended and whose last use was at least that long ago.
     """
     catalogue = state.catalogue
     top = catalogue.top
     let_soft_pins_end(state, now)
-    # One comparison tells live, unpinned and in memory apart from everything else.
+    # One comparison selects the objects that are live, unpinned and in memory.
     concerned = LIVE | MASKED | HARD_PIN | SOFT_PIN | ON_DISK | COPYING
     unleased = catalogue.lease_until[:top] <= now - grace_ms
     if grace_ms:
@@ -80,7 +80,7 @@ def _bytes_of(state: State, slots: Slots) -> int:
 
 
 def let_soft_pins_end(state: State, now: Instant) -> None:
-    """A soft pin lasts for its time from the put or the last use, whichever is later; then it is none."""
+    """Drop expired soft pins: a pin lasts for its time-to-live since the put or the last use, whichever is later."""
     catalogue = state.catalogue
     used = now - state.soft_pin_ttl_ms
     over = [
@@ -92,13 +92,14 @@ def let_soft_pins_end(state: State, now: Instant) -> None:
 
 
 def evicted(state: State, slots: Slots) -> ObjectsEvicted:
-    # In the order of their ids, which is that of their puts: what lies side by side in memory goes one after another.
+    # In order of id, which is the order of the puts: neighbours in memory are then freed one after another.
     return ObjectsEvicted(pack_ids(state.catalogue.ids[slots]))
 
 
 def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
-    """These objects leave memory. Those that are on a disk as well stay there, by a record; of the others there is
-    the record of their eviction, or none, with their memory free at once."""
+    """Evict these objects from memory. Objects that are also on a disk lose only their memory replicas, by a record.
+    The others are evicted by a record, or, if evictions are not logged, without one, and their memory is free at once.
+    """
     places, slots = kept_on_disk(primary.state, slots)
     records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
     if not len(slots):
@@ -114,7 +115,7 @@ def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
 
 
 def kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
-    """The replicas in memory of those that have one on a disk, and the slots of the others."""
+    """Memory replicas of the objects that also have a disk replica, and the slots of the other objects."""
     catalogue = state.catalogue
     several = np.flatnonzero(catalogue.flags[slots] & SEVERAL)
     kept = [int(i) for i in several if on_disk_too(state, int(slots[i]))]
@@ -126,16 +127,16 @@ def kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:
 
 
 def over_watermark(primary: Primary) -> int:
-    """How many bytes must go, so that usage is back under the watermark with its margin; 0 while under it."""
+    """Bytes to evict to bring usage one margin below the watermark; 0 while usage is under the watermark."""
     in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
     capacity = sum(segment.usable_bytes for segment in in_use)
-    # What is on its way to a disk is about to come free, and so is what a record freed that is not durable yet.
+    # Memory of objects on their way to a disk is about to be free; so is memory freed by records not yet durable.
     used = sum(map(primary.used_on, in_use)) - primary.copies.leaving_bytes - primary.unlent_bytes
     return excess_bytes(primary.rules, capacity, used)
 
 
 def over_brim(primary: Primary) -> int:
-    """How many bytes cannot wait for a disk to take them: the rest of the memory is for the puts of the moment."""
+    """Bytes above the brim, which cannot wait for a disk to take them: memory above it is kept for current puts."""
     in_use = [s for s in primary.state.memory_segments() if s.name.node not in primary.state.modes]
     capacity = sum(segment.usable_bytes for segment in in_use)
     brim = 1 - (1 - primary.rules.high_watermark) * BRIM_SHARE
@@ -149,8 +150,8 @@ def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
 
 
 def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:
-    """As `victims`, but among the longest unused, as far as they are kept on disks, those come first that are on one:
-    nothing is lost by their leaving memory."""
+    """Victims, preferring objects that also have a disk replica: evicting those loses nothing. The preference
+    reaches as far into the longest unused as `offload_ahead` keeps them on disks."""
     state, rules = primary.state, primary.rules
     if not state.disks():
         return victims(state, need_bytes, now, rules.evict_soft_pinned)
@@ -165,7 +166,7 @@ def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:
 
 
 def within(state: State, slots: Slots, need_bytes: int) -> Slots:
-    """The first of them that free so much together."""
+    """The shortest prefix of `slots` that frees `need_bytes`."""
     freed = np.cumsum(_sizes_of(state, slots))
     return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
 

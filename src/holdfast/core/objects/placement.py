@@ -1,4 +1,4 @@
-"""Where new memory is taken from: preferred places first, then the emptiest, each replica on another node."""
+"""Placement of new memory: preferred places first, then the emptiest, each replica on another node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.instant import Instant
 
 SHARED_PARTS = 128
 BATCH_PARTS = 8
-"""A grant is not made shorter than this part of what was asked for, unless there is no other way to serve the put."""
+"""A grant is no shorter than 1/8 of the length asked for, unless there is no other way to serve the put."""
 
 
 class Room(NamedTuple):
@@ -21,23 +21,23 @@ class Room(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a grant asks for: `length` bytes, `least` if that is easier."""
+    """Size and placement of a wanted grant: `length` bytes, or as few as `least` if those are easier to find."""
 
     length: int
     least: int
     replicas: int
     prefer: list[str]
     will_fill: bool
-    """False: a grant for puts to come, which may never do so."""
+    """False for a grant that is shared by future puts, which may never come."""
 
     @property
     def floor(self) -> int:
-        """Shorter grants than this are a last resort: each costs its writer a round trip."""
+        """Grants shorter than this are a last resort: each costs its writer a round trip."""
         return max(self.least, rounded(self.length // (BATCH_PARTS if self.will_fill else SHARED_PARTS)))
 
 
 def rounded(length: int) -> int:
-    """Down to what can be granted."""
+    """Round down to a length that can be granted."""
     align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
     return length // align * align
 
@@ -45,7 +45,7 @@ def rounded(length: int) -> int:
 def place(
     primary: Primary, length: int, replicas: int, prefer: list[str], now: Instant
 ) -> list[tuple[SegmentHandle, int]] | None:
-    """(segment, offset) for each replica, allocated; None if there is no room now, with nothing allocated."""
+    """Allocate one range per replica, as (segment, offset). None, and nothing allocated, if there is no room now."""
     align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
     placed: list[tuple[SegmentHandle, int]] = []
     nodes: set[str] = set()
@@ -64,7 +64,7 @@ def place(
 
 
 def place_most(primary: Primary, wanted: Wanted, least: int, now: Instant) -> Room | None:
-    """The longest piece that is free on each of as many nodes, up to what is wanted; None if that is less than
+    """Allocate the longest length that is free on enough nodes, up to what is wanted; None if that is less than
     `least`."""
     places = place(primary, wanted.length, wanted.replicas, wanted.prefer, now)
     if places is not None or least == wanted.length:
@@ -74,7 +74,7 @@ def place_most(primary: Primary, wanted: Wanted, least: int, now: Instant) -> Ro
         longest = primary.allocators[segment.handle].largest_free
         free[segment.name.node] = max(longest, free.get(segment.name.node, 0))
     length = rounded(min(wanted.length, sorted(free.values())[-wanted.replicas]))
-    # A piece that begins off a page holds up to a page less.
+    # A piece that does not begin on a page boundary holds up to a page less.
     for shorter in dict.fromkeys((length, rounded(length - LARGE_ALIGN))):
         if shorter >= least:
             places = place(primary, shorter, wanted.replicas, wanted.prefer, now)
@@ -95,10 +95,10 @@ def in_order(primary: Primary, prefer: list[str], now: Instant) -> list[Segment]
 
 
 def check_possible(primary: Primary, length: int, largest: int, replicas: int, now: Instant) -> None:
-    """Raise at once for what no eviction could ever make room for, and no node that is away: it may come back.
+    """Raise at once if neither an eviction nor the return of an absent node could ever make room.
 
-    More replicas than nodes is a mistake (`BadValue`) only if so many never lent memory at once in this history. A
-    cluster that had them has lost some for now, also when they were unmounted meanwhile, and the put waits.
+    More replicas than nodes is a mistake (`BadValue`) only if that many nodes never lent memory at once in this
+    history. A cluster that once had them has lost some for now, even if they were unmounted since, and the put waits.
     """
     nodes: dict[str, int] = {}
     for segment in primary.state.memory_segments():
@@ -128,14 +128,14 @@ def available_nodes(primary: Primary, now: Instant) -> int:
 
 
 def copies_to_place(primary: Primary, replicas: int, now: Instant) -> int:
-    """How many replicas a put gets now: with `degraded_puts` no more than nodes take them, and at least one."""
+    """Replicas that a put gets now: with `degraded_puts` at most one per available node, and at least one."""
     if not primary.rules.degraded_puts or replicas == 1:
         return replicas
     return min(replicas, max(1, available_nodes(primary, now)))
 
 
 def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> NoRoom:
-    """For a put that waited in vain: what the memory is taken by."""
+    """The error for a put that timed out waiting for room: says what holds the memory."""
     ready = available_nodes(primary, now)
     if ready < replicas:
         return NoRoom(

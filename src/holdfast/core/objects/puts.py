@@ -1,7 +1,7 @@
-"""Putting: memory is granted, filled by the client, and committed under a key; the first commit of a key wins.
+"""Puts: memory is granted, filled by the client, and committed under a key; the first commit of a key wins.
 
-A grant holds no key. It is named by its client, so asking again gives the same one, and a commit is idempotent
-by (grant, offset). What commits leave comes back by the writer's word (I11).
+A grant holds no key. Its client names it, so a repeated request gets the same grant, and a commit is idempotent by
+(grant, offset). The memory that commits leave unused is free again when the writer says that it is done (I11).
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         raise WindowFull(beyond)
     room, evictions = _room(primary, request, wanted, now)
     if room is None:
-        # It waits for leases to end, nodes to come back or records to be durable; or the next step empties more.
+        # Parked until leases end, nodes come back, records become durable, or the next step has evicted more.
         return PARKED, [*records, *evictions]
     granted, record = _give(primary, request, room.length, room.places, taken)
     return granted, [*records, *evictions, record]
 
 
 def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
-    """What must be found room for. Where less will do, no more than a segment can hold is asked for."""
+    """The room to look for. If the client accepts less, ask for at most what a segment can hold."""
     length = sum(map(extent_of, sizes))
     least = length
     if request.least_bytes > 0:
@@ -98,9 +98,9 @@ def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], no
 
 
 def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> tuple[Room | None, list[Record]]:
-    """Free memory, or memory that is emptied; short pieces only where there are no better ones."""
+    """Find free memory, or evict to make some. Short pieces are taken only if there are no better ones."""
     if available_nodes(primary, now) < wanted.replicas:
-        return None, []  # Evicting would help nobody.
+        return None, []  # Evictions would not help: there are too few nodes.
     if request.grant in primary.claims:
         return make_room(primary, request.grant, wanted, [wanted.least], now)
     if (room := place_most(primary, wanted, wanted.floor, now)) is not None:
@@ -119,8 +119,8 @@ def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant
 def _grant_ahead(
     primary: Primary, request: q.GrantRanges, ending: list[GrantId], client: int, now: Instant
 ) -> tuple[q.Granted | None, list[Record]]:
-    """Memory for puts that are expected, if it is a small part of the room under the watermark: nothing is evicted for
-    it, and it takes next to nothing of what a put of now may need."""
+    """Prefetched grant for expected puts, given only if it is a small part of the room under the watermark: nothing is
+    evicted for it, and it takes next to nothing from current puts."""
     if request.keys or request.finished:
         raise BadRequest("what is asked for ahead names no keys and ends no grants; nothing was stored")
     sizes, _ = _checked(primary, request, client)
@@ -129,7 +129,7 @@ def _grant_ahead(
     if known is not None:
         return (_granted(primary, known.id, known.length, list(known.ranges)) if known.length >= length else None), []
     if primary.state.mask:
-        # What was evicted without a record and lies there may be what the commit does away with: named twice.
+        # The ranges may hold an unlogged eviction that the commit drops as well: two records would name it.
         return None, []
     room = primary.free_bytes - (1 - primary.rules.high_watermark) * primary.capacity_bytes
     everywhere = length * request.replicas
@@ -153,7 +153,7 @@ def _give(
 
 
 def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[bytes, bool]:
-    """How the record says that what lay in these ranges is gone, where no other record has said so."""
+    """How the grant's record reports unlogged evictions in these ranges: (their packed ids, or all that lie there)."""
     mask, catalogue = primary.state.mask, primary.state.catalogue
     if not mask:
         return b"", False
@@ -164,7 +164,7 @@ def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[b
 
 
 def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tuple[int, ...], bytes]:
-    """(sizes to find room for, one byte a key: 1 where the key needs no put)"""
+    """(sizes to find room for, one byte per key: 1 if the key needs no put)"""
     _own(request.grant, client)
     if not 1 <= request.replicas <= MAX_REPLICAS:
         raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
@@ -182,20 +182,21 @@ def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tup
 
 
 def there_already(primary: Primary, keys: list[str]) -> bytes:
-    """One byte a key: 1 if it needs no put. What is on disks that are away alone cannot be read, and gives way."""
+    """One byte per key: 1 if it needs no put. An object that is only on disks that are away is unreadable, and gives
+    way to a put."""
     if primary.state.away:
         return bytes([slot >= 0 for slot in readable_slots(primary.state, keys)])
     return primary.state.catalogue.by_key.presence(keys)
 
 
 def least_wanted_bytes(request: q.GrantRanges) -> int:
-    """What must be granted on each node, as far as one can tell without looking the keys up."""
+    """Bytes that must be granted on each node, as far as can be told without looking the keys up."""
     length = sum(map(extent_of, unpack_words(request.sizes, 1)))
     return min(length, extent_of(request.least_bytes)) if request.least_bytes > 0 else length
 
 
 def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range], taken: bytes = b"") -> q.Granted:
-    """The answer carries a MAC for each range that is written over TCP; the log need not hold it."""
+    """The reply. It carries a MAC for each range that is written over TCP; the log need not hold the MAC."""
     state = primary.state
     vouched = [
         one
@@ -212,7 +213,7 @@ def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range],
 
 
 def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:
-    """Why this client may not hold so much more, without those that it ends now; empty if it may."""
+    """Why this client may not hold `length` more bytes, not counting the grants it ends now; empty if it may."""
     held = [grant for grant in primary.live_grants(client) if grant.id not in ending]
     left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
     if left and left + length > primary.rules.write_window_bytes:
@@ -239,7 +240,7 @@ def return_grants(primary: Primary, request: q.ReturnGrants, client: int, now: I
 
 
 def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool) -> list[Record]:
-    """The writer's word. It also ends the quarantine of a grant that had timed out."""
+    """End grants as their writer asks. If settled, this also ends the quarantine of a grant that had timed out."""
     records: list[Record] = []
     for grant in dict.fromkeys(grants):
         if (live := primary.state.grants.get(_own(grant, client))) is not None:
@@ -251,7 +252,7 @@ def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool)
 
 def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> Decision:
     committed, records = _commit(primary, request, client, now)
-    # A key that was taken says that others may be: then it is better to ask by key before anything is written.
+    # If all keys were taken, the next ones may be too: the client had better ask by key before it writes anything.
     if request.ahead is None or 1 not in committed.stored:
         return committed, records
     if request.ahead.grant in (request.grant, *request.finished):
@@ -279,7 +280,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     fresh, stored = _sort_out(primary, grant, request)
     records: list[Record] = []
     if fresh:
-        # Only what is new: a commit that is asked for again was made while the node was there.
+        # Only for new objects: the first attempt of a retried commit was made while the node was there.
         _check_nodes(primary, grant)
         whole = len(fresh) == len(request.keys)
         rows = request.rows if whole else _rows_of(request.rows, fresh)
@@ -304,7 +305,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
 
 
 def _check_nodes(primary: Primary, grant: Grant) -> None:
-    """Refuse a put into memory that is lost already, as far as this primary can know."""
+    """Refuse a put into memory that this primary knows to be lost."""
     if gone := primary.seen_gone(grant.ranges):
         raise NodeAway(
             f"the connection of node {gone!r}, where the bytes were written, has ended; nothing was stored. Put again "
@@ -313,8 +314,8 @@ def _check_nodes(primary: Primary, grant: Grant) -> None:
 
 
 def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> ObjectsCommitted | None:
-    """The common case, told quickly: one object, a new key, an aligned and unused piece of a live grant. None: it takes
-    a closer look."""
+    """Fast path for the common case: one object, a new key, an aligned and unused piece of a live grant. None if the
+    general path is needed."""
     state = primary.state
     key = request.keys[0]
     grant = state.grants.get(request.grant)
@@ -350,7 +351,7 @@ def _check_row_sizes(rows: bytes) -> None:
 
 
 def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[list[int], bytearray]:
-    """(indices to commit now, one byte a key for the answer)"""
+    """(indices to commit now, one byte per key for the reply)"""
     keys = request.keys
     if len(set(keys)) != len(keys):
         raise BadRequest("a key is named twice in one commit; nothing was stored")
@@ -358,7 +359,7 @@ def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[li
     commits = grant.commits
     if request.upsert or not any(there := there_already(primary, keys)):
         there = b""
-    # Whatever was committed to the grant before is taken of it, so what lies over nothing was not asked for before.
+    # Earlier commits took their part of the grant, so objects that overlap nothing are not retries.
     if not there and not _misplaced(grant, request.rows):
         return list(range(len(keys))), stored
     words = unpack_words(request.rows, 3)
@@ -366,7 +367,7 @@ def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[li
     for i, key in enumerate(keys):
         offset = words[3 * i]
         if offset in commits:
-            # Asked again: it was stored then, whatever became of it since. Another object's offset is an error.
+            # A retry: it was stored then, whatever became of it since. Another object's offset is an error.
             slot = primary.state.catalogue.by_id.slot_of(commits[offset])
             if slot >= 0 and primary.state.catalogue.keys[slot] != key:
                 raise BadRequest(f"offset {offset} of the grant holds another object; nothing was stored")
@@ -384,7 +385,7 @@ def _rows_of(rows: bytes, chosen: list[int]) -> bytes:
 
 
 def _misplaced(grant: Grant, rows: bytes) -> str:
-    """What is wrong, unless every object lies inside the grant, aligned, and over no other."""
+    """The error text, or empty if every object lies inside the grant, is aligned, and overlaps no other."""
     if len(rows) < _ROW.size * SCALAR_BELOW:
         flat = array("Q", rows).tolist()
         spans = sorted(
@@ -415,8 +416,8 @@ def _misplaced(grant: Grant, rows: bytes) -> str:
 
 
 def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:
-    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, those under a lease.
-    And of objects that were evicted from under these keys without a record: any put does away with them (I7)."""
+    """Packed ids of the objects that an upsert replaces: those whose memory is free at once, and those under a lease.
+    Unlogged evictions under these keys are included: any put drops them for good (I7)."""
     catalogue = primary.state.catalogue
     slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
     slots += primary.state.mask.slots_under(keys)

@@ -1,7 +1,7 @@
-"""Looking: which keys are there, where their bytes are, and what is known of them.
+"""Reads: which keys exist, where their bytes are, and what is known about them.
 
 A read grants a lease, `max(lease_until, now + ttl)`, and notes the use; both are soft state, so that no read
-writes a record. Probing (`exists`) leaves them alone unless asked, or probing would make everything unevictable.
+writes a record. A probe (`exists`) changes neither unless asked to, or probing would make everything unevictable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
 
 
 def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> list[Record]:
-    """Where every renewal is logged, the record of this one: a lease of so long, or with 0 a use without one."""
+    """The record of this renewal, if every renewal is logged: a lease of `lease_ms`, or with 0 a use without one."""
     if primary.rules.lease_sync != "every":
         return []
     id_at = primary.state.catalogue.id_at
@@ -98,7 +98,7 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
 
 
 def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes | None:
-    """The common case, told quickly: one object with one replica, in memory, and no record of its renewal."""
+    """Fast path for the common case: one object with one replica, in memory, and renewals that are not logged."""
     state = primary.state
     catalogue = state.catalogue
     slot = catalogue.by_key.slot_of(key)
@@ -115,8 +115,8 @@ def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes |
 
 
 def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
-    """As `slots_of`, but an object whose replicas are all on disks that are away is as good as not there; nor is one
-    whose replicas are all in the segments `without`."""
+    """Like `slots_of`, but an object counts as absent if all its replicas are on disks that are away, or all are in
+    the segments `without`."""
     slots = state.catalogue.by_key.slots_of(keys)
     if without:
         return [slot if slot >= 0 and _is_outside(state, slot, without) else -1 for slot in slots]
@@ -182,24 +182,24 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
 
 
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
-    """Still the same id at the same place means that every byte read there was right: ids never return."""
+    """If the same id is still at the same place, every byte read there was right: ids are never reused."""
     words = unpack_words(request.rows, 3)
     catalogue = primary.state.catalogue
     found = bytearray()
     renewed: list[int] = []
     for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
         slot = catalogue.by_id.slot_of(oid)
-        # The memory of one that is hidden may be granted to somebody in this very moment.
+        # The memory of a masked object may be granted to a writer at this very moment.
         shown = slot >= 0 and not catalogue.flags_at[slot] & MASKED
         there = shown and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
         if shown and not there and (entry := primary.state.moved.get((segment, offset))) is not None:
-            # It has moved, but its old range is kept for those who look at it there.
+            # It has moved, but its old range stays in quarantine for those who read it there.
             there = primary.state.quarantine[entry].moved == oid
             if there:
                 until = now + primary.rules.lease_ttl_ms
                 primary.release_at[entry] = max(primary.release_at[entry], until)
         if there:
-            # Wherever it is read, it is in use: nothing of it is evicted or removed meanwhile (I8).
+            # It is in use wherever it is read: none of its replicas is evicted or removed meanwhile (I8).
             _lease_one(primary, slot, client, now)
             renewed.append(slot)
         found.append(there)

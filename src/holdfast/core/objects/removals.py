@@ -1,8 +1,8 @@
-"""Removing: by key, by pattern, or everything. What a removal did is logged as ids, never as a rule (I7).
+"""Removal by key, by pattern, or of everything. A removal is logged as the ids it removed, never as a rule (I7).
 
-A leased object is refused without force, unless all of its leases are the remover's own and it has forgotten them.
-With force its key is unbound at once, while its memory waits in quarantine for the lease to end, so that its reader
-goes on seeing its bytes (I2, I8).
+Removing a leased object is refused without force, unless all of its leases are the remover's own and it has forgotten
+them. With force its key is unbound at once, while its memory waits in quarantine for the lease to end, so that its
+reader goes on seeing its bytes (I2, I8).
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _remove(
     held: list[int] = []
     leased = pinned = lease_left = hidden = 0
     for slot in slots:
-        # A client that has forgotten its own leases reads nothing under them any more.
+        # A client that has forgotten its own leases no longer reads anything under them.
         is_leased = lease_at[slot] > now and (not forgetful or lessee_at[slot] != forgetful)
         if flags_at[slot] & MASKED:
-            # Nobody was shown it any more; but another master may hold it, and must not bring it back (I7).
+            # It was already hidden from readers; but another master may hold it, and must not bring it back (I7).
             free.append(catalogue.id_at[slot])
             hidden += 1
         elif not force and flags_at[slot] & HARD_PIN:
@@ -110,7 +110,7 @@ def _remove(
 
 
 def _remembered(answer: q.Removed, records: list[Record], client: int, serial: int) -> list[Record]:
-    """An answer that reports no removal may be found anew: nothing would be removed twice by that."""
+    """Log the reply for retries. One that reports no removal need not be: a retry would remove nothing twice."""
     if records:
         packed = _ANSWER.pack(
             answer.removed, answer.leased, answer.lease_left_ms, answer.cursor, answer.missing, answer.pinned

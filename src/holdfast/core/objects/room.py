@@ -1,8 +1,8 @@
-"""Room for a grant that finds no free piece of memory: windows are chosen, emptied and handed to it.
+"""Room for a grant that finds no free piece of memory: windows are chosen, emptied and given to it.
 
-Evictions and the grant are records of one decision wherever that is few enough objects, so that a put neither waits
-for the log to be written twice nor loses what was emptied for it to others. Eviction by watermark (`upkeep`) is
-another matter: there the oldest go, wherever they lie.
+If few enough objects must be evicted, the evictions and the grant are records of one decision, so that a put neither
+waits for two writes of the log nor loses the emptied memory to others. Eviction by watermark (`upkeep`) is different:
+it takes the oldest objects, wherever they lie.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 
 DEARER = 2
-"""A longer window is taken for a shared grant if a byte of it costs at most this many times as much."""
+"""Take the longest window whose cost per byte is at most this many times that of the cheapest."""
 EVICTED_SHARE = 8
-"""For a shared grant, which may never be filled, at most this part of the margin is evicted at once."""
+"""For a shared grant, which may never be filled, at most 1/8 of the eviction margin is evicted at once."""
 AHEAD_MARGINS = 1.5
-"""While usage is above the watermark less this many margins, a choice of windows takes some for the next puts too."""
+"""While usage is above the watermark minus this many margins, a choice of windows also evicts for the next puts."""
 OBJECTS_PER_MS = 16_384
-"""A choice that found nothing is not made again for a millisecond per this many objects: about a tenth of what it
-takes."""
+"""A choice that found nothing is not repeated for one millisecond per this many objects: about a tenth of the time
+that the choice takes."""
 _NONE: Slots = np.zeros(0, np.intp)
 
 
@@ -44,14 +44,14 @@ def make_room(
     now: Instant,
     last_resort: bool = True,
 ) -> tuple[Room | None, list[Record]]:
-    """Empty windows of the first of these lengths that is not much dearer than the shorter ones, one on each of
-    `replicas` nodes. No room yet: it takes further steps, or there is no window; then nothing was evicted. As the last
-    resort, soft-pinned objects go too, if the rules allow it."""
+    """Empty one window on each of `replicas` nodes, of the first of these lengths that is not much dearer per byte than
+    the others. Without a room in the result, either more steps are needed or there is no window; in the latter case
+    nothing was evicted. As a last resort soft-pinned objects are evicted too, if the rules allow it."""
     claim = primary.claims.get(grant)
     if claim is not None:
         return _empty(primary, grant, claim, _NONE, now)
     if primary.unlent and lengths[-1] <= primary.coming_length:
-        return None, []  # A piece as long as that is about to be lent.
+        return None, []  # A piece of that length is about to become free.
     here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
     if _was_in_vain(primary, lengths[-1], wanted.replicas, here, now):
         return None, []
@@ -71,7 +71,8 @@ def make_room(
 
 
 def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
-    """For windows, longest first; the last is the shortest that will do, or a put would wait beside a window for it."""
+    """Window lengths, longest first. The last is the shortest that will do: otherwise a put could wait although a
+    window for it exists."""
     longest = wanted.length
     if not wanted.will_fill and wanted.least < longest:
         part = int(primary.rules.eviction_margin * primary.capacity_bytes) // EVICTED_SHARE
@@ -85,7 +86,7 @@ def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
 
 
 def _was_in_vain(primary: Primary, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant) -> bool:
-    """Is it known that there is no such window in the segments that are here?"""
+    """Has an earlier choice shown that the available segments have no such window?"""
     last = primary.in_vain
     if length < last.length or replicas < last.replicas or not here <= last.segments:
         return False
@@ -96,7 +97,7 @@ def _was_in_vain(primary: Primary, length: int, replicas: int, here: frozenset[S
 
 
 def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> bool:
-    """Will there be such a piece on enough nodes as soon as the records so far are durable?"""
+    """Will enough nodes have a free piece of this length as soon as the records so far are durable?"""
     if not primary.unlent:
         return False
     segments = in_order(primary, wanted.prefer, now)
@@ -106,7 +107,7 @@ def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> b
 def _choose(
     primary: Primary, wanted: Wanted, lengths: Sequence[int], soft_allowed: bool, now: Instant
 ) -> tuple[list[Window], Slots]:
-    """The windows, and what else leaves with them. Soft-pinned objects only if nothing else is found."""
+    """The windows, and further objects to evict with them. Soft-pinned objects only if nothing else is found."""
     for soft_too in (False, True)[: 1 + soft_allowed]:
         spare = 0 if soft_too or wanted.replicas > 1 else _spare_bytes(primary)
         segments = in_order(primary, wanted.prefer, now)
@@ -133,7 +134,7 @@ def _windows(
     soft_too: bool,
     now: Instant,
 ) -> tuple[list[Window], Slots]:
-    """One window on each of so many nodes, or none; and the objects in further ones."""
+    """One window on each of `replicas` nodes, or none at all; and the objects in further windows, up to `spare`."""
     windows: list[Window] = []
     going, nodes = _NONE, set[str]()
     for segment in segments:
@@ -152,8 +153,8 @@ def _windows(
 
 
 def _spare_bytes(primary: Primary) -> int:
-    """How much may be evicted beyond what is needed now: a choice among very many objects takes time. Nothing where
-    there are disks: the next ones to leave may be on one by then."""
+    """Bytes that may be evicted beyond the need of this put, because a choice among very many objects takes time.
+    0 if there are disks: the next victims may be saved on one by the time they are needed."""
     if primary.state.disks():
         return 0
     rules, capacity = primary.rules, primary.capacity_bytes
@@ -177,7 +178,7 @@ def _claim(primary: Primary, grant: GrantId, windows: list[Window]) -> Claim:
 def _empty(
     primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: Instant
 ) -> tuple[Room | None, list[Record]]:
-    """One bounded step. `further` objects leave with the last of them."""
+    """Empty the claim by one bounded step. The `further` objects are evicted in the last step."""
     state = primary.state
     there = state.catalogue.flags[claim.slots] & (LIVE | MASKED) == LIVE
     left = claim.slots[there & (state.catalogue.ids[claim.slots] == claim.ids)]
@@ -197,7 +198,7 @@ def _empty(
 
 
 def _still_good(primary: Primary, claim: Claim, left: Slots, now: Instant) -> bool:
-    """May all that is left be evicted, and something be written there?"""
+    """May all remaining objects be evicted, and the windows be written to?"""
     catalogue, segments = primary.state.catalogue, primary.state.segments
     for handle, offset in claim.places:
         segment = segments.get(handle)

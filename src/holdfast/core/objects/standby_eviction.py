@@ -1,8 +1,8 @@
-"""A standby that evicts by itself, by the primary's rule on its own view: into its mask, and nothing else.
+"""Eviction by a standby on its own: it applies the primary's rule to its own view, and changes only its mask.
 
-It knows what the log and the renewals tell it, so it may choose other objects than the primary did; `grace_ms` keeps it
-from those whose lease, or last known use, ended only just now. Nothing that it does here is in the catalogue (I5), and
-nothing of it reaches the log before a promotion.
+It knows only what the log and the renewals tell it, so it may choose other objects than the primary did; `grace_ms`
+spares those whose lease or last known use ended only just now. None of these evictions changes the catalogue (I5), and
+none reaches the log before a promotion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.instant import Instant
 
 
 def used_bytes(state: State) -> int:
-    """What objects that are not masked, grants and quarantine take."""
+    """Bytes taken by unmasked objects, grants and quarantine."""
     catalogue = state.catalogue
     top = catalogue.top
     shown = (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK)) == LIVE
@@ -33,7 +33,7 @@ def used_bytes(state: State) -> int:
 
 
 def evict_alone(state: State, rules: Rules, now: Instant) -> int:
-    """One bounded step towards the watermark; how many objects went."""
+    """Evict one bounded step towards the watermark; return the number of objects evicted."""
     if rules.standby_eviction != "independent":
         return 0
     capacity = sum(segment.usable_bytes for segment in state.memory_segments())

@@ -1,15 +1,16 @@
-"""Windows: adjacent memory that is made free by evicting the objects in it, where they are worth the least (ADR 28).
+"""Windows: adjacent memory that is freed by evicting the objects in it, where they are worth the least (ADR 28).
 
-A put that finds no free piece of its length does not evict the oldest objects anywhere until luck makes one. For each
-place where a piece could begin, the layout of a segment tells what would have to leave; the cheapest is taken. Nothing
-in a window may be leased, hard-pinned, copied, granted, quarantined or about to be lent (I8, I9, I11), and soft-pinned
-objects are in one only if no window of that length is without them, and the rules allow it.
+A put that finds no free piece of its length does not evict the oldest objects wherever they lie until a piece happens
+to form. For each place where a piece could begin, the layout of a segment tells which objects would have to be evicted;
+the cheapest place is taken. Nothing in a window may be leased, hard-pinned, copied, granted, quarantined or about to be
+lent (I8, I9, I11); soft-pinned objects are in one only if every window of that length has some, and the rules allow it.
 
 The life of a window:
-1. Chosen: its free parts leave the allocator, and with the rest of it are claimed for one grant.
-2. Emptied, by at most EVICT_STEP objects per step; what they occupied of it goes to the claim, never to others.
+1. Chosen: its free parts leave the allocator, and the whole window is claimed for one grant.
+2. Emptied, by at most EVICT_STEP objects per step; the memory they held in the window goes to the claim, never to
+   others.
 3. Granted: the record of the grant follows those of the evictions in the log, so it vouches for them (I9).
-Or given up, because an object in it was leased meanwhile or nobody waits any more: its memory is lent again.
+Or given up, because an object in it was leased meanwhile or nobody waits any longer: its memory is lent again.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ from holdfast.instant import Instant
 
 Column = npt.NDArray[np.int64]
 Hole = tuple[int, int, int]
-"""(where the free block begins, offset and length of the part of it)"""
+"""(start of the free block, offset and length of the part of it that lies in the window)"""
 
 _UNIT_BITS = SMALL_ALIGN.bit_length() - 1
 _WORTH_BITS = 34
 _WORTH_MS = 1_000
-"""A unit of memory is worth 2**34 / (1 s + how long ago its object was used): 2**24 at once, 19 after ten days. A sum
+"""A unit of memory is worth 2**34 / (1 s + time since its object was used): 2**24 at once, 19 after ten days. A sum
 over 16 TiB of it fits into 63 bits."""
 _SAVED_BITS = 4
-"""An object that is on a disk as well is worth a sixteenth: nothing is lost with it."""
+"""An object that is also on a disk is worth a sixteenth: evicting it loses nothing."""
 MOST_LOOKED_AT = 16_384
-"""Places where a window may begin that are compared: of more, every second, third ... is. All that come into question
-are counted first, so that one is found if there is one."""
+"""The most places to compare where a window may begin. If there are more, every second, third ... is compared. Places
+are filtered before they are sampled, so that a window is found if there is one."""
 MOST_WINDOWS = 256
-"""Of one choice."""
+"""The most windows of one choice."""
 _MOST_TRIED = 16 * MOST_WINDOWS
-"""Of the cheapest, for windows that lie apart: those that begin near each other mostly overlap."""
+"""The most candidates tried, cheapest first, to find windows that do not overlap: those that begin near each other
+mostly do."""
 
 
 class Window(NamedTuple):
@@ -65,7 +67,7 @@ class Window(NamedTuple):
     offset: int
     length: int
     slots: Slots
-    """Objects that must leave."""
+    """Objects that must be evicted."""
     holes: list[Hole]
     """Its free parts."""
     cost: int
@@ -74,22 +76,22 @@ class Window(NamedTuple):
 
 @dataclass(slots=True)
 class Layout:
-    """What lies where in a segment at one moment, in order of offset; and sums over it, one longer."""
+    """The contents of a segment at one moment, in order of offset; and running sums over it, longer by one."""
 
     segment: Segment
     starts: Column
     ends: Column
     slots: Slots
-    """-1: not an object."""
+    """-1 for anything that is not an object."""
     ids: npt.NDArray[np.uint64]
     limits: Column
-    """Where the first thing begins, here or behind, that must stay."""
+    """Start of the first thing, at this place or behind it, that must stay."""
     cost: Column
     soft: Column
 
     def windows(self, length: int, need_bytes: int = 0) -> list[Window]:
-        """The cheapest window of this length, and further ones, apart from each other, until `need_bytes` would be
-        evicted. Empty: there is no window."""
+        """The cheapest window of this length, and further ones that do not overlap, until `need_bytes` would be
+        evicted. Empty if there is no window."""
         begins = _aligned(np.append(0, self.ends), length)
         fitting = np.flatnonzero(begins + length <= self.limits)
         if not len(fitting):
@@ -98,7 +100,7 @@ class Layout:
         behind = self.starts.searchsorted(begins[fitting] + length)
         cost = self.cost[behind] - self.cost[fitting]
         soft = self.soft[behind] - self.soft[fitting]
-        # Of those that cost the same, what was put first goes first.
+        # At equal cost, the object that was put first is evicted first.
         order = np.lexsort((np.append(self.ids, 0)[fitting], cost, soft))
         found: list[Window] = []
         apart = _Apart()
@@ -130,14 +132,14 @@ class Layout:
 
 
 class _Apart:
-    """Intervals of which none overlaps another."""
+    """A set of intervals that do not overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> bool:
-        """False: it overlaps one that is here."""
+        """Add the interval; False, and nothing added, if it overlaps one in the set."""
         at = bisect_left(self._starts, start)
         if (at and self._ends[at - 1] > start) or (at < len(self._starts) and self._starts[at] < end):
             return False
@@ -147,7 +149,7 @@ class _Apart:
 
 
 def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, going: Slots) -> Layout:
-    """`going`: objects that leave anyway, and cost nothing more."""
+    """`going`: objects that are evicted anyway, and add no cost."""
     catalogue = primary.state.catalogue
     slots, offsets = _objects_on(primary, segment.handle)
     flags = catalogue.flags[slots]
@@ -158,7 +160,7 @@ def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, 
         stays |= np.isin(slots, np.concatenate(claimed))
     lengths = extents_of(catalogue.sizes[slots])
     copies = np.maximum(catalogue.wanted[slots].astype(np.int64), 1)
-    # As floats: a division of integers takes ten times as long.
+    # As floats: integer division takes ten times as long.
     worth = (2.0**_WORTH_BITS / (_WORTH_MS + np.maximum(now - catalogue.last_used[slots], 0))).astype(np.int64) + 1
     if primary.state.disks():
         worth[(flags & SEVERAL != 0) & (copies == 1)] >>= _SAVED_BITS
@@ -178,7 +180,7 @@ def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, 
     none = np.zeros(len(taken), np.int64)
     slots = np.append(slots, none - 1)[order]
     primary.remembered_order[segment.handle] = slots[slots >= 0]
-    ids = catalogue.ids[slots]  # Of anything, where it is not an object: it only breaks ties.
+    ids = catalogue.ids[slots]  # Arbitrary where there is no object: ids only break ties.
     return Layout(segment, starts, ends, slots, ids, limits, _sums(cost, none, order), _sums(soft, none, order))
 
 
@@ -187,8 +189,8 @@ def _sums(values: Column, none: Column, order: Slots) -> Column:
 
 
 def _objects_on(primary: Primary, handle: SegmentHandle) -> tuple[Slots, Column]:
-    """Slots of the objects that occupy memory of the segment, and where: nearly in the order of the last time, since
-    what is sorted already is sorted a hundred times as fast."""
+    """Slots and offsets of the objects in memory of the segment, nearly in the order that the last layout remembered:
+    sorting what is already sorted is a hundred times as fast."""
     catalogue = primary.state.catalogue
     top = catalogue.top
     here = (catalogue.segments[:top] == handle) & (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK) == LIVE)
@@ -214,7 +216,7 @@ def _objects_on(primary: Primary, handle: SegmentHandle) -> tuple[Slots, Column]
 
 
 def _taken_on(primary: Primary, handle: SegmentHandle) -> Column:
-    """What is neither an object nor free: (offset, length) each."""
+    """(offset, length) of each piece that is neither an object nor free."""
     state = primary.state
     taken: list[tuple[int, int]] = []
     for grant in state.grants.values():
@@ -239,7 +241,7 @@ def _unlent_on(primary: Primary, handle: SegmentHandle) -> list[Column]:
 
 
 def is_coming(primary: Primary, segment: Segment, length: int) -> bool:
-    """Will a piece of this length be free when what is about to be lent is?"""
+    """Will a piece of this length be free once the memory that is about to be lent is free?"""
     unlent = _unlent_on(primary, segment.handle)
     if not unlent:
         return False
@@ -252,6 +254,6 @@ def is_coming(primary: Primary, segment: Segment, length: int) -> bool:
 
 
 def _aligned(offsets: Column, length: int) -> Column:
-    """The first offsets from these on where something of this length may begin."""
+    """Round the offsets up to where something of this length may begin."""
     align = LARGE_ALIGN if length >= LARGE_FROM else SMALL_ALIGN
     return (offsets + (align - 1)) & -align
