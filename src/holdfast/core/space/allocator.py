@@ -1,15 +1,15 @@
-"""Where the free memory of one segment is: alloc and free of offsets in constant time.
+"""Free memory of one segment: allocate and free offsets in constant time.
 
-Free blocks are kept by their exact size, so that a hole that fits exactly is found first, and the sizes that there
-are by size class, sixteen classes to each power of two (two-level segregated fit). A bitmap, one Python integer,
-says which classes hold anything. Two dicts, by a block's first and by its last place, find the free neighbours to
-join with. What was freed in large batches waits in the reserve, as arrays, until something of its size is wanted; no
-block of the one touches a block of the other. Only free space is described: used space is whatever is not free, which
-is why any part of what was allocated can be freed by itself (I9: used and free partition the segment exactly).
+Free blocks are indexed by exact size, so that a hole that fits exactly is found first, and the existing sizes by size
+class, sixteen classes per power of two (two-level segregated fit). A bitmap, one Python integer, tells which classes
+are not empty. Two dicts, by a block's start and by its end, find the free neighbours to join with. Large batches of
+freed ranges wait in the reserve, as arrays, until an allocation needs their size; no block in the dicts touches one in
+the reserve. Only free space is described: everything else is used, which is why any part of an allocation can be freed
+separately (I9: used and free partition the segment exactly).
 
 Large objects need 4 KiB alignment. Large allocations cut aligned blocks from the front and small ones from the
-back, so that the blocks that large ones need keep their alignment, and nothing is lost to padding. Inside, all is
-counted in units of 64 bytes: as keys of a dict, multiples of 64 would fall on each other.
+back, so that the blocks for large ones keep their alignment, and nothing is lost to padding. Internally, everything is
+counted in units of 64 bytes: multiples of 64 would collide as keys of a dict.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from holdfast.core.space.free_arrays import UNIT_BITS, UNIT_MASK, Column, Ranges
 from holdfast.ids import LARGE_ALIGN, SMALL_ALIGN
 
 _PAGE_MASK = LARGE_ALIGN // SMALL_ALIGN - 1
-"""In units. A block on a page can begin something large; one off it loses up to this many units to padding."""
+"""In units. A large object can begin where a block begins on a page; any other block loses up to this to padding."""
 _STEP_BITS = 4
 _LOOKED_AT = 256
-"""Holes looked at, before giving up, in the classes where some fit and some do not."""
+"""Holes examined, before giving up, in the classes where some fit and some do not."""
 RESERVE_BATCH = 256
 RESERVE_FROM = 16_384
-"""As many ranges at once, where there are as many free blocks, go into the reserve: fewer of them stay in the
-processor's cache, and are quicker to find in dicts."""
+"""Use the reserve only from this many free ranges in all: fewer of them stay in the processor's cache, and are quicker
+to find in dicts."""
 _RESERVE_SHIFT = 7
-"""One range to so many (as a power of two) in the reserve is worth a look at all of it."""
+"""Add a batch to the reserve only if it is at least 1/128 of it: adding costs a full pass over the arrays."""
 _DICTS_SHIFT = 2
-"""With so many times as many blocks in the dicts, most neighbours would have to be fetched from there."""
+"""Use the reserve only if it would hold at least 1/4 as many ranges as the dicts: otherwise most neighbours would have
+to be fetched from the dicts."""
 
 OrderedSet = dict[int, None]
-"""A set that gives its members back in an order that hash seeds do not matter to."""
+"""A set that is iterated in order of insertion, whatever the hash seed."""
 
 
 def class_of(units: int) -> int:
@@ -71,14 +72,14 @@ class Allocator:
         self._reserve = Reserve(np.zeros(1, np.int64), np.full(1, units, np.int64))
         self._size_at: dict[int, int] = {}
         self._start_of: dict[int, int] = {}
-        # Both speak of keys: twice the size of a block, plus one if it begins on a page.
+        # Both are indexed by key: twice the size of a block, plus one if it begins on a page.
         self._starts: dict[int, OrderedSet] = {}
         self._classes: list[OrderedSet] = [{} for _ in range(class_of(units) + 1)]
         self._filled = 0
 
     @classmethod
     def rebuild(cls, size_bytes: int, offsets: NDArray[Any], sizes: NDArray[Any]) -> Allocator:
-        """The allocator in which exactly these ranges are used; ValueError names the first range that cannot be."""
+        """An allocator in which exactly these ranges are used; ValueError names the first invalid range."""
         self = cls(size_bytes)
         if len(offsets):
             starts, ends = ranges_in_units(offsets, sizes, size_bytes)
@@ -95,12 +96,12 @@ class Allocator:
 
     @property
     def largest_free(self) -> int:
-        """The size of the largest free block, exactly. (A block off a page holds a little less at page alignment.)"""
+        """Exact size of the largest free block. (One that does not begin on a page holds less at page alignment.)"""
         largest = max(self._classes[self._filled.bit_length() - 1]) >> 1 if self._filled else 0
         return max(largest, self._reserve.longest()) << UNIT_BITS
 
     def alloc(self, size: int, align: int = SMALL_ALIGN) -> int | None:
-        """The offset of `size` bytes (a multiple of 64) that are now used; None if no free block can hold them."""
+        """Allocate `size` bytes (a multiple of 64) and return the offset; None if no free block can hold them."""
         if size <= 0 or size & UNIT_MASK:
             raise ValueError(f"cannot allocate {size} bytes: sizes are positive multiples of {SMALL_ALIGN}")
         if align != SMALL_ALIGN and align != LARGE_ALIGN:
@@ -122,8 +123,8 @@ class Allocator:
         return start << UNIT_BITS
 
     def alloc_at(self, block: int, offset: int, size: int) -> None:
-        """[offset, offset + size) is used from now on. It lies in the free block that begins at `block`; ValueError,
-        and nothing changed, if there is none or it is shorter."""
+        """Allocate [offset, offset + size), which lies in the free block that begins at `block`; ValueError, and
+        nothing changed, if there is no such block or it is too short."""
         start, first, end = block >> UNIT_BITS, offset >> UNIT_BITS, (offset + size) >> UNIT_BITS
         if start not in self._size_at and (number := self._reserve.beginning_at(start)) is not None:
             self._fetch((number,))
@@ -139,10 +140,11 @@ class Allocator:
         self.free_bytes -= size
 
     def free(self, offset: int, size: int) -> None:
-        """[offset, offset + size), all or part of what was allocated, is free again.
+        """Free [offset, offset + size), all or part of an allocation.
 
         A double free that begins or ends where a free block does raises ValueError and changes nothing; one in the
-        middle of a free block that is not in the reserve is not seen here (that would need a search) but by `check`.
+        middle of a free block that is not in the reserve is not detected here (that would need a search) but by
+        `check`.
         """
         if size <= 0 or offset < 0 or offset + size > self.size_bytes or (offset | size) & UNIT_MASK:
             raise ValueError(self._refusal(offset, offset + size, "is not a range of this segment"))
@@ -157,9 +159,9 @@ class Allocator:
         self._enter((start,), (end,))
 
     def free_many(self, offsets: NDArray[Any], sizes: NDArray[Any]) -> None:
-        """Free all of these ranges. Ranges that touch are freed as one, so a batch that lay together costs one free.
+        """Free all of these ranges. Ranges that touch are freed as one, so a contiguous batch costs one free.
 
-        ValueError, and nothing changed, if they overlap each other or one of them is seen to be free already.
+        ValueError, and nothing changed, if they overlap each other or one of them is found to be free already.
         """
         if len(offsets) == 0:
             return
@@ -178,7 +180,7 @@ class Allocator:
             self._enter(starts.tolist(), ends.tolist())
 
     def cut_off(self, limit: int) -> None:
-        """Nothing at `limit` or beyond is lent any more. What is occupied there must not be freed later."""
+        """Stop allocating at `limit` or beyond. Ranges in use there must not be freed later."""
         first = limit >> UNIT_BITS
         self.free_bytes -= self._reserve.cut_off(first) << UNIT_BITS
         for start, units in list(self._size_at.items()):
@@ -199,7 +201,7 @@ class Allocator:
         return [(start << UNIT_BITS, units << UNIT_BITS) for start, units in blocks]
 
     def free_columns(self) -> Ranges:
-        """Where the free blocks begin and end, in bytes and in no order."""
+        """Starts and ends of the free blocks, in bytes and in no order."""
         starts, ends = self._reserve.ranges()
         in_dicts = np.fromiter(self._size_at, np.int64, len(self._size_at))
         sizes = np.fromiter(self._size_at.values(), np.int64, len(self._size_at))
@@ -207,7 +209,7 @@ class Allocator:
         return starts << UNIT_BITS, ends << UNIT_BITS
 
     def check(self) -> None:
-        """AssertionError unless free space is described consistently: blocks apart, found rightly, summing up (I9)."""
+        """AssertionError unless free space is consistent: no blocks touch, indexes agree, sizes add up (I9)."""
         last_end = -SMALL_ALIGN
         for offset, size in self.free_ranges():
             at = f"the free block at {offset}"
@@ -229,7 +231,7 @@ class Allocator:
         assert filled == self._filled, "the bitmap does not match the classes"
 
     def _is_for_reserve(self, count: int) -> bool:
-        """Is that the place for what so many ranges free?"""
+        """Should a batch of this many freed ranges go to the reserve?"""
         in_dicts, in_reserve = len(self._size_at), len(self._reserve)
         if count < max(RESERVE_BATCH, in_reserve >> _RESERVE_SHIFT):
             return False
@@ -237,7 +239,7 @@ class Allocator:
         return in_reserve > in_dicts or (waiting + in_dicts >= RESERVE_FROM and waiting >= in_dicts >> _DICTS_SHIFT)
 
     def _refuse_double_free(self, starts: Column, ends: Column) -> None:
-        """ValueError if one of these ranges is seen to be free already."""
+        """ValueError if one of these ranges is found to be free already."""
         size_at, start_of = self._size_at, self._start_of
         free = self._reserve.overlapped(starts, ends)
         if not (size_at.keys().isdisjoint(starts.tolist()) and start_of.keys().isdisjoint(ends.tolist())):
@@ -248,7 +250,7 @@ class Allocator:
             raise ValueError(self._refusal(start << UNIT_BITS, end << UNIT_BITS, "is free already"))
 
     def _put_by(self, starts: Column, ends: Column) -> None:
-        """Into the reserve with these ranges, and with the free blocks that touch them."""
+        """Move these ranges, and the free blocks that touch them, into the reserve."""
         size_at, start_of = self._size_at, self._start_of
         touched = {start_of[end] for end in start_of.keys() & starts.tolist()} | (size_at.keys() & ends.tolist())
         blocks = [(start, start + size_at.pop(start)) for start in sorted(touched)]
@@ -261,14 +263,14 @@ class Allocator:
         self._reserve.add(starts, ends)
 
     def _fetch(self, numbers: Iterable[int]) -> None:
-        """Out of the reserve with these ranges: something beside them becomes free."""
+        """Move these ranges out of the reserve, because a range that touches them is freed or they are allocated."""
         for start, end in self._reserve.take(numbers):
             self._add(start, end - start)
 
     def _enter(self, run_starts: Sequence[int], run_ends: Sequence[int]) -> None:
-        """Make free blocks of these ranges, each joined with the free blocks that touch it, of which none is in the
+        """Make free blocks of these ranges, each joined with the free blocks that touch it. None of those is in the
         reserve."""
-        # It calls nothing in the common case: much of the time that small batches take is spent in this loop.
+        # No calls in the common case: small batches spend much of their time in this loop.
         size_at, start_of, starts_by_key = self._size_at, self._start_of, self._starts
         for start, end in zip(run_starts, run_ends, strict=True):
             before = start_of.pop(start, None)
@@ -297,8 +299,8 @@ class Allocator:
                 self._offer(start, units)
 
     def _exact(self, units: int, align: int) -> int | None:
-        """The key of holes of exactly this size; a small one is rather not on a page, where something large may want
-        to begin."""
+        """The key of holes of exactly this size. A small allocation prefers one off a page: a large object may need to
+        begin on the page."""
         key = units << 1
         if align == SMALL_ALIGN and key in self._starts:
             return key
@@ -330,13 +332,13 @@ class Allocator:
         return (start + pad) << UNIT_BITS
 
     def _take(self, units: int, mask: int) -> tuple[int, int] | None:
-        """Withdraw a larger free block that can hold such a range (aligned, by the mask), as (start, size)."""
+        """Withdraw a larger free block that can hold the range, aligned by the mask; return (start, size)."""
         sure = class_that_fits(units + mask)
         above = self._filled >> sure
         if not above:
             return self._take_by_search(units, mask, sure)
         number = sure + (above & -above).bit_length() - 1
-        # popitem, because looking at the last item of a dict walks over the entries that were deleted there.
+        # popitem, because iterating to the last item of a dict walks over the entries deleted there.
         keys = self._classes[number]
         key, _ = keys.popitem()
         starts = self._starts[key]
@@ -350,7 +352,7 @@ class Allocator:
         return start, key >> 1
 
     def _take_by_search(self, units: int, mask: int, below: int) -> tuple[int, int] | None:
-        """The same in the few classes where some blocks fit and some do not; the last resort, so it is bounded."""
+        """Like `_take`, in the few classes where some blocks fit and some do not. A last resort, so it is bounded."""
         looked_at = 0
         for number in range(class_of(units), min(below, len(self._classes))):
             for key in self._classes[number]:
@@ -392,7 +394,7 @@ class Allocator:
             self._forget(key)
 
     def _forget(self, key: int) -> None:
-        """No free block has this size any more."""
+        """Remove the key: no free block has this size any longer."""
         del self._starts[key]
         number = class_of(key >> 1)
         keys = self._classes[number]
@@ -401,7 +403,7 @@ class Allocator:
             self._filled ^= 1 << number
 
     def _bring(self, starts: Column, ends: Column) -> None:
-        """Make free blocks of these ranges, which come from the reserve in order and touch no other."""
+        """Make free blocks of these ranges, which come sorted from the reserve and touch no other block."""
         start_list = starts.tolist()
         sizes = ends - starts
         self._size_at.update(zip(start_list, sizes.tolist(), strict=True))

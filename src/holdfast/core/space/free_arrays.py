@@ -1,9 +1,9 @@
-"""Free ranges of a segment as two sorted columns: where what a batch freed waits until something of its size is wanted.
+"""Free ranges of a segment kept as two sorted arrays. Large frees land here cheaply, and move to the allocator's dicts
+when an allocation needs their size.
 
-Many ranges are taken in, and joined with those that they touch, by array operations, for a tenth of what it takes to
-enter each into the allocator's dicts; and most of what is freed piece by piece has grown together before it is lent.
-No two ranges here overlap or touch. A range that was taken out by itself stays behind as an empty one, until so many
-are moved that it is left out.
+Array operations add many ranges, and join them with those they touch, for a tenth of the cost of entering each into
+the dicts; and most ranges that are freed piece by piece have grown together before they are lent again. No two ranges
+here overlap or touch. A range that is taken out singly leaves an empty one behind, until the arrays are next rebuilt.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from holdfast.ids import SMALL_ALIGN
 
 Column = NDArray[np.int64]
 Ranges = tuple[Column, Column]
-"""Where each begins and where it ends."""
+"""Starts and ends of the ranges."""
 
 UNIT_BITS = SMALL_ALIGN.bit_length() - 1
 UNIT_MASK = SMALL_ALIGN - 1
 TAKEN_AT_ONCE = 512
 _TAKEN_SHIFT = 8
-"""Or one of so many (as a power of two) of all that there are, if that is more: each taking looks at all of them."""
+"""Or 1/256 of all ranges, if that is more: each taking is a pass over all of them."""
 
 
 class Reserve:
     __slots__ = ("_emptied", "_ends", "_longest", "_starts")
 
     def __init__(self, starts: Column, ends: Column) -> None:
-        """Ranges in order, none of them empty."""
+        """The ranges are sorted, and none is empty."""
         self._keep(starts, ends)
 
     def _keep(self, starts: Column, ends: Column) -> None:
@@ -39,7 +39,7 @@ class Reserve:
         self._ends = ends
         self._emptied = 0
         self._longest = self.longest()
-        """None is longer."""
+        """Upper bound: no range is longer."""
 
     def __len__(self) -> int:
         return len(self._starts) - self._emptied
@@ -49,32 +49,32 @@ class Reserve:
         return int((self._ends - self._starts).max(initial=0))
 
     def ranges(self) -> Ranges:
-        """All of them, in order."""
+        """All ranges, in order."""
         if not self._emptied:
             return self._starts, self._ends
         there = self._starts != self._ends
         return self._starts[there], self._ends[there]
 
     def add(self, starts: Column, ends: Column) -> None:
-        """These as well, in any order; they overlap nothing, here or among themselves (see `overlapped`)."""
+        """Add these ranges, in any order; they overlap neither each other nor a range here (see `overlapped`)."""
         own_starts, own_ends = self.ranges()
-        # Of ranges that do not overlap, the first to begin is the first to end: either column is sorted by itself.
+        # Of ranges that do not overlap, the first to begin is the first to end: each column can be sorted separately.
         starts = np.sort(np.concatenate((own_starts, starts)), kind="stable")
         ends = np.sort(np.concatenate((own_ends, ends)), kind="stable")
         self._keep(*joined(starts, ends))
 
     def overlapped(self, starts: Column, ends: Column) -> list[int]:
-        """Which of these ranges, as numbers, hold something that lies here."""
+        """Indices of those of these ranges that overlap a range here."""
         near = self._begun(self._ends.searchsorted(starts, side="right"), ends - 1)
         return [each for each in near if self.touching(int(starts[each]), int(ends[each])) is None]
 
     def touching_any(self, starts: Column, ends: Column) -> list[int]:
-        """The numbers of the ranges here that touch one of these, which overlap none."""
+        """The numbers of the ranges here that touch one of these; these overlap none."""
         near = self._begun(self._ends.searchsorted(starts), ends)
         return [number for each in near for number in self.touching(int(starts[each]), int(ends[each])) or ()]
 
     def _begun(self, numbers: Column, places: Column) -> list[int]:
-        """For which of the pairs the range of this number, which may be an emptied one, begins by that place."""
+        """Indices of the pairs (number, place) where the range of that number, empty or not, begins by that place."""
         if not len(self._starts):
             return []
         there = np.flatnonzero(numbers < len(self._starts))
@@ -97,13 +97,13 @@ class Reserve:
         return found
 
     def beginning_at(self, start: int) -> int | None:
-        """The number of the range that begins there."""
+        """The number of the range that begins at `start`."""
         at = int(self._starts.searchsorted(start))
         there = at < len(self._starts) and int(self._starts[at]) == start and int(self._ends[at]) != start
         return at if there else None
 
     def take(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
-        """Take out the ranges of these numbers, as (start, end)."""
+        """Take out the ranges with these numbers; return them as (start, end)."""
         taken = []
         for at in numbers:
             start, end = int(self._starts[at]), int(self._ends[at])
@@ -114,7 +114,7 @@ class Reserve:
         return taken
 
     def take_fitting(self, units: int, mask: int) -> Ranges | None:
-        """Take out the shortest of those that can hold so much, beginning where no bit of the mask is set."""
+        """Take out the shortest ranges that can hold `units`, starting where no bit of the mask is set."""
         if units > self._longest:
             return None
         starts, ends = self.ranges()
@@ -133,7 +133,7 @@ class Reserve:
         return taken
 
     def cut_off(self, limit: int) -> int:
-        """Nothing from `limit` on is here any more; how much that was."""
+        """Drop everything from `limit` on; return the number of units dropped."""
         starts, ends = self.ranges()
         there = starts < limit
         kept = ends[there].clip(max=limit)
@@ -143,7 +143,7 @@ class Reserve:
 
 
 def ranges_in_units(offsets: NDArray[Any], sizes: NDArray[Any], size_bytes: int) -> Ranges:
-    """Starts and ends, in units, in order; ValueError names the first range that is no range or overlaps another."""
+    """Sorted starts and ends, in units; ValueError names the first range that is invalid or overlaps another."""
     starts = np.asarray(offsets).astype(np.int64)
     lengths = np.asarray(sizes).astype(np.int64)
     if not bool((starts[1:] >= starts[:-1]).all()):
@@ -162,6 +162,6 @@ def ranges_in_units(offsets: NDArray[Any], sizes: NDArray[Any], size_bytes: int)
 
 
 def joined(starts: Column, ends: Column) -> Ranges:
-    """These ranges, in order and at least one, with those that touch made one."""
+    """Join the ranges that touch. They are sorted, and there is at least one."""
     apart = starts[1:] != ends[:-1]
     return starts[np.append(True, apart)], ends[np.append(apart, True)]

@@ -1,6 +1,6 @@
-"""Which parts of a range are taken: disjoint half-open intervals, kept sorted and joined.
+"""The taken parts of a range: disjoint half-open intervals, kept sorted and joined.
 
-A grant uses one to know what its commits have covered, and so what is left to give back when it ends (I9). Grants
+A grant uses one to know which parts its commits cover, and so which are left to give back when it ends (I9). Grants
 are filled from the front, so nearly every `add` only moves the end of the last interval, and the set stays one
 interval long; anything else costs a binary search.
 """
@@ -20,7 +20,7 @@ class IntervalSet:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self.total = 0
-        """How many integers the intervals hold."""
+        """Number of integers in the intervals."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(zip(self._starts, self._ends, strict=True))
@@ -59,7 +59,7 @@ class IntervalSet:
         return start < end and at < len(self._starts) and self._starts[at] < end
 
     def gaps(self, length: int) -> list[tuple[int, int]]:
-        """What is not taken of [0, length), in order."""
+        """The parts of [0, length) that are not taken, in order."""
         inside = bisect_left(self._starts, length)
         begins = [0, *self._ends[:inside]]
         stops = [*self._starts[:inside], length]
