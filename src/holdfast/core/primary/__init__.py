@@ -1,1 +1,1 @@
-"""What only a primary keeps, beside the state."""
+"""State of a primary alone, which is not in the log: free space, deadlines, sessions, claims, copies."""

@@ -1,4 +1,4 @@
-"""Memory that is being emptied for one grant, and belongs to nobody else meanwhile (see `windows`)."""
+"""Memory that is being emptied for one grant, and that no other grant may use meanwhile (see `windows`)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Claim:
     places: list[tuple[SegmentHandle, int]]
     """(segment, offset) of each window."""
     length: int
-    """Of each."""
+    """Length of each window."""
     slots: Slots
-    """Objects that lay in the windows when they were chosen, and their ids."""
+    """Objects that lay in the windows when they were chosen; `ids` are theirs."""
     ids: npt.NDArray[np.uint64]
     pieces: list[Piece] = field(default_factory=list)
-    """What is empty of the windows, and in no allocator."""
+    """The parts of the windows that are already empty. They are in no allocator."""
 
     def split(self, freed: Freed) -> tuple[list[Piece], Freed]:
-        """What of these ranges lies in the windows, and the rest."""
+        """Split the ranges into the pieces that lie in the windows, and the rest."""
         inside: list[Piece] = []
         outside: Freed = []
         for segment, offsets, lengths in freed:
@@ -42,7 +42,7 @@ class Claim:
                     (handle, start, end - start)
                     for start, end in zip(first[there].tolist(), last[there].tolist(), strict=True)
                 ]
-                # A range that lies apart from the window is left whole by either half.
+                # A range outside the window stays whole in one of the halves.
                 starts = np.concatenate([starts, np.maximum(starts, offset + self.length)])
                 ends = np.concatenate([np.minimum(ends, offset), ends])
                 kept = ends > starts
@@ -52,12 +52,12 @@ class Claim:
         return inside, outside
 
     def missing_bytes(self, inside: list[Piece]) -> int:
-        """How much of the windows is neither empty nor in one of these pieces."""
+        """Bytes of the windows that are neither empty nor in one of these pieces."""
         there = sum(length for _, _, length in self.pieces) + sum(length for _, _, length in inside)
         return self.length * len(self.places) - there
 
     def freed(self) -> Freed:
-        """What is empty, as ranges to be lent again."""
+        """The empty pieces, as ranges to be lent again."""
         found: Freed = []
         for handle in dict.fromkeys(segment for segment, _, _ in self.pieces):
             here = [(offset, length) for segment, offset, length in self.pieces if segment == handle]

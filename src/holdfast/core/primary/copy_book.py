@@ -1,7 +1,7 @@
-"""What the primary has nodes copy at the moment, and what it is about to tell them.
+"""The copies that nodes make for the primary now, and the commands that it is about to send them.
 
-All of it can be made anew from the state: a copy that a failover interrupts is planned again, or finishes with
-the new primary, because its grant is in the log. Every collection here is bounded (I17).
+All of it can be rebuilt from the state: a copy that a failover interrupts is planned again, or finishes under the new
+primary, because its grant is in the log. Every collection here is bounded (I17).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from holdfast.messages.records import ObjectsCommitted, ObjectsEvicted, ObjectsR
 from holdfast.messages.shapes import Record
 
 COPIES = 0
-"""The client that the grants of copies belong to; no client has this number."""
+"""Owner of the grants of copies, in place of a client; no client has this number."""
 MAX_FORGOTTEN = 65_536
-"""Files to be deleted that a disk is not told of yet; beyond that it is told to look for itself."""
+"""The most obsolete files listed per disk until its node is told of them; beyond that the node audits the disk."""
 MAX_RETRIES = 65_536
 MAX_HINTS = 8_192
-"""Objects that one hint names; of more it is only said that there were."""
+"""The most objects that one hint names; a flag says that there were more."""
 SLOWEST_BYTES_PER_SECOND = 10 << 20
 
 
@@ -41,12 +41,12 @@ class Copy:
     size_bytes: int
     to_disk: bool
     ahead: bool = False
-    """Its objects stay in memory for the time being."""
+    """True for an offload ahead of need: its objects stay in memory for now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """To be told to a node once everything that was logged before is durable."""
+    """A command to send to a node once everything logged before it is durable."""
 
     node: str
     name: str
@@ -60,30 +60,30 @@ class CopyBook:
     copying: dict[ObjectId, GrantId] = field(default_factory=dict)
     outbox: list[Command] = field(default_factory=list)
     wanted_back: dict[ObjectId, None] = field(default_factory=dict)
-    """Objects on disk that were read twice: they belong into memory."""
+    """Objects on disk that were read twice and should be brought back into memory."""
     stuck: dict[str, str] = field(default_factory=dict)
-    """Node -> why what it holds cannot be moved away now."""
+    """Node -> why its objects cannot be moved away now."""
     drains_looked_at: Instant = 0
-    """When it was last looked whether the nodes that are drained are empty."""
+    """When the draining nodes were last checked for being empty."""
     plan_at: Instant = 0
     tell_at: Instant = 0
     hopeless: tuple[Instant, int] = (0, -1)
-    """Until when, and under which topology, lost replicas need no look."""
+    """(until when, under which topology) there is no point in looking for lost replicas to recover."""
     next_serial: int = 1
     retry_at: dict[ObjectId, Instant] = field(default_factory=dict)
-    """Copies that failed, and when they may be tried again."""
+    """Objects whose copy failed, and when it may be retried."""
     forgotten: dict[SegmentHandle, list[tuple[ObjectId, int]]] = field(default_factory=dict)
-    """Files on disks that the log does not hold any more: (object, offset)."""
+    """Files on disks that are no longer in the log: (object, offset)."""
     audits: dict[SegmentHandle, None] = field(default_factory=dict)
-    """Disks to be told to compare all their files with the log."""
+    """Disks whose nodes must be told to compare all files with the log."""
     leaving: dict[SegmentHandle, tuple[Instant, list[ObjectId]]] = field(default_factory=dict)
-    """Of segments to be emptied: when they are looked at again, and the objects found the last time."""
+    """Segments to be emptied: (when to look again, the objects found at the last look)."""
     to_save: list[ObjectId] = field(default_factory=list)
-    """Longest unused objects that are on no disk yet, as they were found at the last look; the next one last."""
+    """The longest unused objects that are on no disk yet, as of the last look; the next one to save is last."""
     saved_at: tuple[Instant, int] = (0, -1)
-    """When that was, and how many records there were then."""
+    """(when, at which log index) that last look was."""
     released: dict[tuple[SegmentHandle, int], None] = field(default_factory=dict)
-    """Tails of segments that nodes were told to give back to their machine: (segment, from there on)."""
+    """Segment tails that nodes were told to give back to their machine: (segment, offset where the tail begins)."""
     _hits: dict[ObjectId, int] = field(default_factory=dict)
 
     def began(self, state: State, copy: Copy) -> None:
@@ -94,7 +94,7 @@ class CopyBook:
             catalogue.flags_at[catalogue.by_id.slot_of(oid)] |= COPYING
 
     def ended(self, state: State, grant: GrantId) -> None:
-        """The grant is over, in whatever way: its objects are held no more."""
+        """The grant has ended, in whatever way: its objects may be evicted again."""
         copy = self.under_way.pop(grant, None)
         if copy is None:
             return
@@ -108,7 +108,7 @@ class CopyBook:
         self.plan_at = 0
 
     def patience_ms(self, grant: GrantId) -> int:
-        """What a copy may take beyond the time of a put: a node may have others of its size to do first."""
+        """Time that a copy may take beyond that of a put: its node may have others of its size to do first."""
         copy = self.under_way.get(grant)
         return 0 if copy is None else copy.size_bytes * 1_000 // SLOWEST_BYTES_PER_SECOND
 
@@ -117,12 +117,12 @@ class CopyBook:
 
     @property
     def leaving_bytes(self) -> int:
-        """On their way from memory to disks: memory that is about to come free."""
+        """Bytes on their way from memory to disks: memory that is about to be free."""
         return sum(copy.size_bytes for copy in self.under_way.values() if copy.to_disk and not copy.ahead)
 
     @property
     def saving_bytes(self) -> int:
-        """On their way to disks, and staying in memory."""
+        """Bytes of objects that are being copied to disks and stay in memory."""
         return sum(copy.size_bytes for copy in self.under_way.values() if copy.ahead)
 
     def failed(self, ids: list[ObjectId], again_at: Instant) -> None:
@@ -144,7 +144,7 @@ class CopyBook:
         return True
 
     def hit_on_disk(self, oid: ObjectId) -> None:
-        """An object that is on disk alone was read; the second time it is wanted back in memory."""
+        """Note a read of an object that is on disk only; the second one asks for it to be brought back into memory."""
         count = self._hits.pop(oid, 0) + 1
         if count >= SECOND_HIT:
             if len(self.wanted_back) < REMEMBERED_HITS:
@@ -156,13 +156,13 @@ class CopyBook:
             del self._hits[next(iter(self._hits))]
 
     def obsolete_files(self, state: State, record: Record) -> list[Place]:
-        """Before the record is applied: which files on disks it makes obsolete. To be given to `forget_files` once it
-        is: a record that cannot be applied costs no file (I1)."""
+        """Disk files that the record makes obsolete. Call it before the record is applied, and pass the result to
+        `forget_files` afterwards: a record that cannot be applied costs no file (I1)."""
         if not any(segment.kind == DISK for segment in state.segments.values()):
             return []
         catalogue = state.catalogue
         if isinstance(record, ReplicaDropped):
-            # Those that are held may still be read; their files go when their quarantine ends.
+            # Held replicas may still be read; their files are deleted when their quarantine ends.
             return [place for place in unpack_places(record.rows) if state.segments[place[1]].kind == DISK]
         packed = b""
         if isinstance(record, ObjectsRemoved):
@@ -180,7 +180,7 @@ class CopyBook:
         return found
 
     def disks_released(self, state: State, record: Record) -> list[SegmentHandle]:
-        """Before the record is applied: the disks where it ends a quarantine, which then look for files themselves."""
+        """Disks where the record ends a quarantine, and which must then be audited. Call it before it is applied."""
         if not isinstance(record, RangesFreed):
             return []
         handles = dict.fromkeys(state.quarantine[entry].segment for entry in record.entries)
@@ -195,7 +195,8 @@ class CopyBook:
                 self.audits[handle] = None
 
     def hint_readers(self, state: State, record: Record) -> None:
-        """Before the record is applied: nodes hear which of their objects go while somebody may be reading them."""
+        """Tell nodes which of their objects the record removes while they may still be read. Call it before it is
+        applied."""
         if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
             return
         if isinstance(record, ReplicaDropped):

@@ -1,10 +1,10 @@
-"""Doubt whether an earlier primary still answers, and how a new one that took over by a guess gets rid of it.
+"""Doubt whether an earlier primary still answers, and how a primary that took over by a guess resolves it.
 
-1. Begun at a promotion by a guess: until `leader_ttl` has passed an earlier primary may give leases and answer reads,
+1. Begun by a promotion by a guess: until `leader_ttl` has passed, an earlier primary may give leases and answer reads,
    so nothing is taken from under it (I2, I12), and every lease counts as if it had been given at the end of that time.
-2. Nodes learn the suspects when they register. One that shares a suspect's machine says when its process is gone.
+2. Nodes learn the suspects when they register. A node on a suspect's machine reports when its process is gone.
 3. Over when all suspects are gone, or by the clock. A process that is gone gives no lease, and whatever it had sent
-   before was decided before: the same as with a lock that is found free.
+   was decided before: as with a lock that is found free.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.instant import Instant
 class Doubt:
     until: Instant = 0
     suspects: list[ProcessName] = field(default_factory=list)
-    """Earlier primaries that are not known to be gone. Empty while there is doubt: not all of them have a name, and
-    only the clock ends it."""
+    """Earlier primaries that are not known to be gone. If empty while there is doubt, not all of them have a name, and
+    only the clock ends the doubt."""
     guard_until: Instant = 0
     """When the leases that were guarded at the promotion end."""
     when_over: Callable[[str], None] = lambda witness: None

@@ -2,18 +2,19 @@
 
 A column of the catalogue tells for each object whether all of its live leases were given to one client, and to
 which one: that client may remove the object once it has forgotten them (DESIGN: its own leases never keep it from
-removing). Numbers never return, so that forgetting who had one is harmless: its leases then count as anybody's.
+removing). Numbers are never reused, so forgetting whose a number was is harmless: its leases then belong to nobody in
+particular.
 """
 
 from __future__ import annotations
 
 SEVERAL_LESSEES = 0
-"""In the column: more than one client, or nobody knows who. An earlier primary's leases are of this kind."""
+"""In the column: several clients, or unknown ones. An earlier primary's leases are of this kind."""
 MOST_KNOWN = 65_536
 
 
 class Lessees:
-    """The numbers of the clients that were leased something of late, from 1 on."""
+    """Numbers, from 1 on, of the clients that were recently given leases."""
 
     __slots__ = ("_last", "_numbers")
 
@@ -26,7 +27,7 @@ class Lessees:
         if number is None:
             if len(self._numbers) >= MOST_KNOWN:
                 self._numbers.clear()
-            # After 2**32 clients nobody gets a number of his own any more, which is safe.
+            # After 2**32 clients all further ones get 0 (SEVERAL_LESSEES), which is safe.
             self._last = min(self._last + 1, 2**32)
             number = self._numbers[client] = self._last % 2**32
         return number

@@ -1,7 +1,7 @@
-"""What only the primary keeps, beside the state: free space, deadlines, and how its nodes stand.
+"""The primary's own data beside the state: free space, deadlines, and the standing of its nodes.
 
-All of it can be made anew from the state and a clock. `absorb` applies a record and keeps these in step;
-`reclaim` lends freed ranges again, and is called once the record that freed them is durable (I9).
+All of it can be rebuilt from the state and a clock. `absorb` applies a record and keeps this data in step; `reclaim`
+lends freed ranges again, and is called once the record that freed them is durable (I9).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from holdfast.messages.shapes import Message, Range, Record, SettingValue
 
 
 class Parked:
-    """The answer is not ready: there is no room yet. Ask again when something was freed, until the deadline."""
+    """No reply yet, because there is no room yet. Decide again when memory was freed, until the deadline."""
 
 
 PARKED = Parked()
@@ -56,95 +56,95 @@ Decision = tuple[Message | Parked, list[Record]]
 
 @dataclass(slots=True)
 class Member:
-    """A node as the primary sees it: the memory that it has mounted, under a session of its name."""
+    """A node as the primary sees it: the memory it has mounted, under the session of its name."""
 
     name: str
     boot: int
     session: int
-    """0 for one that the log remembers without a session; it is unmounted at `given_up_at`, unless it comes back."""
+    """0 for a node that is in the log without a session; it is unmounted at `given_up_at` unless it comes back."""
     given_up_at: Instant = 0
     handles: list[SegmentHandle] = field(default_factory=list)
     clean: dict[GrantId, None] = field(default_factory=dict)
-    """Grants that this node must close writers of, in the order they were asked for."""
+    """Grants whose writers this node must close, in the order of asking."""
     clean_untold: dict[GrantId, None] = field(default_factory=dict)
-    """Those of them that are not in a command yet."""
+    """Those of `clean` that no command names yet."""
     figures: dict[str, int] = field(default_factory=dict)
-    """What it last reported of itself."""
+    """Its last usage report."""
     fenced: bool = False
-    """It has said that no writer of an older history is left in its memory."""
+    """It has reported that no writer of an older history is left in its memory."""
 
 
 class NoWindow(NamedTuple):
     """A choice that found no window (see `room`)."""
 
     again_at: Instant
-    """Not to be made again before."""
+    """The choice is not repeated before this."""
     looked_at: Instant
     log_index: int
-    """Of the state then."""
+    """Of the state at that time."""
     length: int
     replicas: int
     segments: frozenset[SegmentHandle]
-    """Those that it looked at. A node that answers again brings others, and no record says so."""
+    """The segments it looked at. A node that is reachable again adds others, without a record."""
     unlent_bytes: int
-    """Not to be had then. They are when their records are durable, which no record says either."""
+    """Bytes that were not available then. They are once their records are durable, again without a record."""
 
 
 class Primary:
     def __init__(self, state: State, rules: Rules) -> None:
         self.state = state
         self.own_rules = rules
-        """What this master was started with."""
+        """The rules that this master was started with."""
         self.rules = rules
         self.longest_until: Instant = 0
-        """When no lease is left that was given for longer than leases are given now; 0: to be reckoned from now on."""
+        """When the last lease granted under an earlier, longer lease time ends; 0 if not computed yet."""
         self.allocators: dict[SegmentHandle, Allocator] = {}
         self.grant_deadline: dict[GrantId, Instant] = {}
         self.grants_of: dict[int, set[GrantId]] = {}
         self.release_at: dict[int, Instant] = {}
-        """When the leases on the objects behind a quarantine entry have ended."""
+        """Quarantine entry -> when the leases on its objects have ended."""
         self.members: dict[str, Member] = {}
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
         self.sessions.continues = state.continues
         self.unlent: dict[int, Freed] = {}
-        """Freed by records that are not durable yet, and so about to be lent again: by a number of its own."""
+        """Ranges freed by records that are not durable yet, and so about to be lent again; by `release` number."""
         self.unlent_bytes = 0
         self._next_unlent = 0
         self.claims: dict[GrantId, Claim] = {}
         self.given_up: list[Freed] = []
-        """Of claims that have ended: to be lent again once all records so far are durable."""
+        """Ranges of abandoned claims, to be lent again once all records so far are durable."""
         self.coming_length = 0
-        """A piece as long as this is known to be free as soon as the next records are durable."""
+        """A piece of this length is known to be free as soon as the next records are durable."""
         self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset(), 0)
-        """The last choice without a window."""
+        """The last choice that found no window."""
         self.remembered_order: dict[SegmentHandle, Slots] = {}
-        """The objects of a segment in the order of their offsets, as it was: only to sort them faster."""
+        """The objects of a segment in order of offset, as of the last layout: only to sort them faster."""
         self.evicted = 0
-        """Objects, since this primary began."""
+        """Objects evicted since this primary began."""
         self.urgent = False
-        """A lease was renewed that was about to end: the standbys should hear of it soon."""
+        """A lease was renewed that was about to end: the standbys should learn of it soon."""
         self.lessees = Lessees()
         self.process: ProcessName | None = None
-        """The process that this primary runs in, where others may want to know whether it lives."""
+        """The process that this primary runs in, if others may need to know whether it lives."""
         self.doubt = Doubt()
         self.copies = CopyBook()
         self.settled_at: Instant = 0
-        """When no lease of an older history is left, if this one was restored."""
+        """If this history was restored: when the last lease of an older one has ended."""
         self.trusted_at: Instant = 0
-        """When no lease is left that was given before its segment was verified, if this history was restored."""
+        """If this history was restored: when the last lease given before its segment was verified has ended."""
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
-        """When the replicas of a disk that is away are given up."""
+        """Disk that is away -> when its replicas are given up."""
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
-        """By the disk's node and by how they were found, since this primary began."""
+        """Lost files since this primary began, by the disk's node and the kind of damage."""
 
     def adopt(self, changed: dict[str, SettingValue]) -> None:
-        """These settings are durable, and count from now on: no lease is given for longer than the log knows."""
+        """Put these settings into force, now that they are durable: no lease is given for longer than the log says."""
         self.rules = in_force(self.own_rules, changed)
         self.longest_until = 0
 
     def absorb(self, record: Record, now: Instant) -> Freed:
-        """Apply the record; the ranges that it freed are to be given to `reclaim` once it is durable."""
+        """Apply the record; return the ranges it freed, to be passed to `reclaim` once it is durable."""
         state = self.state
         if type(record) is ObjectsCommitted and not (record.replaced or record.held):
             return apply(state, record, now)  # It adds objects, and nothing else changes.
@@ -163,7 +163,7 @@ class Primary:
             case GrantEnded():
                 self._forget_grant(record.grant)
             case SegmentMounted():
-                # A disk that comes back is as full as it was.
+                # A disk that comes back keeps its allocator: it is as full as it was.
                 if record.handle not in self.allocators:
                     self.allocators[record.handle] = Allocator(record.size_bytes)
             case SegmentLimited():
@@ -197,7 +197,7 @@ class Primary:
                 self._ask_to_clean(self.state.segments[held.segment], held.grant)
 
     def unclaimed(self, freed: Freed) -> Freed:
-        """What of these ranges is not being emptied for a grant; the rest is kept for that."""
+        """The parts of these ranges that lie in no claim; the other parts are added to their claims."""
         for claim in self.claims.values():
             if not freed:
                 break
@@ -206,13 +206,13 @@ class Primary:
         return freed
 
     def give_up(self, grant: GrantId) -> None:
-        """Nobody waits for what is emptied for this grant, or it cannot be emptied any more."""
+        """Abandon the claim of this grant: nobody waits for it, or its windows can no longer be emptied."""
         claim = self.claims.pop(grant, None)
         if claim is not None and claim.pieces:
             self.given_up.append(claim.freed())
 
     def withhold(self, freed: Freed) -> int:
-        """These ranges are free once a record is durable; the number to `release` them by then."""
+        """Keep these ranges until their record is durable; return the number to `release` them by."""
         self._next_unlent += 1
         self.unlent[self._next_unlent] = freed
         self.unlent_bytes += bytes_of(freed)
@@ -225,8 +225,8 @@ class Primary:
         return freed
 
     def ask_to_clean_again(self, segment: Segment) -> None:
-        """Its node is another process than the one that was asked, if that one ever was: what an earlier copy left in
-        quarantine there waits for this one's word (I11)."""
+        """Ask the segment's node once more to close writers: it is another process than the one that was asked before,
+        if any was, and quarantines that an earlier copy left there wait for its report (I11)."""
         for held in self.state.quarantine.values():
             if held.segment == segment.handle and held.grant is not None and not held.writer:
                 self._ask_to_clean(segment, held.grant)
@@ -285,7 +285,7 @@ class Primary:
 
     @property
     def capacity_bytes(self) -> int:
-        """Of memory: disks are counted by themselves."""
+        """Memory only: disks are counted separately."""
         return sum(segment.usable_bytes for segment in self.state.memory_segments())
 
     @property
@@ -296,22 +296,22 @@ class Primary:
         return max(0, segment.usable_bytes - self.allocators[segment.handle].free_bytes)
 
     def available(self, segment: Segment, now: Instant) -> bool:
-        """May something be put there? Not while its node's lease is over, its connection closed or it is set aside,
-        nor while somebody of an older history may use it, and never by a client on a disk."""
+        """May a client put something there? Not while its node's lease is over, its connection closed or the node
+        cordoned or draining, nor while a client of an older history may use it, and never on a disk."""
         if segment.kind == DISK or segment.name.node in self.state.modes or segment.handle in self.state.unsettled:
             return False
         return self.reachable(segment, now)
 
     def reachable(self, segment: Segment, now: Instant) -> bool:
-        """Can its bytes be read and written, as far as is known?"""
+        """Can its bytes be read and written, as far as this primary knows?"""
         member = self.members.get(segment.name.node)
         if member is None or not self.is_live(member, now):
             return False
         return not segment.away if segment.kind == DISK else member.boot == segment.name.boot
 
     def seen_gone(self, ranges: Iterable[Range]) -> str:
-        """The node of one of these ranges whose connection this primary has seen end, and that is not back; empty if
-        there is none. A primary that has just been promoted has seen none end: a failover refuses nothing by this."""
+        """A node of one of these ranges whose connection this primary has seen end, and that is not back; empty if
+        there is none. A newly promoted primary has seen none end, so a failover causes no refusal by this check."""
         for one in ranges:
             segment = self.state.segments[one.segment]
             member = self.members.get(segment.name.node)

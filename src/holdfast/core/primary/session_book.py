@@ -1,11 +1,11 @@
-"""The master's book of sessions: who follows, until when, what each is to be told, and whose keepalive waits.
+"""The master's sessions: their followers, expiry times, queued commands and waiting keepalives.
 
-Pure: `now` is an argument, and what is to be said is left in `outgoing`, as (whom to call, with what), for the shell
-to deliver. Two heaps, of keepalives to answer and of sessions that may end, are looked at once a tick: ten thousand
-sessions need no timer each. An answer renews the lease from the moment in which it is decided; a session is over
-only when the lease and the jeopardy window have passed since then, lengthened by the allowed drift (I4). Commands are
-numbered by a count that only grows under one epoch, kept until the follower says that it has handled them, and said
-again in every answer until then; a number counts only under the epoch that it was given in (I6).
+Pure: `now` is an argument, and replies are left in `outgoing`, as (callback, argument), for the shell to deliver. Two
+heaps, of keepalives to answer and of sessions that may end, are examined once per tick: ten thousand sessions need no
+timer each. A reply renews the lease from the moment of its decision; a session is over only when the lease and the
+jeopardy window have passed since then, lengthened by the allowed drift (I4). Commands are numbered by a count that only
+grows under one epoch. They are kept, and repeated in every reply, until the follower confirms that it has handled them;
+a number is valid only under the epoch that it was given in (I6).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from holdfast.wire.codec import failed
 MAX_SESSIONS = 20_000
 MAX_NAME = 128
 MAX_COMMANDS = 1_024
-"""Commands that one session may be behind with."""
+"""The most commands that may wait for one session."""
 MAX_COMMAND_NAME = 64
 MAX_COMMAND_BYTES = 256 << 10
 MAX_ANSWER_BYTES = 1 << 20
 CLOSE_AGAIN_MS = 1_000
-"""Until a session that is over and could not be closed is reported again."""
+"""Delay until a session that is over and could not be closed is reported again."""
 RESTORED = -1
-"""The connection of a session that an earlier master had: it counts as just renewed, and is expected back."""
+"""Connection number of a session of an earlier master: it counts as just renewed, and is expected back."""
 
 Deliver = Callable[[Any], None]
-"""Takes a reply, or for a confirmation the error, None if there is none."""
+"""Called with a reply; for a confirmation, with the error or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SessionTimes:
 
 @dataclass(frozen=True, slots=True)
 class WaitingKeepalive:
-    """A keepalive that waits for its answer."""
+    """A keepalive that waits for its reply."""
 
     order: int
     arrived: Instant
@@ -97,7 +97,7 @@ class Session:
     last_command: str = ""
 
     def is_live(self, now: Instant) -> bool:
-        """It is connected, or expected back, and its lease is not over."""
+        """Is it connected, or expected back, with a lease that is not over?"""
         return self.connection != 0 and now < self.lease_until
 
 
@@ -109,23 +109,23 @@ class Book:
         self.continues: list[int] = []
         """The older histories that this one was restored from."""
         self.session_epoch = session_epoch
-        """The highest number given out."""
+        """The highest command number given out."""
         self.say_through = session_epoch
         self.log_index = 0
-        """Told to followers; of the last durable record."""
+        """Index of the last durable record, as told to followers."""
         self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
-        """What the user of the sessions has to say beside commands."""
+        """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
         self.returned = False
-        """A session that was not live has become so; whoever waits for one may look, and unset this."""
+        """A session that was not live has become so. The shell retries what waits for one, and unsets this."""
         self._sessions: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
         self._replies: list[tuple[Instant, int, int]] = []
         self._expiries: list[tuple[Instant, int, int]] = []
-        """(when to look, number of the entry, session id). A session has one entry that counts."""
+        """(when to look, number of the entry, session id). Each session has one valid entry."""
         self._spoken_to: dict[int, None] = {}
-        """Sessions with commands that were not yet allowed to be said."""
+        """Sessions with commands that may not be sent yet."""
         self._order = 0
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class Book:
         return self._sessions.get(session)
 
     def is_gone(self, session: int) -> bool:
-        """Is it over, or has its connection ended? Not so while it is expected back from an earlier master."""
+        """Is it over, or has its connection ended? False while it is expected back from an earlier master."""
         found = self._sessions.get(session)
         return found is None or found.connection == 0
 
@@ -146,7 +146,7 @@ class Book:
         return self._by_name.get(name)
 
     def is_followed_over(self, connection: int) -> bool:
-        """Does it carry somebody's keepalives?"""
+        """Does this connection carry a session's keepalives?"""
         return connection in self._by_connection
 
     def require(self, session: int) -> Session:
@@ -158,7 +158,7 @@ class Book:
         return found
 
     def begin(self, session: int, name: str, connection: int, now: Instant) -> tuple[Session, bool, Session | None]:
-        """The session to be opened, whether it is new, and the older one of its name that gave way to it."""
+        """Open a session; return it, whether it is new, and the older session of its name that it replaced."""
         known = self._sessions.get(session)
         if known is not None:
             if known.name != name:
@@ -181,12 +181,12 @@ class Book:
         return self.admit(session, name, connection, now), True, older
 
     def admit(self, session: int, name: str, connection: int, now: Instant) -> Session:
-        """A new session; its number raises the count, so that the log can say where that stands."""
+        """Add a new session. It takes a number of the command count, so that the log records where the count stands."""
         self.session_epoch += 1
         return self._add(session, name, connection, now, self.times.lease_ms, self.times.jeopardy_ms)
 
     def restore(self, session: int, name: str, lease_ms: int, jeopardy_ms: int, base: Instant) -> Session:
-        """An earlier master's, as if renewed at `base`: no sooner can its follower have been promised anything."""
+        """Add a session of an earlier master, as if renewed at `base`: its last promise to the follower is no later."""
         found = self._add(session, name, RESTORED, base, lease_ms, jeopardy_ms)
         found.fresh = True
         return found
@@ -214,7 +214,7 @@ class Book:
         session.connection = 0
 
     def opened(self, session: Session, connection: int, now: Instant) -> Opened:
-        """The answer to opening it, for the first time or again."""
+        """The reply to opening it, for the first time or again."""
         self._connect(session, connection)
         self._renew(session, now, 0)
         times = self.times
@@ -233,12 +233,12 @@ class Book:
         self.returned = self.returned or not session.is_live(now)
         session.fresh = False
         session.lease_until = now + times.lease_ms
-        # Never sooner than promised before, by a master with longer times.
+        # Never sooner than a master with longer times promised before.
         ends = now + lengthened(times.lease_ms + times.jeopardy_ms) + drift_of(held_ms)
         session.expires_at = max(session.expires_at, ends)
 
     def keep_alive(self, request: KeepAlive, connection: int, now: Instant) -> Message | None:
-        """The answer, or None: it is to be held."""
+        """The reply; None if the keepalive is to be held."""
         session = self.require(request.session)
         if request.epoch > self.epoch:
             raise NotLeader(f"this master is of epoch {self.epoch}, and {request.epoch} has begun; nothing was changed")
@@ -254,7 +254,7 @@ class Book:
             self._say(session.held.deliver, failed(TryAgain("a later keepalive took the place of this one")))
             session.held = None
         if request.epoch != self.epoch:
-            # What it has handled was another master's: that confirms nothing here (I6).
+            # The commands it has handled were another master's: they confirm nothing here (I6).
             return EpochDiffers(self.epoch)
         self._confirm(session, request)
         if self._has_word(session) or session.fresh or now >= self._reply_at(session):
@@ -265,7 +265,7 @@ class Book:
         return session.lease_until - self.times.reply_left_ms
 
     def hold(self, session: int, deliver: Deliver, deadline: Instant, now: Instant) -> None:
-        """Answer it later: at the reply point, before its deadline, or when there is something to say."""
+        """Hold the keepalive and reply later: at the reply point, by its deadline, or when a command may be sent."""
         found = self._sessions.get(session)
         if found is None:
             self._say(deliver, failed(SessionExpired("the session is over; open a new one")))
@@ -306,8 +306,8 @@ class Book:
                 self._say(queued.confirm, None if why is None else CommandRefused(why[:1_000]))
 
     def notify(self, session: int, name: str, body: bytes, confirm: Deliver | None = None) -> int:
-        """Queue a command, to be said when `say` allows its number. `confirm` is called with None once the follower
-        says that it has handled it, or with the error why that will not be known."""
+        """Queue a command, to be sent when `say` allows its number. `confirm` is called with None once the follower
+        has handled it, or with the error if it refused the command or that will not be known."""
         found = self.require(session)
         if not 0 < len(name) <= MAX_COMMAND_NAME or len(body) > MAX_COMMAND_BYTES:
             raise BadValue(f"a command has a name of 1 to {MAX_COMMAND_NAME} characters and at most "
@@ -322,7 +322,8 @@ class Book:
         return self.session_epoch
 
     def say(self, through: int, now: Instant) -> None:
-        """Commands up to this number may be said: what they rest on is durable. Whoever listens is told at once."""
+        """Allow commands up to this number to be sent, because the records they depend on are durable. Waiting
+        keepalives are answered with them at once."""
         self.say_through = through
         waiting, self._spoken_to = self._spoken_to, {}
         for session in waiting:
@@ -338,17 +339,17 @@ class Book:
         return bool(session.commands) and session.commands[0].command.number <= self.say_through
 
     def answer_due(self, now: Instant) -> None:
-        """Answer the keepalives whose time has come."""
+        """Answer the keepalives that are due."""
         replies = self._replies
         while replies and replies[0][0] <= now:
             _, order, session = heapq.heappop(replies)
             found = self._sessions.get(session)
-            # Otherwise it was answered before its time.
+            # Otherwise it was answered early.
             if found is not None and found.held is not None and found.held.order == order:
                 self._answer_held(found, now)
 
     def overdue(self, now: Instant) -> list[Session]:
-        """Sessions that are over by now, each once; they are to be closed. One that is not is reported again later."""
+        """Sessions that are over and must be closed, each once. One that is not closed is reported again later."""
         expiries = self._expiries
         over: list[Session] = []
         while expiries and expiries[0][0] <= now:
@@ -365,13 +366,13 @@ class Book:
         return over
 
     def _look_at(self, session: Session, when: Instant) -> None:
-        """Look then whether it is over. This replaces its entry in the heap."""
+        """Schedule a check whether it is over. This replaces its entry in the heap."""
         self._order += 1
         session.expiry = self._order
         heapq.heappush(self._expiries, (when, self._order, session.id))
 
     def close(self, session: Session, why: str) -> None:
-        """It is over: whoever waits on either side is told."""
+        """End the session: its waiting keepalive and unconfirmed commands fail."""
         self._disconnect(session)
         del self._sessions[session.id]
         if self._by_name.get(session.name) is session:
@@ -390,7 +391,7 @@ class Book:
             self._disconnect(found)
 
     def end(self, error: HoldfastError) -> None:
-        """This master ends, not the sessions: whoever waits is told to look elsewhere."""
+        """This master ends, not the sessions: everything that waits fails with `error`, to look elsewhere."""
         for session in self._sessions.values():
             held, session.held = session.held, None
             if held is not None:
@@ -402,7 +403,7 @@ class Book:
 
 
 def _first_of(commands: deque[Queued], through: int) -> list[SessionCommand]:
-    """As many as may be said and fit into one answer; the rest follow when these are handled."""
+    """The commands that may be sent and fit into one reply; the rest follow when these are handled."""
     said: list[SessionCommand] = []
     size = 0
     for queued in commands:
