@@ -1,1 +1,1 @@
-"""Nodes: their sessions, what operators do with them, and what they testify."""
+"""Nodes: their sessions, the operators' verbs about them, and their testimony."""

@@ -1,9 +1,9 @@
-"""Nodes: who lends memory, under a session that says whether it lives.
+"""Membership: which nodes lend memory. A node's session tells whether it is alive.
 
 A node is (name, boot id): a restart voids all its old memory at once (I14). While its session is not live nothing new
 is placed on it; its segments are unmounted when the session ends by a goodbye or by expiry, or when another boot takes
-its name. Memory that a master does not know is never mounted as it is: readers may hold leases in it; nor is memory
-of a node that has heard of more of the log than there is, because what is missing may have moved or freed its ranges.
+its name. Memory that a master does not know is never mounted with its content: readers may hold leases in it. Nor is
+memory of a node that knows of more of the log than exists: the missing records may have moved or freed its ranges.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
         if request.log_id not in (0, state.log_id, *state.continues):
             raise MemoryVoid("this memory was last mounted under another log; mount new memory under a new boot id")
         if request.log_id == state.log_id:
-            # Of an older history more may have been heard than was restored: so all of its ranges are verified.
+            # The node may know of more of an older history than was restored: then all of its ranges are verified.
             _check_tail(state, request)
         member.session = request.session
-        member.fenced = False  # Whether older writers are left is for the node to say again.
-        member.clean_untold = dict(member.clean)  # Whatever an earlier master told it of these is not known here.
+        member.fenced = False  # The node must report again whether older writers are left.
+        member.clean_untold = dict(member.clean)  # It is not known which of these an earlier master told it of.
         return _registered(primary, now), _writers_gone(
             primary, member, _writers(primary, member) - {*request.live_writers}
         )
@@ -73,8 +73,8 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
 
 
 def _check_tail(state: State, request: n.RegisterNode) -> None:
-    """What a master called durable must be in every later log. If it is not, coordination lost it, and with it the
-    word on what is where in this memory."""
+    """Refuse a node that knows of durable records that this log lacks. Coordination has lost them, and with them the
+    knowledge of what lies where in the node's memory."""
     end = state.end_of_epoch(request.heard_epoch)
     if request.heard_index > end:
         raise MemoryVoid(
@@ -107,7 +107,7 @@ def _registered(primary: Primary, now: Instant) -> n.Registered:
 
 
 def segments_of(primary: Primary, node: str) -> list[Segment]:
-    """Its memory; a disk outlives its node's boots, and is no part of one."""
+    """Its memory segments, without disks: a disk outlives its node's boots."""
     return [segment for segment in primary.state.memory_segments() if segment.name.node == node]
 
 
@@ -135,19 +135,19 @@ def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now:
         raise BadRequest(f"a report has at most {MAX_FIGURES} figures with short names; it was not taken")
     member = known_member(primary, request.session, request.boot)
     member.figures = request.figures
-    # A request that its writer sent before it died may have come after the word of its death (I11).
+    # A request that a writer sent before it died may have arrived after the report of its death (I11).
     live = {*request.live_writers}
     gone = {number for number in _writers(primary, member) if number < request.next_writer and number not in live}
     return q.Done(len(request.figures)), _writers_gone(primary, member, gone) if gone else []
 
 
 def ask_to_clean(primary: Primary, member: Member) -> list[Record]:
-    """Tell a live node which grants it has to close and was not told of yet. It reports when it is done."""
+    """Tell a live node which further grants it must close. It reports when it is done."""
     some = list(member.clean_untold)[:MAX_CLEAN]
     try:
         primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)))
     except CommandsWaiting:
-        return []  # It is asked when it has taken what it was told before.
+        return []  # It is asked again when it has taken the commands that wait.
     for grant in some:
         del member.clean_untold[grant]
     return []
@@ -161,9 +161,9 @@ def _writers(primary: Primary, member: Member) -> set[int]:
 
 
 def _writers_gone(primary: Primary, member: Member, gone: set[int]) -> list[Record]:
-    """No thread of these processes can write any more: end their grants, free what waited for this on this node.
+    """These processes can no longer write here: end their grants, and free the ranges on this node that waited for it.
 
-    Ranges of the same grants on other nodes go to quarantine and wait for those nodes' own word.
+    Ranges of the same grants on other nodes go to quarantine and wait for those nodes' own reports.
     """
     mine = set(member.handles)
     records: list[Record] = []
@@ -181,19 +181,19 @@ def _free_on(primary: Primary, member: Member, ended: Callable[[Quarantined], bo
 
 
 def unmount(primary: Primary, node: str) -> list[Record]:
-    """Its segments, and it with them; a disk stays, away."""
+    """Unmount the node's segments and forget the node; its disk stays, as away."""
     records = [*leave_disks(primary, node), *(SegmentUnmounted(s.handle) for s in segments_of(primary, node))]
     primary.members.pop(node, None)
     return records
 
 
 def expire(primary: Primary, session: Session) -> list[Record]:
-    """Close a session that is over, and unmount the memory that it held."""
+    """Close a session that is over, and unmount the memory of its node."""
     records = [SessionClosed(session.id, SessionEnd.EXPIRED), *unmount(primary, session.name)]
     primary.sessions.close(session, "its lease and the time of jeopardy after it have passed")
     return records
 
 
 def given_up(primary: Primary, now: Instant) -> list[str]:
-    """Nodes without a session that no session has come back for in time."""
+    """Nodes without a session whose time to come back with one is over."""
     return [member.name for member in primary.members.values() if not member.session and member.given_up_at <= now]

@@ -1,4 +1,4 @@
-"""Nodes set aside by an operator: cordoned, drained, resized; clients whose writes are ended; the speed of copies.
+"""Operators' verbs about nodes: cordon, drain, resize; and ending a client's writes.
 
 All of it is in the log, by the node's name, so that it outlives this primary and the node's own restarts.
 """
@@ -55,7 +55,7 @@ def change_mode(primary: Primary, request: q.ChangeMode, client: int, now: Insta
 
 
 def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Instant) -> Decision:
-    """Growing mounts another segment, by the node's own word. Shrinking sets limits, and moves away what is beyond."""
+    """Growing has the node mount another segment. Shrinking sets limits, and moves the objects beyond them away."""
     member = _member(primary, request.node)
     wanted = request.size_bytes // LARGE_ALIGN * LARGE_ALIGN
     if not 0 < wanted <= MAX_OBJECT_BYTES:
@@ -72,7 +72,7 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     records: list[Record] = []
     excess = size - wanted
     for segment in reversed(memory):
-        # A segment keeps one page, so that it can be spoken of.
+        # A segment keeps at least one page.
         cut = min(excess, segment.usable_bytes - LARGE_ALIGN)
         if cut > 0:
             records.append(SegmentLimited(segment.handle, segment.usable_bytes - cut))
@@ -83,7 +83,7 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
 
 
 def _check_growing(member: Member, more: int, force: bool) -> None:
-    """Refuse what the node would refuse by itself, where its last report tells; the node looks again."""
+    """Refuse at once what the node would refuse, judging by its last report; the node checks again."""
     most = member.figures.get("memory_to_lend_bytes")
     if most is not None and more > most and not force:
         raise Refused(
@@ -93,7 +93,7 @@ def _check_growing(member: Member, more: int, force: bool) -> None:
 
 
 def _check_shrinking(primary: Primary, node: str, less: int, now: Instant) -> None:
-    """Refuse what could not end: there must be room for what lies in the part that goes."""
+    """Refuse a shrink that could not end: there must be room elsewhere for the objects in the part to give up."""
     free = sum(
         primary.allocators[s.handle].free_bytes for s in primary.state.memory_segments() if _takes(primary, s, now)
     )
@@ -109,7 +109,7 @@ def _takes(primary: Primary, segment: Segment, now: Instant) -> bool:
 
 
 def mount_segment(primary: Primary, request: n.MountSegment, client: int, now: Instant) -> Decision:
-    """A member lends one more segment. Asking again is harmless."""
+    """Mount one more segment of a member. A retry is harmless."""
     state = primary.state
     member = primary.members.get(request.node)
     if member is None or member.boot != request.boot:
@@ -133,8 +133,8 @@ def mount_segment(primary: Primary, request: n.MountSegment, client: int, now: I
 
 
 def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: Instant) -> Decision:
-    """End the client's grants into quarantine, and have every node take no more bytes from it. What it maps it can
-    still write, and only into what it was granted: that memory is given to nobody until it is gone (I11)."""
+    """End the client's grants into quarantine, and have every node refuse its bytes. It can still write to memory that
+    it maps, but only to ranges it was granted: those are given to nobody until the client is gone (I11)."""
     if request.client == COPIES:
         raise BadValue("0 is no client's number; nothing was changed")
     grants = [grant.id for grant in primary.live_grants(request.client)]

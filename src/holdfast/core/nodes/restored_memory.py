@@ -1,10 +1,10 @@
-"""Memory of an older history, as the primary of the restored one gets to trust it.
+"""Memory of an older history, and how the primary of the restored one comes to trust it.
 
-What lies in a range may be newer than the restored catalogue says. So each node that kept its memory compares every
-range with its object's checksum, once no writer of the older history can write there any more; what differs, or
-cannot be compared, is dropped by a record and counted. Free space is granted when in addition every lease that the
-older history gave must have ended. Which segments are still to be settled or verified is in the state, so a new
-primary goes on where the old one was; how far a node has come is not, so it then begins again.
+The bytes in a range may be newer than the restored catalogue. So each node that kept its memory compares every range
+with its object's checksum, once no writer of the older history can write there any longer; replicas that differ, or
+cannot be compared, are dropped by a record and counted. Free space is granted when, in addition, every lease of the
+older history must have ended. The state holds which segments are still to be settled or verified, so a new primary
+goes on where the old one was; it does not hold the progress within a node, which then begins again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from holdfast.messages.shapes import Record
 
 MOST_ROWS = 8_192
 ALL_NAMED = 1 << 62
-"""The cursor behind the last slot."""
+"""The cursor after the last slot."""
 MOST_BYTES = 1 << 30
-"""Compared between two answers: a tenth of a second, so that a node's other reports are not held up."""
+"""The most bytes to compare per reply: a tenth of a second, so that a node's other reports are not held up."""
 
 
 def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, now: Instant) -> Decision:
-    """Drop what failed, and name the next ranges. The answer with the last of them has a cursor of its own, so that
-    the segments count as verified only when the node has said how those went."""
+    """Drop the replicas that failed, and name the next ranges. The reply with the last of them has a cursor of its
+    own, so that the segments count as verified only when the node has reported on those too."""
     state = primary.state
     member = known_member(primary, request.session, request.boot)
     words = unpack_words(request.failed, 3)
@@ -65,8 +65,8 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
 
 
 def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes, int]:
-    """The ranges in these segments of the objects from this slot on, and the slot to go on from. Restored objects
-    never change their slots, so each is named once; those that came since need no verification."""
+    """Ranges in these segments of the objects from slot `first` on, and the slot to go on from. Restored objects never
+    change their slots, so each is named once; newer objects need no verification."""
     catalogue = state.catalogue
     top = catalogue.top
     rows: list[tuple[int, int, int, int, int]] = []
@@ -89,7 +89,7 @@ def _packed(rows: Iterable[tuple[int, int, int, int, int]]) -> bytes:
 
 
 def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Instant) -> list[Record]:
-    """The replicas that failed; an object that has no other goes with its last one."""
+    """Drop the replicas that failed; an object is removed with its last replica."""
     catalogue = primary.state.catalogue
     replicas: list[tuple[ObjectId, ReplicaAt]] = []
     objects: dict[ObjectId, bool] = {}
@@ -110,7 +110,7 @@ def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Insta
 
 
 def _leaving_one(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]]) -> list[tuple[ObjectId, ReplicaAt]]:
-    """Of each object at most as many that one stays: another segment of the same node may have failed it as well."""
+    """Leave out one replica of an object if otherwise all would be dropped: two segments may have failed it at once."""
     catalogue = primary.state.catalogue
     left: dict[ObjectId, int] = {}
     kept: list[tuple[ObjectId, ReplicaAt]] = []
@@ -123,7 +123,7 @@ def _leaving_one(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]]) -
 
 
 def settle(primary: Primary, now: Instant) -> list[Record]:
-    """Grant the free space again of nodes whose old writers are gone, once old leases have ended."""
+    """Allow grants in the free space of nodes whose old writers are gone, once old leases have ended."""
     unsettled = primary.state.unsettled
     if not unsettled or now < primary.settled_at:
         return []
@@ -133,7 +133,7 @@ def settle(primary: Primary, now: Instant) -> list[Record]:
 
 
 def unverified_objects(state: State) -> int:
-    """Objects with no replica on memory or disk that has been verified."""
+    """Number of objects without a verified replica in memory or on disk."""
     if not state.unverified:
         return 0
     catalogue = state.catalogue

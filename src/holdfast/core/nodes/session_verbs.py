@@ -1,8 +1,8 @@
-"""Who follows this primary: sessions are opened, kept and closed, with their beginning and end in the log.
+"""Session verbs: open, keep alive and close sessions with this primary; their beginning and end are in the log.
 
-A name is one session's at a time. It is refused to another while the first one's connection is open; otherwise the
-older session gives way. That ends no memory by itself: what a node had mounted stays until another boot takes its
-name (I14), or the session that holds it expires or says goodbye.
+A name belongs to one session at a time. It is refused to another while the first one's connection is open; otherwise
+the new session replaces the older one. This alone unmounts no memory: a node's memory stays mounted until another boot
+takes its name (I14), or the session that holds it expires or says goodbye.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def open_session(primary: Primary, request: OpenSession, connection: int, now: I
         records.append(SessionClosed(older.id, SessionEnd.REPLACED))
         member = primary.members.get(request.name)
         if member is not None:
-            # Its own again if the new session registers it; otherwise given up when the older one would have been.
+            # The node belongs to the new session if that registers it; else it is given up when the older one expires.
             member.session, member.given_up_at = 0, older.expires_at
     if is_new:
         records.append(SessionOpened(session.id, session.name, session.session_epoch))
@@ -36,7 +36,7 @@ def keep_alive(primary: Primary, request: KeepAlive, connection: int, now: Insta
 
 
 def close_session(primary: Primary, request: CloseSession, connection: int, now: Instant) -> Decision:
-    """Asked again, it has been done: a goodbye whose answer was lost is no error."""
+    """A retry finds it closed already: a goodbye whose reply was lost is no error."""
     session = primary.sessions.get(request.session)
     if session is None:
         return Done(0), []

@@ -1,7 +1,7 @@
-"""Testimony of nodes: that a process of their machine, an earlier primary, has ended. See `doubt`.
+"""Testimony of nodes that a process on their machine, an earlier primary, has ended. See `doubt`.
 
-A node is believed about processes of its own machine only, and only while its memory is mounted here. What it says
-is no record: a later master finds in the store whether this term is still in doubt.
+A node is believed about processes of its own machine only, and only while its memory is mounted here. Its testimony
+is not logged: a later master learns from the store whether this term is still in doubt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def report_gone(primary: Primary, request: ReportGone, connection: int, now: Ins
 
 
 def seen_gone(primary: Primary, gone: list[ProcessName], witness: str, now: Instant) -> None:
-    """These suspects have ended, as a process of their machine says. With the last of them the doubt is over."""
+    """Note that these suspects have ended, as a process on their machine reports. The last one ends the doubt."""
     doubt = primary.doubt
     doubt.suspects = [one for one in doubt.suspects if one not in gone]
     if not doubt.suspects and now < doubt.until:
@@ -33,8 +33,9 @@ def seen_gone(primary: Primary, gone: list[ProcessName], witness: str, now: Inst
 
 
 def _shorten_guard(primary: Primary, now: Instant) -> None:
-    """No lease of an earlier primary, nor of this one so far, ends later than one given now (I8). Those that end with
-    the guard were only guarded; a lease that is known to last longer than one given now ends at another time."""
+    """Shorten the guard: no lease of an earlier primary, nor of this one so far, ends later than one given now (I8).
+    Leases that end with the guard were only guarded; one known to last longer than a lease given now ends at another
+    time."""
     state = primary.state
     until = now + max(state.lease_ttl_ms, state.longest_lease_ms)
     guard = primary.doubt.guard_until
