@@ -1,7 +1,8 @@
-"""Records to state: the one function that changes the catalogue, on primary, standby, restart and in simulation.
+"""Apply records to the state: the one function that changes the catalogue, on primary, standby, restart and in
+simulation.
 
-Applying gives back the ranges that became free, so that a primary can lend them again once the record that
-freed them is durable (I9). Nothing here decides anything.
+`apply` returns the ranges that became free, so that a primary can lend them again once the record that freed them is
+durable (I9). Nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from holdfast.messages.shapes import Record
 
 _ROW = struct.Struct("<3Q")
 Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
-"""Per segment: offsets and lengths that nothing occupies any more."""
+"""Per segment: offsets and lengths that are no longer occupied."""
 
 
 def bytes_of(freed: Freed) -> int:
@@ -91,7 +92,7 @@ def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> 
     state.grant_timeout_ms = record.grant_timeout_ms
     state.longest_lease_ms = max(record.longest_lease_ms or state.longest_lease_ms, record.lease_ttl_ms)
     state.changed = record.changed
-    # Never less: a follower that no later master has answered holds on to what an earlier one promised (I4).
+    # Never less: a follower that no later master has answered relies on an earlier one's promise (I4).
     state.session_lease_ms = max(state.session_lease_ms, record.session_lease_ms)
     state.session_jeopardy_ms = max(state.session_jeopardy_ms, record.session_jeopardy_ms)
     return []
@@ -156,7 +157,7 @@ def _quarantine(state: State, held: Quarantined) -> None:
 
 
 def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Freed:
-    """What no commit took is free where nothing can still be written; elsewhere it waits for that node's word."""
+    """Free the parts that no commit took where the grant is settled; elsewhere they wait for that node's report."""
     del state.grants[grant.id]
     gaps = grant.taken.gaps(grant.length)
     if not gaps:
@@ -242,7 +243,7 @@ def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: 
 
 
 def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """These intervals with touching neighbours joined: a batch written front to back is one."""
+    """Join the intervals that touch: a batch written front to back is one."""
     cuts = np.flatnonzero(ends[:-1] != starts[1:]) + 1
     if not len(cuts):
         return [(int(starts[0]), int(ends[-1]))]
@@ -252,7 +253,7 @@ def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[
 
 
 def _drop(state: State, slots: list[int], cause: str, now: Instant) -> None:
-    """What a mask hid already has departed before."""
+    """Drop the objects from the catalogue. Masked ones were added to `departed` when they were masked."""
     masked = state.mask.release(state.catalogue, slots)
     if cause == "EVICTED" and state.drains:
         _count_evicted(state, slots)
@@ -270,8 +271,8 @@ def _count_evicted(state: State, slots: list[int]) -> None:
 
 
 def _named(state: State, ids: list[int]) -> list[int]:
-    """The slots of these objects, each of which is there, once. Looked at before anything is changed: -1 would be the
-    slot of the last object, which nobody named."""
+    """The slots of these objects, each of which must exist, and be named once. Checked before anything is changed:
+    -1 would be the slot of the last object, which the record does not name."""
     slots = state.catalogue.by_id.slots_of(ids)
     assert min(slots, default=0) >= 0, "a record takes away objects that are there"
     assert len(set(slots)) == len(slots), "a record takes an object away once"

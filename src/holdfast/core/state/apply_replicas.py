@@ -1,7 +1,7 @@
-"""Records about replicas, nodes and disks to state: the part of `apply` that objects in motion need.
+"""Apply records about replicas, nodes and disks: the part of `apply` for objects that are copied and moved.
 
 A replica that moved away while it was leased leaves its range in quarantine under its object's id, so that a reader
-who looks at it in place may go on renewing (I2); the range is free when the last such lease has ended (I9).
+who reads it in place may go on renewing (I2); the range is free when the last such lease has ended (I9).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
     kind = state.segments[place.segment].kind
     for oid, offset in struct.iter_unpack("<2Q", record.rows):
         slot = catalogue.by_id.slot_of(oid)
-        # Whoever hid it was wrong: it is worth a copy.
+        # Masking it was a wrong guess: the primary had it copied.
         state.mask.release(catalogue, [slot])
         there = ReplicaAt(place.segment, place.offset + offset, kind)
         catalogue.set_replicas(slot, (*catalogue.replicas(slot), there))
@@ -67,7 +67,7 @@ def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Fr
 
 
 def _without(state: State, oid: ObjectId, handle: SegmentHandle, offset: int) -> int:
-    """Take this replica from its object, which has another; the length of its range."""
+    """Take this replica from its object, which has another; return the length of its range."""
     catalogue = state.catalogue
     slot = catalogue.by_id.slot_of(oid)
     state.mask.release(catalogue, [slot])

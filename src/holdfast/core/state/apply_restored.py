@@ -1,7 +1,8 @@
-"""Records of a restored history to state: memory that an older history wrote becomes trusted again, step by step.
+"""Apply records of a restored history: memory that an older history wrote becomes trusted again, step by step.
 
 1. `begin_history`: the catalogue of the older history, without what only that history could vouch for.
-2. `MemorySettled`: nobody of the older history reads or writes there any more; free space may be granted (I9, I11).
+2. `MemorySettled`: no client of the older history reads or writes there any longer; free space may be granted (I9,
+   I11).
 3. `MemoryVerified`: every range was compared with its object's checksum; it may be read in place (I2).
 """
 
@@ -50,7 +51,7 @@ def _memory_settled(state: State, record: r.MemorySettled, now: Instant) -> list
 
 def _memory_verified(state: State, record: r.MemoryVerified, now: Instant) -> list[Any]:
     state.unverified.difference_update(record.handles)
-    state.topology += 1  # Clients learn from it that they may read in place.
+    state.topology += 1  # Clients learn from this that they may read in place.
     return []
 
 

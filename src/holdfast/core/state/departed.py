@@ -1,4 +1,4 @@
-"""What became of keys that are gone: a bounded memory, for `explain`."""
+"""A bounded memory of keys that are gone and why, for `explain`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.instant import Instant
 
 
 class Departed:
-    """Whole batches are remembered as they come, which costs the hot path one append."""
+    """Remembers whole batches as they come, which costs the hot path one append."""
 
     __slots__ = ("_batches", "_count", "_held")
 
@@ -27,7 +27,7 @@ class Departed:
 
     @property
     def batches(self) -> int:
-        """How many batches ever came; for telling whether a record added one."""
+        """Number of batches ever added, to tell whether a record added one."""
         return self._count
 
     def newest(self) -> list[str]:
@@ -35,7 +35,7 @@ class Departed:
         return self._batches[-1][0]
 
     def last(self, key: str) -> tuple[str, Instant] | None:
-        """(what removed it, when), of the latest time."""
+        """(cause, when) of the key's latest departure."""
         for keys, cause, when in reversed(self._batches):
             if key in keys:
                 return cause, when

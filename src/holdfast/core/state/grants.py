@@ -1,7 +1,7 @@
-"""Memory that a writer may fill, and memory that is waiting for its writer's word or death.
+"""Grants: memory that a writer may fill; and quarantine: memory that waits for its writer to finish or die.
 
-A range has one writer. It comes back when that writer says so or is gone, never by a clock (I11): a stopped
-process that goes on after an hour must still be writing to memory that nobody else was given.
+A range has one writer. It is free again when that writer says so or is gone, never by a clock (I11): a paused process
+that goes on after an hour must still be writing to memory that nobody else was given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Grant:
     commits: dict[int, ObjectId] = field(default_factory=dict)
     """Offset in the grant -> the object committed there: this makes a commit idempotent."""
     wanted: int = 0
-    """Replicas that its objects want, where there are fewer ranges; 0: as many as there are."""
+    """Replicas that its objects should have, if there are fewer ranges; 0: as many as there are ranges."""
 
     @property
     def left_bytes(self) -> int:
@@ -33,7 +33,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Pieces of one segment that nobody is given yet. Which word ends it follows from its fields:
+    """Pieces of one segment that are not free yet. Its fields tell what ends it:
 
     `grant` and `writer`: that writer at that segment's node is gone, or its client says that it is done;
     `grant` without `writer` (TCP): the node has closed the connections of that grant;
@@ -46,7 +46,7 @@ class Quarantined:
     grant: GrantId | None = None
     writer: int = 0
     moved: ObjectId = 0
-    """The object whose replica was here and is elsewhere now, so that a reader may go on renewing its lease."""
+    """The object whose replica was here and has moved, so that a reader may go on renewing its lease."""
 
     @property
     def size_bytes(self) -> int:

@@ -1,7 +1,8 @@
-"""Numbers in few bytes: columns by their smallest common width, ids by how far each is from the one before.
+"""Compact encoding of numbers: columns by their smallest common width, ids by their distance from the one before.
 
-What is evicted or renewed together was often put together, so its ids are close: sorted, the steps between them fit
-into one or two bytes where an id has eight. Vectorised, so that tens of thousands cost well under a millisecond.
+Objects that are evicted or renewed together were often put together, so their ids are close: sorted, the steps between
+them fit into one or two bytes where an id has eight. Vectorised, so that tens of thousands cost well under a
+millisecond.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from holdfast.errors import BadValue
 Column = npt.NDArray[np.int64]
 
 _HEAD = struct.Struct("<BIQ")
-"""bytes a number, how many, and what is added to each"""
+"""bytes per number, count, and the base that is added to each"""
 _WIDTHS: dict[int, str] = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 def pack_column(values: npt.ArrayLike) -> bytes:
-    """Whole numbers from 0 on, in their order."""
+    """Pack non-negative integers, in their order."""
     column = np.asarray(values, np.uint64)
     if not len(column):
         return b""
@@ -34,7 +35,7 @@ def pack_column(values: npt.ArrayLike) -> bytes:
 
 
 def unpack_column(packed: bytes) -> npt.NDArray[np.uint64]:
-    """BadValue where the bytes are no column: nothing is allocated by a length that they name."""
+    """BadValue unless the bytes are a column; a length that they claim never causes an allocation before that check."""
     if not packed:
         return np.zeros(0, np.uint64)
     if len(packed) < _HEAD.size:
@@ -46,17 +47,17 @@ def unpack_column(packed: bytes) -> npt.NDArray[np.uint64]:
 
 
 def count_of(packed: bytes) -> int:
-    """How many numbers it holds."""
+    """Count of the numbers in a packed column."""
     return int(_HEAD.unpack_from(packed)[1]) if packed else 0
 
 
 def pack_ids(ids: Iterable[int] | npt.NDArray[np.uint64]) -> bytes:
-    """Ids in ascending order, whichever order they come in."""
+    """Pack ids, given in any order, in ascending order."""
     given = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.uint64)
     ordered = np.sort(given)
     if not len(ordered):
         return b""
-    # The first step is the first id itself; kept apart, it does not widen the others.
+    # The first id is kept apart, so that it does not widen the steps.
     return int(ordered[0]).to_bytes(8, "little") + pack_column(np.diff(ordered))
 
 

@@ -1,9 +1,9 @@
-"""Leases that were renewed, from the primary to its standbys: by a record each, in packed values, or not at all.
+"""Lease renewals, sent from the primary to its standbys: one record each, in packed values, or not at all.
 
-Granting a lease only sets a bit. `take_renewed` gathers the objects whose bit is set, with how long their lease and
-soft pin have left and how long ago they were used: durations, because no clock is shared (I16). `renew` is the other
-end: it lengthens what is there and creates nothing (I7). All of it is soft: losing it can make a standby evict the
-wrong object first, and can break no promise, because a promotion takes every lease to be as long as it may be.
+Granting a lease only sets a bit. `take_renewed` gathers the objects whose bit is set, with the time left of their lease
+and soft pin and the time since their last use: durations, because no clock is shared (I16). `renew` is the receiving
+end: it extends existing leases and creates no objects (I7). All of it is soft: losing it can make a standby evict the
+wrong object first, and can break no promise, because a promotion assumes that every lease is as long as it may be.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.instant import Instant
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """Columns, one row an object, in the order of their ids."""
+    """Columns with one row per object, in order of id."""
 
     ids: npt.NDArray[np.uint64]
     lease_left_ms: npt.NDArray[np.int64]
     unused_ms: npt.NDArray[np.int64]
     soft_pin_left_ms: npt.NDArray[np.int64]
-    """0 where there is no soft pin."""
+    """0 if there is no soft pin."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -37,7 +37,7 @@ class Renewed:
 
 
 def take_renewed(state: State, now: Instant) -> Renewed:
-    """Everything renewed since the last time; the bits are cleared."""
+    """Everything renewed since the last call; clears the bits."""
     catalogue = state.catalogue
     slots = np.flatnonzero(catalogue.renewed[: catalogue.top].view(np.bool_))
     catalogue.renewed[slots] = 0
@@ -52,7 +52,7 @@ def take_renewed(state: State, now: Instant) -> Renewed:
 
 
 def put_back(state: State, renewed: Renewed) -> None:
-    """They were not written: they are renewed still. What has gone meanwhile is left alone."""
+    """Mark these as renewed again, because they were not written. Objects that are gone meanwhile are skipped."""
     catalogue = state.catalogue
     catalogue.renewed[_there(catalogue, renewed.ids)[1]] = 1
 
@@ -68,21 +68,21 @@ def _soft_pins_left(state: State, slots: Slots, now: Instant) -> npt.NDArray[np.
 
 
 def _there(catalogue: Catalogue, ids: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.intp], Slots]:
-    """(which of the ids are in the catalogue, and where)"""
+    """(indices of the ids that are in the catalogue, their slots)"""
     slots = np.array(catalogue.by_id.slots_of(ids.tolist()), np.intp)
     rows = np.flatnonzero(slots >= 0)
     return rows, slots[rows]
 
 
 def renew(state: State, ids: npt.NDArray[np.uint64], until: Instant, used: Instant) -> None:
-    """All of these have a lease until then, and were used then."""
+    """Extend the leases of these objects to `until`, and their last use to `used`."""
     catalogue = state.catalogue
     _, slots = _there(catalogue, ids)
     _lengthen(state, slots, np.int64(until), np.int64(used))
 
 
 def apply_renewed(state: State, renewed: Renewed, stale_ms: int, now: Instant) -> int:
-    """What a primary said `stale_ms` ago; how many of these objects are here."""
+    """Apply renewals that a primary gathered `stale_ms` ago; return how many of these objects exist here."""
     catalogue = state.catalogue
     rows, slots = _there(catalogue, renewed.ids)
     then = now - stale_ms
@@ -102,5 +102,5 @@ def _lengthen(
     catalogue.lease_until[slots] = np.maximum(catalogue.lease_until[slots], until)
     catalogue.last_used[slots] = np.maximum(catalogue.last_used[slots], used)
     if state.mask:
-        # The primary has it still: evicting it here was a guess, and wrong.
+        # The primary still has it: evicting it here was a wrong guess.
         state.mask.release(catalogue, slots.tolist())

@@ -1,10 +1,10 @@
-"""Evictions that no record tells of: objects that are in the catalogue, and that nobody is shown any more.
+"""Unlogged evictions: objects that are still in the catalogue but hidden from every reader.
 
-Where evictions are not logged, the catalogue still holds what was evicted, equal on every master (I5), and each has
-a mask of its own beside it. On a primary a masked object's memory is free: a grant over it says in the log that its
-old content is gone, before anybody writes there (I9), and whatever is put, removed or replaced under its key names it
-too, so that it cannot come back elsewhere (I7). On a standby the mask is a guess of what the primary did; a renewal
-takes it back, and a promotion logs what is left of it.
+If evictions are not logged, the catalogue still holds the evicted objects, equal on every master (I5), and each master
+has a mask of its own beside it. On a primary a masked object's memory is free: a grant over it records in the log that
+its old content is gone, before anything is written there (I9), and a put, removal or replacement under its key names
+it too, so that it cannot come back on another master (I7). On a standby the mask is a guess of what the primary
+evicted; a renewal unmasks the object, and a promotion logs the evictions that are left.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Mask:
     def __init__(self) -> None:
         self._by_key: dict[str, int] = {}
         self._starts: dict[SegmentHandle, list[int]] = {}
-        """Per segment: where masked replicas begin, sorted."""
+        """Per segment: sorted offsets of masked replicas."""
         self._slot_at: dict[SegmentHandle, dict[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def add(self, catalogue: Catalogue, slots: Slots) -> list[str]:
-        """These objects are hidden from now on; their keys."""
+        """Mask these objects; return their keys."""
         keys: list[str] = []
         fresh: dict[SegmentHandle, list[int]] = {}
         for slot in slots.tolist():
@@ -53,7 +53,7 @@ class Mask:
         return keys
 
     def release(self, catalogue: Catalogue, slots: list[int]) -> list[int]:
-        """Those of these objects that were masked are so no more; which ones."""
+        """Unmask those of these objects that are masked; return their slots."""
         if not self._by_key:
             return []
         flags = catalogue.flags_at
@@ -78,7 +78,7 @@ class Mask:
         del starts[bisect_left(starts, offset)]
 
     def forget_segment(self, handle: SegmentHandle) -> None:
-        """It is unmounted: nothing lies there any more."""
+        """Drop a segment that is unmounted."""
         self._starts.pop(handle, None)
         self._slot_at.pop(handle, None)
 
@@ -94,14 +94,14 @@ class Mask:
         return np.array(sorted(self._by_key.values()), np.intp)
 
     def over(self, catalogue: Catalogue, handle: SegmentHandle, offset: int, length: int) -> list[int]:
-        """Masked objects that lie, with any part of a replica, in this range."""
+        """Masked objects with any part of a replica in this range."""
         starts = self._starts.get(handle)
         if not starts:
             return []
         places = self._slot_at[handle]
         first = bisect_right(starts, offset)
         if first:
-            # Masked ranges do not overlap one another: only the one that begins before may reach in.
+            # Masked ranges do not overlap: of those that begin before the range, only the last may reach into it.
             before = starts[first - 1]
             if before + extent_of(catalogue.size_at[places[before]]) > offset:
                 first -= 1
@@ -109,10 +109,10 @@ class Mask:
 
 
 def lying_in(catalogue: Catalogue, handle: SegmentHandle, offset: int, length: int) -> list[int]:
-    """All objects that lie, with any part of a replica, in this range: one pass over a column, whatever is where."""
+    """All objects with any part of a replica in this range, by one pass over a column."""
     top = catalogue.top
     reach = extent_of(max(1, catalogue.longest))
-    # Unsigned, an offset before the window is a very large number: one comparison is both.
+    # As unsigned, an offset before the window is a very large number, so one comparison checks both bounds.
     within = (catalogue.offsets[:top] - (offset - reach)).view(np.uint64) < np.uint64(length + reach)
     near = np.flatnonzero(within)
     near = near[(catalogue.segments[near] == handle) & ((catalogue.flags[near] & LIVE) != 0)]
