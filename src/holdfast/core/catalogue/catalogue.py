@@ -1,8 +1,8 @@
 """The objects, as columns.
 
-A row is a slot; slots are reused. What is asked about many objects at once (leases, victims, the digest) is an
-array operation over the columns; single values go through memoryviews, which are quicker than NumPy for that.
-`lease_until` and `last_used` are this process's own times: soft state, not part of the digest.
+A row is a slot; slots are reused. Operations on many objects at once (leases, victims, the digest) are array
+operations over the columns; single values go through memoryviews, which are faster than NumPy for that.
+`lease_until` and `last_used` are on this process's own clock: soft state, not part of the digest.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ HARD_PIN: Final = 2
 SOFT_PIN: Final = 4
 ON_DISK: Final = 8
 SEVERAL: Final = 16
-"""Has further replicas, in `others`."""
+"""It has further replicas, in `others`."""
 COPYING: Final = 64
-"""A node copies it at the moment, so it stays where it is until that ends. Known to the primary alone."""
+"""A node is copying it, so it stays where it is until that ends. Known to the primary alone."""
 MASKED: Final = 128
-"""Evicted without a record: see `mask`. This master's own affair, in no snapshot and no digest."""
+"""Evicted without a record: see `unlogged`. Known to this master alone, in no snapshot and no digest."""
 
 MEMORY: Final = 0
 DISK: Final = 1
@@ -67,21 +67,21 @@ class ReplicaAt(NamedTuple):
 
 def extents_of(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """`ids.extent_of`, for a column."""
-    # The alignments are powers of two: rounding up needs no division, which takes longer than all the rest.
+    # Alignments are powers of two, so rounding up needs no division, which would take longer than all the rest.
     less_one = aligns_of(sizes) - 1
     rounded: npt.NDArray[np.int64] = (sizes.astype(np.int64) + less_one) & ~less_one
     return rounded
 
 
 def aligns_of(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64] | np.int64:
-    """How the objects of these sizes are aligned: each for itself, or all of them alike."""
+    """Alignment of objects of these sizes: a column, or one number if all are alike."""
     if len(sizes) and int(sizes.max()) < LARGE_FROM:
         return np.int64(SMALL_ALIGN)
     return np.where(sizes >= LARGE_FROM, np.int64(LARGE_ALIGN), np.int64(SMALL_ALIGN))
 
 
 class Catalogue:
-    """Columns, the keys that name their rows, and the rows not in use."""
+    """Columns, the keys of their rows, and the free rows."""
 
     ids: Words
     sizes: npt.NDArray[np.int64]
@@ -93,11 +93,11 @@ class Catalogue:
     last_used: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
     lessees: npt.NDArray[np.uint32]
-    """Where a lease is live: the one client that has all of them, as the primary's `Lessees` number it, or 0."""
+    """If a lease is live: the number, by the primary's `Lessees`, of the one client that has all leases; else 0."""
     renewed: npt.NDArray[np.uint8]
-    """1 where a lease was given since the standbys were last told."""
+    """1 if a lease was given since renewals were last sent to the standbys."""
     wanted: npt.NDArray[np.uint8]
-    """How many replicas in memory its put asked for."""
+    """Number of memory replicas that the put asked for."""
 
     def __init__(self) -> None:
         self.by_key = KeyIndex()
@@ -106,16 +106,16 @@ class Catalogue:
         self.others: dict[int, tuple[ReplicaAt, ...]] = {}
         self.soft_pin_until: dict[int, Instant] = {}
         self.lacking: dict[int, None] = {}
-        """Slots of objects that have lost some of their replicas in memory, in the order in which they did."""
+        """Slots of objects with fewer memory replicas than wanted, in the order in which they lost them."""
         self.on_disk = 0
-        """How many objects are on disk alone."""
+        """Number of objects that are on disk only."""
         self.count = 0
         self.longest = 0
-        """No object here is or was larger."""
+        """Size of the largest object that is or was here."""
         self.changes: KeyChanges | None = None
-        """Where keys that are bound and unbound are noted, if anybody wants to know."""
+        """Collects the keys that are bound and unbound, if attached."""
         self.shown: KeyTable | None = None
-        """Where a primary shows which keys there are."""
+        """The primary's key table, which clients on its machine read."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
@@ -155,14 +155,14 @@ class Catalogue:
         return reused + list(range(first, first + fresh))
 
     def _grow(self, needed: int) -> None:
-        """Columns that are nearly full are doubled one after another, in step with what is left of their room: to copy
-        all of them at once would be a pause."""
+        """Double nearly full columns one after another, in step with the room that is left: copying all of them at
+        once would be a pause."""
         capacity = 1 << (max(needed, 2 * self._room) - 1).bit_length()
         due = math.ceil(len(_COLUMNS) * (needed - self._nearly_full) / (self._room - self._nearly_full))
         for name, dtype in islice(_COLUMNS.items(), due):
             old = getattr(self, name)
             if len(old) < capacity:
-                new = np.zeros(capacity, dtype)  # Fresh zero pages: only what is copied is touched now.
+                new = np.zeros(capacity, dtype)  # Fresh zero pages: only the copied part is touched now.
                 new[: len(old)] = old
                 setattr(self, name, new)
         self._remake_views()
@@ -178,7 +178,7 @@ class Catalogue:
         flags: int,
         now: Instant,
     ) -> int:
-        """One new object; its key must be unbound."""
+        """Insert one new object; its key must be unbound."""
         if self._free:
             slot = self._free.pop()
             self.keys[slot] = key
@@ -220,7 +220,7 @@ class Catalogue:
         flags: int,
         now: Instant,
     ) -> list[int]:
-        """Many new objects in one segment; the same as `insert` for each."""
+        """Insert many new objects in one segment; the same as `insert` for each."""
         columns: dict[str, npt.NDArray[Any] | int] = {
             "ids": np.arange(first_id, first_id + len(keys), dtype=np.uint64),
             "sizes": sizes,
@@ -237,7 +237,7 @@ class Catalogue:
         return slots
 
     def insert_rows(self, keys: list[str], columns: dict[str, npt.NDArray[Any]]) -> list[int]:
-        """New objects of any ids, as a snapshot holds them. Keys and ids must be unbound."""
+        """Insert objects with any ids, as from a snapshot. Keys and ids must be unbound."""
         if not keys:
             return []
         slots = self._fill_rows(keys, columns)
@@ -273,7 +273,7 @@ class Catalogue:
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:
-        """These objects are gone; the keys they had. Their ranges are the caller's business, before this."""
+        """Drop these objects; return their keys. The caller must have dealt with their ranges before."""
         named = self.keys
         gone: list[str] = [key for key in map(named.__getitem__, slots) if key is not None]
         assert len(gone) == len(slots), "an object is dropped once"
@@ -309,11 +309,11 @@ class Catalogue:
         return (first, *self.others.get(slot, ()))
 
     def set_replicas(self, slot: int, replicas: tuple[ReplicaAt, ...]) -> None:
-        """Those in memory come first: readers try them in this order."""
+        """Set the replicas of an object, memory ones first: readers try them in this order."""
         replicas = tuple(sorted(replicas, key=lambda place: place.kind))
         first = replicas[0]
         in_memory = sum(place.kind == MEMORY for place in replicas)
-        # One that is on disk alone was evicted from memory on purpose.
+        # An object that is on disk only was evicted from memory on purpose.
         if 0 < in_memory < self.wanted_at[slot]:
             self.lacking[slot] = None
         else:
@@ -330,7 +330,7 @@ class Catalogue:
         self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
 
     def find_lacking(self) -> None:
-        """Make `lacking` anew, by one look at all objects."""
+        """Rebuild `lacking` by a pass over all objects."""
         top = self.top
         several = (self.flags[:top] & LIVE != 0) & (self.wanted[:top] > 1)
         self.lacking = {}
@@ -340,7 +340,7 @@ class Catalogue:
                 self.lacking[slot] = None
 
     def is_shown(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Which of these slots hold an object that is to be seen."""
+        """Which of these slots hold an object that is not masked."""
         shown: npt.NDArray[np.bool_] = self.flags[start:stop] & (LIVE | MASKED) == LIVE
         return shown
 

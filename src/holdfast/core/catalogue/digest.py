@@ -1,8 +1,8 @@
-"""A number that two catalogues share exactly if they hold the same objects, keys, places, hard pins and wishes for
-replicas (I5).
+"""A number that is equal for two catalogues exactly if they hold the same objects, keys, places, hard pins and wanted
+replica counts (I5).
 
-The sum of a well-mixed hash of each object: independent of slots and of order, so that a catalogue restored from
-a snapshot agrees with the one it came from. Leases and soft pins end by time and are not in it.
+The sum of a well-mixed hash per object: independent of slots and of order, so that a catalogue restored from a
+snapshot agrees with the one it came from. Leases and soft pins end by time and are not included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From object id to slot.
 
-Ids are dense, so pages of slots indexed by the id take 4 bytes an object where a dict takes 106. A page without
-a live object is dropped; pages are small, so that a few long-lived objects do not keep much behind them.
+Ids are dense, so pages of slots indexed by the id take 4 bytes per object where a dict takes 106. A page without a
+live object is dropped; pages are small, so that a few long-lived objects do not hold much memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PAGE = 1 << PAGE_BITS
 _MASK = _PAGE - 1
 _EMPTY = array("i", [-1]) * _PAGE
 MANY = 512
-"""From so many ids on they are looked up by array operations."""
+"""From this many ids on, look them up by array operations."""
 MOST_AT_ONCE = 8192
-"""Each of them may be in a page of its own, which is copied."""
+"""The most ids per array operation: each may be in a page of its own, which is copied."""
 
 
 class IdIndex:
@@ -49,7 +49,7 @@ class IdIndex:
         self._live[number] += 1
 
     def bind_any(self, ids: npt.NDArray[np.uint64], slots: Sequence[int]) -> None:
-        """These ids, in any order, now live in these slots."""
+        """Bind these ids, in any order, to these slots."""
         at_slots = np.array(slots, np.int32)
         for number, at, chosen in _by_page(ids):
             np.frombuffer(self._page(number), np.int32)[at] = at_slots[chosen]
@@ -63,7 +63,7 @@ class IdIndex:
         return page
 
     def bind(self, first_id: ObjectId, slots: Sequence[int]) -> None:
-        """Ids first_id, first_id + 1, ... now live in these slots."""
+        """Bind ids first_id, first_id + 1, ... to these slots."""
         done = 0
         while done < len(slots):
             oid = first_id + done
@@ -75,7 +75,7 @@ class IdIndex:
 
     def _slots_of_many(self, ids: npt.NDArray[np.uint64]) -> list[int]:
         numbers, which = np.unique(ids >> np.uint64(PAGE_BITS), return_inverse=True)
-        # The pages one behind another are one column; a page at a time would take three times as long.
+        # Joined, the pages are one column; going page by page would take three times as long.
         column = np.frombuffer(b"".join(map(self._pages.get, numbers.tolist(), repeat(_EMPTY))), np.int32)
         slots: list[int] = column[(which << PAGE_BITS) + (ids & np.uint64(_MASK)).astype(np.int64)].tolist()
         return slots
@@ -103,7 +103,7 @@ class IdIndex:
 
 
 def _by_page(ids: npt.NDArray[np.uint64]) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.intp]]]:
-    """Per page: its number, the places in it, and which of the ids these are."""
+    """Per page: its number, the places in it, and the indices of the ids at those places."""
     order = np.argsort(ids, kind="stable")
     numbers = ids[order] >> np.uint64(PAGE_BITS)
     places = (ids[order] & np.uint64(_MASK)).astype(np.int64)

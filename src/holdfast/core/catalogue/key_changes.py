@@ -1,6 +1,6 @@
-"""Keys that records bound and unbound, in the order of the log, for whoever tells others about them.
+"""Keys that records bound and unbound, in the order of the log, for publishing them.
 
-The catalogue adds to it where one is attached (`Catalogue.changes`); without one, nothing is collected.
+The catalogue adds to it if one is attached (`Catalogue.changes`); without one, nothing is collected.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ class KeyChanges:
         self._rows.append((False, keys))
 
     def take(self) -> list[Change]:
-        """What has changed since it was last asked."""
+        """The changes since the last call."""
         rows, self._rows = self._rows, []
         return rows

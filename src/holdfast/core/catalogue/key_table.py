@@ -1,8 +1,8 @@
 """The keys of a catalogue as fingerprints in memory that other processes read (wire.shown).
 
-Nothing here is durable or part of the state. Changes are noted as they are applied, and the table is said to be off
-from then on; `catch_up` carries them out, and `settle` says that it is right again, which its owner does only when
-all that was changed is durable. When the table is too full another one is begun, and filled a slice at a time.
+Nothing here is durable or part of the state. Changes are noted as they are applied, and from then on the table is
+marked as off; `catch_up` carries them out, and `settle` marks the table as right again, which its owner calls only when
+all changes are durable. When the table is too full another one is begun, and filled slice by slice.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from holdfast.core.catalogue.catalogue import Catalogue, Slots, Words
 
 SLICE = 8192
-"""Slots of the catalogue that are taken in at a time: some 2 ms."""
+"""Slots of the catalogue to add per step: some 2 ms."""
 ROOMY = 3
-"""A new table has at least so many places a key."""
+"""A new table has at least this many places per key."""
 ALL = 1 << 62
 
 
 class KeyTable:
-    """`words` is the memory, `discard(first, stop)` makes words of it zero again, and gives their pages back."""
+    """`words` is the memory; `discard(first, stop)` zeroes these words of it and gives their pages back."""
 
     def __init__(self, catalogue: Catalogue, words: Words, discard: Callable[[int, int], None]) -> None:
         self._catalogue = catalogue
@@ -47,16 +47,16 @@ class KeyTable:
         """(shown or hidden, one fingerprint or several), in order."""
         self._places = 0
         self._inserted = 0
-        """Into this table, since it was begun."""
+        """Number of insertions since this table was begun."""
         self._swept = 0
-        """Slots from here on are not in the table yet, and what becomes of them is seen when they are reached."""
+        """Slots from here on are not in the table yet; changes to them need no note, for the sweep will see them."""
         if self._cells[KIND] != MAGIC:
             self._cells[KIND], self._cells[MASK], self._cells[SEQUENCE] = MAGIC, FIRST_PLACES - 1, 1
         self._begin()
 
     @property
     def is_off(self) -> bool:
-        """Is it said that the table cannot be relied on?"""
+        """Is the table marked as not to be relied on?"""
         return bool(self._cells[SEQUENCE] & 1)
 
     def show_one(self, slot: int) -> None:
@@ -82,16 +82,16 @@ class KeyTable:
         self._noted.append((shown, hashes))
 
     def turn_off(self) -> None:
-        """What the table says is not the truth from now on."""
+        """Mark the table as not to be relied on."""
         if not self._cells[SEQUENCE] & 1:
             self._cells[SEQUENCE] += 1
 
     def catch_up(self) -> bool:
-        """Carry out what was noted, and take in another slice of a table that is being filled. True: there is more."""
+        """Carry out the noted changes, and add another slice to a table that is being filled. True if there is more."""
         noted, self._noted = self._noted, []
         for shown, hashes in noted:
             if not self._swept:
-                break  # Another table was begun, which will be filled with what there is now.
+                break  # Another table was begun, which will be filled from the current catalogue.
             if not isinstance(hashes, int):
                 (self._insert if shown else self._remove)(np.maximum(hashes, np.uint64(GONE + 1)))
             elif shown:
@@ -101,19 +101,20 @@ class KeyTable:
         return self._places > 0 and self._swept != ALL and self._sweep()
 
     def settle(self) -> None:
-        """The table holds what is there and nothing else, and all of that may be told."""
+        """Mark the table as right: it holds exactly the keys of the catalogue, and all of them may be published."""
         if self._swept == ALL and not self._noted and self._cells[SEQUENCE] & 1:
             self._cells[SEQUENCE] += 1
 
     def beat(self, good_ms: int) -> None:
-        """For so long from now on the master may answer. It confirms the number before, and asks by the next."""
+        """Extend by `good_ms` from now the time in which the master may answer: confirm the last number, and ask by
+        the next."""
         cells = self._cells
         cells[GOOD_MS] = good_ms
         cells[CONFIRMED] = cells[ASKED]
         cells[ASKED] += 1
 
     def _begin(self) -> None:
-        """A table with room for what there is, empty for now. Where there is no room for one, there is none."""
+        """Begin an empty table with room for the current keys. If the memory is too small for one, there is none."""
         self.turn_off()
         before = int(self._cells[MASK]) + 1
         self._discard(before, 2 * before)
@@ -138,7 +139,7 @@ class KeyTable:
         return self._swept != ALL
 
     def _has_room(self, count: int) -> bool:
-        """Otherwise another table is begun, which will take in whatever is in the catalogue by itself."""
+        """Is there room for `count` more? If not, begin another table, which the sweep fills from the catalogue."""
         self._inserted += count
         if 2 * self._inserted <= self._places:
             return True
@@ -176,7 +177,7 @@ class KeyTable:
         while len(hashes):
             free = table[at] <= GONE
             table[at[free]] = hashes[free]
-            # Of two that wanted the same place the last one has it.
+            # Of two that wanted the same place, the last one got it.
             left = ~(free & (table[at] == hashes))
             hashes = hashes[left]
             at = (at[left] + 1) & mask
@@ -199,6 +200,6 @@ class KeyTable:
 
 
 def _has_twins(hashes: Words) -> bool:
-    """Two keys of one fingerprint in a batch each have a place of their own; one step for all would give them one."""
+    """Do two keys share a fingerprint? Each needs a place of its own; an array operation would give them one."""
     in_order = np.sort(hashes)
     return bool((in_order[1:] == in_order[:-1]).any())

@@ -1,9 +1,8 @@
 """From key to slot.
 
 One dict of a million keys stops the process for 65 to 400 ms when it grows; many small ones grow a little at a
-time. So a catalogue begins with one dict, which is asked in half the time, and goes over to many before its growth
-could be felt. Which shard a key falls into depends on the process's hash seed, so nothing may depend on a shard's
-order.
+time. So a catalogue begins with one dict, whose lookups take half the time, and moves to many before its growth could
+be noticed. The shard of a key depends on the process's hash seed, so nothing may depend on a shard's order.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ class KeyIndex:
         return [shards[h & _MASK].get(key, ABSENT) for h, key in zip(map(hash, keys), keys, strict=True)]
 
     def presence(self, keys: list[str]) -> bytes:
-        """One byte a key: 1 if it is bound."""
+        """One byte per key: 1 if it is bound."""
         one, shards = self._one, self._shards
         if len(keys) == 1:
             key = keys[0]
             return _THERE if key in (shards[hash(key) & _MASK] if one is None else one) else _GONE
         if one is not None:
             return bytes(map(one.__contains__, keys))
-        # No step of the interpreter a key: what is left is mostly waiting for memory. The fewer instructions are
-        # between two lookups, the more of them the processor has under way at once, so shards are found before.
+        # No interpreter step per key: the rest is mostly waiting for memory. The fewer instructions between two
+        # lookups, the more lookups the processor overlaps, so all shards are found first.
         return bytes(map(contains, [*self._shards_of(keys)], keys))
 
     def _shards_of(self, keys: list[str]) -> Iterator[dict[str, int]]:
@@ -79,6 +78,6 @@ class KeyIndex:
         deque(map(delitem, dicts, keys), maxlen=0)
 
     def _go_over(self, one: dict[str, int]) -> None:
-        """To many dicts, from this one."""
+        """Move from this one dict to many."""
         self._one, self._shards = None, [{} for _ in range(SHARDS)]
         self.bind_many(list(one), list(one.values()))
