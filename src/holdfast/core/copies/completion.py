@@ -1,8 +1,8 @@
-"""A node says that it has copied objects: what is believed of that, and what follows from it.
+"""Completion of copies: check a node's report that it has copied objects, and add the replicas.
 
-A copy counts if the object still is where it was copied from: ids never return and ranges leave by the log, so every
-byte read there was that object's (I2). The checksum must be the one stored at commit. What had to leave its place
-is dropped in the same step.
+A copy is valid if the object is still where it was copied from: ids are never reused and ranges are freed by the log,
+so every byte read there was that object's (I2). The checksum must be the one stored at commit. Replicas that had to
+leave their place are dropped in the same step.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from holdfast.messages.shapes import Record
 
 
 def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Instant) -> Decision:
-    """Answered with how many were added; the grant is over in any case."""
+    """Reply with the number of replicas added; the grant ends in any case."""
     unpack_words(request.rows, 5)  # Whole rows, and not too many of them.
     failed = list(unpack_words(request.failed, 1))
     if request.grant.client != COPIES:
         raise GrantRefused("that grant is a client's, not one for copying; nothing was changed")
     grant = primary.state.grants.get(request.grant)
-    if grant is None:  # It timed out, or this was said before.
+    if grant is None:  # It timed out, or this is a retry.
         return q.Done(0), []
     target = primary.state.segments[grant.ranges[0].segment]
     if target.name.node != request.node:

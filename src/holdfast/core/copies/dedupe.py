@@ -1,8 +1,8 @@
-"""Of several records of one decision only the first names an object that was evicted without a record.
+"""If several records of one decision name the same unlogged eviction, keep only the first mention.
 
-A plan makes many grants before any is applied, and a hidden object that has two replicas may lie in the way of two of
-them, or in the way of one and on a node that is being drained. By the second record it is gone already, and what names
-an object that the catalogue does not hold cannot be applied (I5).
+A plan makes many grants before any is applied, and a masked object with two replicas may lie in the ranges of two of
+them, or in the range of one and on a node that is being drained. By the second record it is gone already, and a record
+that names an object that is not in the catalogue cannot be applied (I5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The disk tier, as the primary sees it: which disks there are, what is offloaded to them, which files are known.
+"""The disk tier as the primary sees it: its disks, the objects offloaded to them, and their known files.
 
 A disk is a segment that outlives its node's boots: it has an id of its own. While its node is away its replicas
 stay in the catalogue, unreadable and removable, for an hour. A file is kept only if the log holds that very object
@@ -47,7 +47,7 @@ def known_disk(primary: Primary, node: str, disk: int) -> Segment:
 
 
 def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant) -> Decision:
-    """A new disk, or one that is back: then what the log holds on it can be read again."""
+    """Mount a new disk, or one that is back: then the objects that the log holds on it can be read again."""
     state = primary.state
     member = primary.members.get(request.node)
     if member is None or member.boot != request.boot:
@@ -62,7 +62,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
             raise MemoryVoid("this disk was given up, and nothing on it is known any more; empty it and mount it again")
         handle, size = state.next_segment, request.size_bytes
     else:
-        # Its size stays what it was: what lies where is counted by it.
+        # Its size stays what it was: its allocator was made for that size.
         handle, size = known.handle, known.size_bytes
     records: list[Record] = [
         DiskLeft(other.handle)
@@ -83,7 +83,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
 
 
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
-    """Which of these files are to be deleted: those of objects that the log does not hold at that place (I7)."""
+    """Reply which of these files to delete: those of objects that the log does not hold at that place (I7)."""
     words = unpack_words(request.rows, 2)
     disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
@@ -96,7 +96,7 @@ def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Ins
 
 
 def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Instant) -> Decision:
-    """Trouble: nothing more is written there, and if it cannot even be read, its replicas are as if away."""
+    """A failing disk: nothing more is written to it, and if it cannot be read either, its replicas count as away."""
     disk = known_disk(primary, request.node, request.disk)
     reason = request.reason[:MAX_REASON]
     records: list[Record] = [DiskClosed(disk.handle, reason)] if disk.closed != reason else []
@@ -106,12 +106,12 @@ def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Insta
 
 
 def leave_disks(primary: Primary, node: str) -> list[Record]:
-    """The node is gone: its disk's replicas are kept for when it comes back."""
+    """Mark the disks of a node that is gone as away: their replicas are kept for when it comes back."""
     return [DiskLeft(disk.handle) for disk in primary.state.disks() if disk.name.node == node and not disk.away]
 
 
 def disks_away_too_long(primary: Primary, now: Instant) -> list[Record]:
-    """Give up what nobody has brought back for long. Counted by this primary: a new one counts from its promotion."""
+    """Give up disks that have been away for too long, by this primary's count: a new one counts from its promotion."""
     kept = primary.disk_kept_until
     for handle in sorted(primary.state.away):
         kept.setdefault(handle, now + primary.rules.disk_away_ms)
@@ -122,14 +122,14 @@ def disks_away_too_long(primary: Primary, now: Instant) -> list[Record]:
 
 
 def tell_disks(primary: Primary, now: Instant) -> None:
-    """Files that nobody needs, and disks that should look for such files themselves."""
+    """Queue the commands to delete obsolete files, and to audit disks that have too many to list."""
     book = primary.copies
     if not (book.forgotten or book.audits) or now < book.tell_at:
         return
     book.tell_at = now + TELL_EVERY_MS
     for handle in dict.fromkeys([*book.forgotten, *book.audits]):
         disk = primary.state.segments.get(handle)
-        if disk is None or disk.away:  # It compares all its files with the log when it comes back.
+        if disk is None or disk.away:  # All its files are compared with the log when it comes back.
             book.forgotten.pop(handle, None)
             book.audits.pop(handle, None)
             continue
@@ -146,13 +146,13 @@ def tell_disks(primary: Primary, now: Instant) -> None:
 class Offloaded(NamedTuple):
     records: list[Record]
     staying: Slots
-    """On a disk already, or there is no way to one."""
+    """Evictable now: already on a disk, or no disk can take them."""
     waiting: Slots
-    """They could go to a disk if its queue had room."""
+    """Objects that could go to a disk if its queue had room."""
 
 
 def offload(primary: Primary, slots: Slots, now: Instant, ahead: bool = False) -> Offloaded:
-    """Have these copied to disks, as far as the queues there have room. `ahead`: they are not about to leave memory."""
+    """Have these copied to disks, as far as the queues have room. `ahead`: they are not to be evicted from memory."""
     disks = {d.name.node: d for d in primary.state.disks() if takes_files(primary, d, now)}
     if not disks or not len(slots):
         return Offloaded([], slots, slots[:0])
@@ -175,7 +175,7 @@ def offload(primary: Primary, slots: Slots, now: Instant, ahead: bool = False) -
 
 
 class Queue:
-    """What is on its way to the disk of one node: a bounded number of bytes, or one object of any size (I17)."""
+    """Bytes on their way to the disk of one node: bounded, unless it is one object of any size (I17)."""
 
     __slots__ = ("_bytes", "_most")
 
@@ -192,7 +192,7 @@ class Queue:
 
 
 def _ways_to_disks(primary: Primary, slot: int, disks: dict[str, Segment], now: Instant) -> list[tuple[str, ReplicaAt]]:
-    """Replicas in memory of nodes that have a disk; none if the object is on a disk already, or just failed to go."""
+    """Memory replicas on nodes that have a disk; none if the object is on a disk already, or its copy just failed."""
     state = primary.state
     if on_disk_too(state, slot) or not primary.copies.may_try(state.catalogue.id_at[slot], now):
         return []
@@ -213,14 +213,14 @@ def _offload_to(
             count += 1
         begun, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now, ahead)
         records += begun
-        if started < count:  # The disk is full; room is made there by the next step.
+        if started < count:  # The disk is full; the next step makes room there.
             break
         wanted = wanted[count:]
     return records
 
 
 def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:
-    """One bounded step on each disk that is over the watermark, the longest unused first."""
+    """Evict one bounded step from each disk that is over the watermark, the longest unused first."""
     records: list[Record] = []
     rules = primary.rules
     chosen: set[int] = set()
@@ -235,8 +235,8 @@ def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:
 def _evict_from(
     primary: Primary, handle: SegmentHandle, need_bytes: int, now: Instant, chosen: set[int]
 ) -> list[Record]:
-    """`chosen`: slots that leave a disk in this step; those of this one are added. An object may be on two disks (one
-    was away when it was saved on the other), and what was decided about the first is not applied yet."""
+    """Evict from one disk. `chosen` holds the slots evicted from disks in this step, and is extended: an object may be
+    on two disks (one was away when it was saved on the other), and the record about the first is not applied yet."""
     state = primary.state
     catalogue = state.catalogue
     slots = np.array(catalogue.on_segment(handle), np.intp)
@@ -255,7 +255,7 @@ def _evict_from(
         replicas = catalogue.replicas(slot)
         if all(place.segment == handle or place.segment in state.away for place in replicas):
             gone.append(slot)
-        else:  # It can be read elsewhere, too.
+        else:  # It can also be read elsewhere.
             places += [(catalogue.id_at[slot], handle, place.offset) for place in replicas if place.segment == handle]
     records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
     return [*records, evicted(state, np.array(gone, np.intp))] if gone else records

@@ -1,8 +1,8 @@
-"""What draining a node costs: reckoned before it begins, counted while it goes on.
+"""The cost of draining a node: estimated before it begins, counted while it goes on.
 
-A drain moves everything from one node to the others. Where they have no room for it under the watermark, objects are
-evicted, from anywhere, the longest unused first. That is refused unless the operator asks for it. What was moved and
-evicted since a drain began is counted by `apply`, so that the next primary knows it too.
+A drain moves everything from one node to the others. If they have no room for it under the watermark, objects are
+evicted, from anywhere, the longest unused first. That is refused unless the operator asks for it. `apply` counts the
+objects moved and evicted since a drain began, so that the next primary knows the counts too.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from holdfast.messages.shapes import Record
 
 
 class Forecast(NamedTuple):
-    """Of a drain that has not begun. Fragmentation is not reckoned with, nor are puts that come meanwhile."""
+    """Estimate for a drain that has not begun. It ignores fragmentation, and puts that come meanwhile."""
 
     objects: int
-    """In memory or on disk, with too few replicas elsewhere: they have to move."""
+    """Objects, in memory or on disk, that have too few replicas elsewhere and so must move."""
     moved_bytes: int
     held_bytes: int
-    """Of these: leased or pinned hard, and so never evicted."""
+    """Bytes of those that are leased or hard-pinned, and so never evicted."""
     room_bytes: int
-    """What the other nodes take before they evict anything."""
+    """Bytes that the other nodes take before they evict anything."""
     evicted_bytes: int
-    """About what would leave memory for good, here or elsewhere."""
+    """Estimated bytes that would be evicted for good, here or elsewhere."""
     nodes: int
-    """Others, that take new objects."""
+    """Number of other nodes that take new objects."""
 
 
 def check_room(primary: Primary, node: str, now: Instant) -> None:
@@ -61,19 +61,19 @@ def forecast(primary: Primary, node: str, now: Instant) -> Forecast:
     files, on_disk, _ = _to_move(primary, [one for one in state.disks() if one.name.node == node], 1, now)
     disks = [one for one in state.disks() if one.name.node != node and takes_files(primary, one, now)]
     disk_room = sum(primary.allocators[one.handle].free_bytes for one in disks)
-    # A file goes to another disk, and to memory where there is none.
+    # A file goes to another disk, or to memory if there is none.
     into_memory = moved + max(0, on_disk - disk_room)
     capacity = sum(one.usable_bytes for one in others)
     used = sum(map(primary.used_on, others))
     room = max(0, int(primary.rules.high_watermark * capacity) - used)
     evicted = excess_bytes(primary.rules, capacity, used + into_memory) if into_memory > room else 0
-    # What leaves memory for a disk is not lost.
+    # Objects that move from memory to a disk are not lost.
     evicted = max(0, min(evicted, used + into_memory) - max(0, disk_room - on_disk))
     return Forecast(objects + files, moved + on_disk, held, room, evicted, nodes)
 
 
 def _to_move(primary: Primary, segments: list[Segment], open_nodes: int, now: Instant) -> tuple[int, int, int]:
-    """(objects, bytes, bytes of those that are leased or pinned hard) that have to leave these segments."""
+    """(objects, bytes, bytes of leased or hard-pinned ones) that must leave these segments."""
     catalogue = primary.state.catalogue
     objects = size = held = 0
     for segment in segments:
@@ -94,7 +94,7 @@ def _to_move(primary: Primary, segments: list[Segment], open_nodes: int, now: In
 
 
 def _enough_without(primary: Primary, slot: int, segment: Segment, open_nodes: int) -> bool:
-    """Has the object enough replicas on other nodes than this segment's?"""
+    """Does the object have enough replicas on nodes other than this segment's?"""
     state = primary.state
     places = state.catalogue.replicas(slot)
     elsewhere = [one for one in places if state.segments[one.segment].name.node != segment.name.node]
@@ -106,7 +106,7 @@ def _enough_without(primary: Primary, slot: int, segment: Segment, open_nodes: i
 
 
 def to_look_at(primary: Primary, now: Instant) -> list[str]:
-    """Nodes that are being drained and may be empty by now; looked at once a second, for it takes a pass over all."""
+    """Draining nodes to check for being empty: once per second, because the check is a pass over all objects."""
     under_way = [node for node, drain in primary.state.drains.items() if not drain.ended and node in primary.members]
     if not under_way or now < primary.copies.drains_looked_at + LIST_EVERY_MS:
         return []
@@ -115,6 +115,6 @@ def to_look_at(primary: Primary, now: Instant) -> list[str]:
 
 
 def drained(primary: Primary, node: str) -> list[Record]:
-    """The record that a node has been emptied, if it has."""
+    """The record that a node is drained, if it is empty."""
     empty = primary.state.modes.get(node) == DRAINING and left_on(primary.state, node) == (0, 0)
     return [NodeDrained(node)] if empty else []

@@ -1,8 +1,8 @@
-"""What has to leave the place where it is: on a node that is drained, or beyond the limit of a segment that shrinks.
+"""Evacuation: replicas that must leave a node that is drained, or the part beyond the limit of a shrinking segment.
 
-A replica is dropped once the object has enough others; under a live lease its range stays in quarantine until that
-ends, so that no reader notices (I2). Which objects are concerned is listed once, then worked off, then looked at
-again until nothing is left: an object that was being written when the draining began comes up the second time.
+A replica is dropped once the object has enough others; under a live lease its range stays in quarantine until the lease
+ends, so that no reader notices (I2). The objects are listed once, worked off, then listed again until nothing is left:
+an object that was being written when the drain began is found the second time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_leaving(state: State, place: ReplicaAt, size: int) -> bool:
 
 
 def slots_leaving(state: State, segment: Segment) -> list[int]:
-    """Slots of the objects that have to leave this segment."""
+    """Slots of the objects that must leave this segment."""
     catalogue = state.catalogue
     found = catalogue.on_segment(segment.handle)
     if _drained(state, segment):
@@ -52,7 +52,7 @@ def slots_leaving(state: State, segment: Segment) -> list[int]:
 
 
 def listed(primary: Primary, segment: Segment, now: Instant) -> list[ObjectId]:
-    """The objects that are still to be moved off this segment, the next one last. Whoever handles one pops it."""
+    """The objects still to be moved off this segment, the next one last. The caller pops each one it handles."""
     book = primary.copies
     when, ids = book.leaving.get(segment.handle, (0, []))
     if not ids and now >= when:
@@ -63,7 +63,7 @@ def listed(primary: Primary, segment: Segment, now: Instant) -> list[ObjectId]:
 
 
 def enough_elsewhere(primary: Primary, slot: int, place: ReplicaAt, open_nodes: int) -> bool:
-    """Has the object as many replicas as it wants, or as the nodes that are open allow, without this one?"""
+    """Without this replica, does the object have as many as it wants, or as the open nodes allow?"""
     return _enough(primary, slot, primary.state.catalogue.replicas(slot), place, open_nodes)
 
 
@@ -78,7 +78,7 @@ def _enough(primary: Primary, slot: int, places: tuple[ReplicaAt, ...], place: R
 
 
 def superfluous(primary: Primary, slot: int, added: ReplicaAt, open_nodes: int) -> list[ReplicaAt]:
-    """With this replica added: which of the others may be dropped, because they had to leave."""
+    """Replicas that must leave, and may be dropped once the replica `added` exists."""
     state = primary.state
     size = state.catalogue.size_at[slot]
     before = state.catalogue.replicas(slot)
@@ -88,7 +88,7 @@ def superfluous(primary: Primary, slot: int, added: ReplicaAt, open_nodes: int) 
 
 
 def dropped(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]], now: Instant) -> list[Record]:
-    """Give these replicas up; readers of the leased ones may go on until their leases end."""
+    """Drop these replicas; readers of leased ones may go on until their leases end."""
     catalogue = primary.state.catalogue
     free: list[Place] = []
     held: list[Place] = []
@@ -99,7 +99,7 @@ def dropped(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]], now: I
 
 
 def tail_is_empty(state: State, segment: Segment) -> bool:
-    """Is nothing left beyond the segment's limit: no object, no grant, nothing that waits for its reader or writer?"""
+    """Is nothing left beyond the segment's limit: no object, no grant, no quarantine?"""
     limit, handle = segment.limit_bytes, segment.handle
     if slots_leaving(state, segment):
         return False
@@ -114,7 +114,7 @@ def tail_is_empty(state: State, segment: Segment) -> bool:
 
 
 def left_on(state: State, node: str) -> tuple[int, int]:
-    """(objects, bytes) that have yet to leave this node; what waits for readers or writers to end counts too."""
+    """(objects, bytes) that have yet to leave this node, including ranges that wait for readers or writers to end."""
     objects = size = 0
     for segment in leaving_segments(state):
         if segment.name.node != node:

@@ -1,8 +1,8 @@
-"""Files of disks that their nodes found gone or spoiled, and the list that nodes find them by.
+"""Disk files that their nodes found gone or spoiled, and the listing by which nodes find them.
 
-A lost file is a lost replica: it is dropped by a record, and the object goes if it had no other (I18). Only the node
-that holds the disk says so, after it has looked itself. A report may come twice, late, or after the object was moved:
-ids never return, so a replica that is not at that place any more is passed over.
+A lost file is a lost replica: it is dropped by a record, and the object is removed if it had no other (I18). Only the
+node that holds the disk reports it, after checking the file itself. A report may come twice, late, or after the object
+was moved: ids are never reused, so a replica that is no longer at that place is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAMAGES = frozenset(map(int, n.Damage))
 
 
 def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int, now: Instant) -> Decision:
-    """Drop these replicas. Where a reader may hold a lease, the place stays in quarantine until that ends (I2)."""
+    """Drop these replicas. If a reader may hold a lease, the place stays in quarantine until the lease ends (I2)."""
     words = unpack_words(request.rows, 3)
     if not _DAMAGES.issuperset(words[2::3]):
         raise BadRequest("a file is reported lost without a known reason; nothing was changed")
@@ -46,7 +46,7 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
         seen.add(oid)
         primary.lost_files[request.node, n.Damage(damage)] += 1
         if catalogue.flags_at[slot] & MASKED:
-            hidden[slot] = None  # Nobody sees it any more; now the log says so.
+            hidden[slot] = None  # An unlogged eviction: it is logged now.
         elif len(places) > 1:
             further.append((oid, place))
         else:
@@ -62,8 +62,8 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
 
 
 def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant) -> Decision:
-    """Files that the log holds on this disk, of one page of slots; the catalogue may change between two pages, and the
-    node reports only what it does not find itself."""
+    """Files that the log holds on this disk, for one page of slots. The catalogue may change between two pages, so the
+    node checks each file before it reports it lost."""
     disk = known_disk(primary, request.node, request.disk)
     top = primary.state.catalogue.top
     first = max(0, request.cursor)

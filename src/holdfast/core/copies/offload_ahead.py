@@ -1,9 +1,9 @@
-"""Objects are copied to disks before memory needs them to leave.
+"""Offload ahead of need: copy objects to disks before memory must evict them.
 
-A put that finds no room has no time for a disk: whatever gives way to it at once is lost, unless its bytes are on a
-disk already. So while memory is half full the longest unused objects, a share of it (`offload_ahead`), are kept there
-too, and eviction takes those first (`eviction.spared`). How fast that goes is bounded by the disk's queue: a storm of
-puts that brings more than the disk writes uses the share up, and then loses what is over.
+A put that finds no room cannot wait for a disk: objects evicted for it are lost, unless they are on a disk already. So
+once memory is half full, the longest unused objects, up to a share of memory (`offload_ahead`), are also kept on disks,
+and eviction takes those first (`eviction.spared`). The disk's queue bounds the speed: a storm of puts that is faster
+than the disk uses the share up, and evictions beyond it lose objects.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 
 SAVE_FROM = 0.5
-"""The share of memory in use from which on objects are saved: large puts may find no room long before it is."""
+"""Share of memory in use from which on objects are saved: large puts may find no room long before memory is full."""
 LOOK_EVERY_MS = 200
 SLOTS_A_MS = 500
-"""A look goes over the whole catalogue: a million objects are looked at every two seconds, not five times in one."""
+"""A look is a pass over the whole catalogue: a million objects are examined every two seconds, not five times per
+second."""
 LOOK_IDLE_MS = 5_000
-"""While nothing is put or removed: reads alone make others the longest unused, and that is no hurry."""
+"""Between looks while nothing is put or removed: reads alone change which objects are the longest unused, and that is
+not urgent."""
 
 
 def save_ahead(primary: Primary, now: Instant) -> list[Record]:
-    """One bounded step: as many as the queues of the disks have room for."""
+    """Offload one bounded step: as many objects as the queues of the disks have room for."""
     book, catalogue = primary.copies, primary.state.catalogue
     looked_at, index = book.saved_at
     pause_ms = LOOK_EVERY_MS + catalogue.top // SLOTS_A_MS if index != primary.state.index else LOOK_IDLE_MS
@@ -46,7 +48,7 @@ def save_ahead(primary: Primary, now: Instant) -> list[Record]:
 
 
 def _some_queue_has_room(primary: Primary, oid: ObjectId) -> bool:
-    """For the next one. Asked first, because this is tried at every tick while a disk is busy."""
+    """Does a queue have room for the next object? Checked first: this runs at every tick while a disk is busy."""
     catalogue = primary.state.catalogue
     slot = catalogue.by_id.slot_of(oid)
     size = extent_of(catalogue.size_at[slot]) if slot >= 0 else 0
@@ -54,7 +56,7 @@ def _some_queue_has_room(primary: Primary, oid: ObjectId) -> bool:
 
 
 def _unsaved(primary: Primary, now: Instant) -> list[int]:
-    """Slots of the longest unused objects in memory, the oldest first, without those that are on a disk."""
+    """Slots of the longest unused objects in memory that are on no disk, the oldest first."""
     share = _share_bytes(primary)
     if share <= 0:
         return []
@@ -63,7 +65,7 @@ def _unsaved(primary: Primary, now: Instant) -> list[int]:
 
 
 def _share_bytes(primary: Primary) -> int:
-    """How much of what is not on its way is to be on disks; nothing while there is memory for as much again."""
+    """Bytes to keep on disks beyond those on their way there; 0 while memory is at most half full."""
     rules, state = primary.rules, primary.state
     disks = sum(disk.size_bytes for disk in state.disks() if not (disk.away or disk.closed))
     if not disks or not rules.offload_ahead:

@@ -1,8 +1,8 @@
-"""Which objects are copied where: lost replicas made again, nodes drained, what is read again brought back from disk.
+"""Plan of copies: recover lost replicas, move objects off draining nodes, bring objects back from disk.
 
 Everything here follows from the state, so a new primary goes on where the old one was. A copy is a grant like any
-writer's, durable before the node hears of it, and objects that are being copied are not evicted meanwhile. What is
-under way to one node at once is bounded; the rest waits for the next plan.
+writer's, durable before the node is told, and objects that are being copied are not evicted meanwhile. The bytes under
+way to one node at once are bounded; the rest waits for the next plan.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from holdfast.messages.shapes import Range, Record
 
 PLAN_EVERY_MS = 200
 HOPELESS_MS = 5_000
-"""Until lost replicas are looked at again when none of them could be made, unless a node comes or goes."""
+"""Pause before lost replicas are examined again if none of them could be recovered, unless a node comes or goes."""
 Wanted = list[tuple[int, ReplicaAt]]
-"""Slots, and where each is to be copied from."""
+"""Slots, and the replica to copy each from."""
 
 
 def plan(primary: Primary, now: Instant) -> list[Record]:
@@ -44,14 +44,14 @@ def plan(primary: Primary, now: Instant) -> list[Record]:
 
 
 def rate(primary: Primary) -> int:
-    """Bytes a second that one node may copy; 0: as fast as it goes."""
+    """Bytes per second that one node may copy; 0 for no limit."""
     return primary.rules.copy_bytes_per_second
 
 
 def begin(
     primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant, ahead: bool = False
 ) -> tuple[list[Record], int]:
-    """Have the target's node copy these objects there: the records, and how many of them there is room for."""
+    """Have the target's node copy these objects there; return the records, and the number of objects with room."""
     catalogue = primary.state.catalogue
     # Large ones first, so that each is aligned.
     wanted = sorted(wanted, key=lambda each: catalogue.size_at[each[0]] < LARGE_FROM)
@@ -98,12 +98,12 @@ def _begun(
 
 
 class Batches:
-    """Objects gathered by where they go, started whenever there are enough of them."""
+    """Copies gathered by target; a batch is started when it is large enough."""
 
     def __init__(self, primary: Primary, name: str, targets: list[Segment], now: Instant) -> None:
         self.records: list[Record] = []
         self.full = False
-        """Some target had no range for something."""
+        """Some target had no room for an object."""
         self._primary, self._name, self._now = primary, name, now
         self._left = {target.handle: _window_left(primary, target) for target in targets}
         self._targets = targets
@@ -112,7 +112,7 @@ class Batches:
 
     @property
     def targets(self) -> list[Segment]:
-        """Those to which more may be under way."""
+        """Targets to which more may be sent now."""
         return [target for target in self._targets if self._left[target.handle] > 0]
 
     def add(self, slot: int, source: ReplicaAt, target: Segment) -> None:
@@ -162,7 +162,7 @@ def nodes_of(primary: Primary, places: Iterable[ReplicaAt], kind: int) -> set[st
 
 
 def _recover(primary: Primary, now: Instant) -> list[Record]:
-    """Objects that have fewer replicas in memory than their put asked for."""
+    """Copy objects that have fewer memory replicas than their put asked for."""
     catalogue, book = primary.state.catalogue, primary.copies
     known = (now, primary.state.topology)
     if not catalogue.lacking or (known[0] < book.hopeless[0] and known[1] == book.hopeless[1]):
@@ -180,7 +180,7 @@ def _recover(primary: Primary, now: Instant) -> list[Record]:
             batches.add(slot, source, target)
         else:
             passed.append(slot)
-    for slot in passed:  # The next look begins with others.
+    for slot in passed:  # Moved to the end, so that the next look begins with others.
         catalogue.lacking[slot] = catalogue.lacking.pop(slot)
     records = batches.finish()
     if not records and not book.under_way:
@@ -189,7 +189,7 @@ def _recover(primary: Primary, now: Instant) -> list[Record]:
 
 
 def _move_away(primary: Primary, now: Instant) -> list[Record]:
-    """What lies on nodes that are drained, and beyond the limit of segments that shrink."""
+    """Move objects off draining nodes, and off the part beyond the limit of shrinking segments."""
     records: list[Record] = []
     for segment in leaving_segments(primary.state):
         records += _move_off(primary, segment, now)
@@ -218,7 +218,7 @@ def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
             ids.pop()
             continue
         if catalogue.flags_at[slot] & MASKED:
-            # Nobody sees it any more; now the log says so, and it is in nobody's way.
+            # An unlogged eviction: it is logged now, and need not be moved.
             hidden.append(slot)
             ids.pop()
             continue
@@ -227,7 +227,7 @@ def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
             continue
         target = _target_of(primary, slot, place, batches.targets)
         if target is None and _target_of(primary, slot, place, targets) is not None:
-            break  # It can go as soon as less is under way.
+            break  # It can be moved as soon as less is under way.
         source = source_of(primary, slot, now)
         ids.pop()
         if target is not None and source is not None:
@@ -244,7 +244,7 @@ def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
 
 
 def _release_tail(primary: Primary, segment: Segment) -> None:
-    """Nothing is left beyond the limit: the node may give those pages back to the machine. Told once."""
+    """Once nothing is left beyond the limit, tell the node to give those pages back to the machine. Sent once."""
     told = (segment.handle, segment.limit_bytes)
     if told not in primary.copies.released and tail_is_empty(primary.state, segment):
         primary.copies.released[told] = None
@@ -253,7 +253,7 @@ def _release_tail(primary: Primary, segment: Segment) -> None:
 
 
 def _say_why(primary: Primary, node: str, nowhere: int, full: bool) -> None:
-    """What stands in the way of emptying the node, until the next look finds that nothing does."""
+    """Note what keeps the node from being emptied, until the next look finds nothing."""
     stuck = primary.copies.stuck
     if nowhere:
         stuck[node] = f"{nowhere:,} objects have nowhere to go: no other node takes them. Open or add one, or cancel"
@@ -268,12 +268,12 @@ def _target_of(primary: Primary, slot: int, place: ReplicaAt, targets: list[Segm
     if place.kind == MEMORY:
         taken = nodes_of(primary, others, MEMORY)
         return next((one for one in targets if one.kind == MEMORY and one.name.node not in taken), None)
-    # A file goes to another disk, or to memory where there is none.
+    # A file goes to another disk, or to memory if there is none.
     return next(iter(sorted(targets, key=lambda one: one.kind != DISK)), None)
 
 
 def _bring_back(primary: Primary, now: Instant) -> list[Record]:
-    """Objects on disk that were read twice. One that finds no room is wanted again by its next reads."""
+    """Bring back objects on disk that were read twice. One that finds no room must be read twice again."""
     book, catalogue = primary.copies, primary.state.catalogue
     if not book.wanted_back:
         return []
