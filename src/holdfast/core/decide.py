@@ -1,7 +1,7 @@
 """decide(primary, request, client, now) -> (reply, records): every verb, by the type of its request.
 
-Nothing in the state changes here but soft columns (leases, last use) and the primary's own free space; the
-records say what is to change, and applying them changes it. A refusal is raised, with nothing changed.
+A decision changes nothing in the state but soft columns (leases, last use) and the primary's own free space; the
+other changes are described by records, and made by applying them. A refusal is raised, with nothing changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
 
 
 def decide(primary: Primary, request: Message, client: int, now: Instant) -> Decision:
-    """`client` is the number that the caller gave itself; for a node's requests, that of its connection."""
+    """`client` is the number that the client chose for itself; for a node's requests, the number of its connection."""
     verb = _DECIDE.get(type(request))
     if verb is None:
         raise BadRequest(f"{type(request).__name__} is not a request; nothing was changed")

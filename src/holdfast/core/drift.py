@@ -1,7 +1,7 @@
-"""What two clocks may differ by, so that a promise given on one holds on the other (I4).
+"""Allowance for clock drift, so that a promise given on one machine's clock holds on another's (I4).
 
-A machine's clock is allowed to run 1% faster or slower than another's. Whoever must stop first shortens its time,
-whoever acts on the end lengthens its own; each alone would suffice for 1%, both together cover twice that.
+A machine's clock may run 1% faster or slower than another's. The side that must stop first shortens its time, and the
+side that acts on the end lengthens its own; either would suffice for 1%, both together cover twice that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ ROUNDING_MS = 3
 
 
 def drift_of(ms: int) -> int:
-    """The most that this duration may differ by on another clock, rounded up."""
+    """The most by which this duration may differ on another clock, rounded up."""
     return -(-ms // 100)
 
 
 def shortened(ms: int) -> int:
-    """For the side that was promised something: it relies on no more than this."""
+    """For the side that was given a promise: the time it may rely on."""
     return ms - drift_of(ms)
 
 
 def lengthened(ms: int) -> int:
-    """For the side that promised: it acts on the end no sooner than this."""
+    """For the side that gave the promise: the time before which it must not act on the end."""
     return ms + drift_of(ms) + ROUNDING_MS

@@ -1,9 +1,9 @@
-"""Settings that may be changed while the cluster runs: they are in the log, and so outlive the primary they were told.
+"""Settings that may be changed while the cluster runs: they are in the log, and so outlive the primary that took them.
 
-A change counts from when its record is durable, so that no lease is given for longer than the log knows. After a
-shorter lease time leases of the longer one still live: `longest_lease_ms` in the state is what a promotion must reckon
-with (I2, I8), and becomes shorter by a record once this primary's own clock says that they have ended. What nodes go
-by is told to them as a command.
+A change takes effect when its record is durable, so that no lease is given for longer than the log says. When the
+lease time is shortened, leases of the longer time still live: `longest_lease_ms` in the state is what a promotion must
+allow for (I2, I8), and a record shortens it once they have ended by this primary's own clock. Settings that concern
+nodes are sent to them as a command.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def change_settings(primary: Primary, request: ChangeSettings, client: int, now:
 
 
 def change_copying(primary: Primary, request: ChangeCopying, client: int, now: Instant) -> Decision:
-    """One of the settings, by a verb of its own."""
+    """Change one of the settings, by a verb of its own."""
     change = ChangeSettings({"copy_bytes_per_second": request.bytes_per_second})
     _, records = change_settings(primary, change, client, now)
     return Done(1), records
 
 
 def _tell_nodes(primary: Primary, rules: Rules) -> None:
-    """What nodes go by, if it is about to change; they are told once that is durable. Whoever registers later is told
-    then, and how fast to copy with every copy."""
+    """Queue the settings that concern nodes, if they are about to change, to be sent once the change is durable. Nodes
+    that register later get them then; the speed of copies comes with every copy."""
     before = in_force(primary.own_rules, primary.state.changed)
     update = UpdateConfig(rules.copy_bytes_per_second, rules.report_interval_ms)
     if update != UpdateConfig(before.copy_bytes_per_second, before.report_interval_ms):
@@ -81,7 +81,7 @@ def settings_changed(rules: Rules, changed: dict[str, SettingValue], longest_lea
 
 
 def leases_shortened(primary: Primary, now: Instant) -> list[Record]:
-    """The last lease of an earlier, longer time has ended: from now on a promotion need not reckon with it."""
+    """The record that the last lease of an earlier, longer time has ended: a promotion need not allow for it."""
     state = primary.state
     if state.longest_lease_ms <= state.lease_ttl_ms:
         return []

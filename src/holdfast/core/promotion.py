@@ -2,7 +2,7 @@
 
 Nothing of a standby's life is in here but the state that the log gave it. Free space is rebuilt from the columns;
 every lease becomes at least the guard, because the old primary may have promised that much in its last second
-(I2, I8); nobody's silence is held against them yet. Only what is plainly dead is cleaned, never anything by lease.
+(I2, I8); no silent session or node counts as expired yet. Only what is certainly dead is cleaned up, nothing by lease.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from holdfast.messages.shapes import Record
 
 
 def guard_ms(state: State, leader_ttl_ms: int, proven: bool) -> int:
-    """The longest that a promise of an earlier primary may still live: a lease given in its last moment, and if its
-    end is not proven, given by it for as long as it may still have believed itself to lead."""
+    """The longest that a promise of an earlier primary may still live: a lease given in its last moment, plus, if its
+    end is not proven, the time for which it may still have believed itself to lead."""
     return max(state.lease_ttl_ms, state.longest_lease_ms) + (0 if proven else leader_ttl_ms)
 
 
@@ -83,15 +83,15 @@ def _expect_back(primary: Primary, base: Instant) -> None:
 
 
 def guard_leases(state: State, until: Instant) -> None:
-    """No lease ends before; longer ones are kept. Only an earlier primary knew whose they are."""
+    """Extend every lease to at least `until`; longer ones are kept. Only an earlier primary knew whose they are."""
     state.catalogue.lessees[: state.catalogue.top] = SEVERAL_LESSEES
     leases = state.catalogue.lease_until[: state.catalogue.top]
     np.maximum(leases, until, out=leases)
 
 
 def evicted_alone(state: State) -> list[Record]:
-    """What a standby evicted without a record becomes one. Its memory waits for the guard in quarantine: the old
-    primary knew nothing of it, and may have leased these objects."""
+    """The record of a standby's unlogged evictions. Their memory waits for the guard in quarantine: the old primary
+    did not know of them, and may have leased these objects."""
     slots = state.mask.slots()
     ids = state.catalogue.ids[slots]
     return [ObjectsEvicted(pack_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)]

@@ -1,4 +1,4 @@
-"""The numbers that decisions depend on. Everything else that may be set belongs to a shell."""
+"""The numbers that decisions depend on. All other settings belong to a shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rules:
     eviction_margin: float = 0.05
     evict_soft_pinned: bool = True
     degraded_puts: bool = False
-    """Store a put with fewer copies than it asked for while nodes are away, and make the others when they are back."""
+    """While nodes are away, store a put with fewer replicas than it asked for; make the others when they are back."""
     session_lease_ms: int = 12_000
     session_reply_left_ms: int = 5_000
     session_jeopardy_ms: int = 30_000
@@ -34,9 +34,9 @@ class Rules:
     urgent_renewal_ms: int = 1_000
     copy_bytes_per_second: int = 512 << 20
     copy_window_bytes: int = 64 << 20
-    """What may be under way to one node at once."""
+    """The most bytes of copies under way to one node at once."""
     offload_ahead: float = 0.10
-    """The share of memory, of the longest unused in it, that is kept on disks as well."""
+    """Share of memory whose objects, the longest unused, are kept on disks as well."""
     disk_away_ms: int = 3_600_000
     """How long the replicas of a disk whose node is away are kept."""
 
@@ -61,42 +61,42 @@ CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
     "copy_window_bytes": (int, 1 << 20, 1 << 50),
     "report_interval_ms": (int, 50, DAY_MS),
 }
-"""Name -> kind, least, most."""
+"""Name -> (type, least, most)."""
 
 
 def in_force(own: Rules, changed: dict[str, SettingValue]) -> Rules:
-    """The rules that a master was started with, under what was changed since. One that a newer version can change and
-    this one cannot is left alone."""
+    """The rules that a master was started with, overridden by the settings changed since. A setting that only a newer
+    version knows is ignored."""
     return replace(own, **{name: value for name, value in changed.items() if name in CHANGEABLE})  # type: ignore[arg-type]
 
 
 MAX_GRANTS_PER_CLIENT = 1_024
-"""Bounds what one client can make a master remember, beside the bytes that `write_window_bytes` bounds."""
+"""Bounds the memory that one client takes in a master; `write_window_bytes` bounds the bytes it is granted."""
 AHEAD_SHARE = 4
-"""What one client is granted ahead is at most one part in so many of the room under the watermark."""
+"""A prefetched grant may take at most 1/4 of the room under the watermark."""
 EVICT_STEP = 8_192
-"""Victims of one step: a step must not hold up the requests behind it."""
+"""The most victims per step: a step must not hold up the requests behind it."""
 NAMED_EVICTIONS = 64
-"""A grant over fewer evicted objects than this names them; over more, it says that all are gone that lie there."""
+"""A grant over at most this many unlogged evictions names them; over more, it says that all objects there are gone."""
 VISIT_SLOTS = 32_768
-"""Slots that one removal by pattern visits."""
+"""The most slots that one removal by pattern visits."""
 LIST_SLOTS = 4_096
-"""Slots that one listing visits: with the longest keys, the answer still fits into a frame."""
+"""The most slots that one listing visits: even with the longest keys, the reply fits into a frame."""
 REMEMBERED_ANSWERS = 65_536
 REMEMBERED_DEPARTED = 65_536
 REMEMBERED_EPOCHS = 256
 SCALAR_BELOW = 12
 """Batches smaller than this are cheaper one by one than as array operations."""
 COPY_OBJECTS = 512
-"""Objects that one command has a node copy."""
+"""The most objects per copy command."""
 COPY_BYTES = 16 << 20
-"""Bytes that one command has a node copy, unless a single object is larger."""
+"""The most bytes per copy command, unless a single object is larger."""
 COPY_AGAIN_MS = 2_000
-"""Until a copy that failed is tried again."""
+"""Delay before a failed copy is retried."""
 REMEMBERED_HITS = 65_536
-"""Objects on disk of which it is known that they were read once."""
+"""The most objects on disk that are remembered as read once."""
 SECOND_HIT = 2
 BRIM_SHARE = 0.5
-"""Of the memory above the watermark, so much may be taken by objects that wait for a disk to take them."""
+"""Share of the memory above the watermark that objects waiting for a disk may take."""
 OFFLOAD_SHARE = 16
-"""At most one part in so many of a disk's node's memory is on its way to the disk at once."""
+"""At most 1/16 of a node's memory is on its way to its disk at once."""

@@ -1,7 +1,7 @@
 """Upkeep, decided at every tick: grants and quarantines that end, sessions that expire, nodes that are given up.
 
-It is a list of duties, each about one thing and decided and applied by itself: a defect in one costs that one, which is
-tried again at the next tick, and never the records of the others.
+It is a list of duties, each about one thing, and decided and applied separately: a defect in one costs only that one,
+which is retried at the next tick, and never the records of the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Duty(NamedTuple):
     """One thing that is due: decide it, apply its records, then go on to the next."""
 
     kind: str
-    """A word of a short list, for counting."""
+    """One of a short list of words, for counting."""
     subject: str
     decide: Callable[[], list[Record]]
 
@@ -57,8 +57,8 @@ def duties(primary: Primary, now: Instant) -> list[Duty]:
 
 
 def _end_grant(primary: Primary, grant: GrantId) -> list[Record]:
-    """Its time ends the grant, never the quarantine: the writer may only be stopped (I11)."""
-    # A node that was given up before this may have taken the grant with it.
+    """Time out the grant, never its quarantine: the writer may only be paused (I11)."""
+    # The grant may have gone with a node that was given up before this.
     return [GrantEnded(grant, settled=[])] if grant in primary.state.grants else []
 
 
@@ -68,13 +68,13 @@ def _release(primary: Primary, entries: list[int]) -> list[Record]:
 
 
 def plan_copies(primary: Primary, now: Instant) -> list[Record]:
-    """What nodes are to copy. By itself: it must see what upkeep has changed."""
+    """Plan copies. A step of its own, because it must see the changes that upkeep made."""
     tell_disks(primary, now)
     return named_once(primary.state, [*plan(primary, now), *save_ahead(primary, now)])
 
 
 def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
-    """One bounded step towards the watermark: how many objects leave, and the records of it, if they are logged."""
+    """Evict one bounded step towards the watermark: the number of objects evicted, and the records, if logged."""
     excess = over_watermark(primary)
     if excess <= 0:
         records = evict_from_disks(primary, now)
@@ -84,6 +84,6 @@ def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
     if urgent > 0 and len(waiting):
         staying = np.concatenate([staying, within(primary.state, waiting, urgent)])
     if not len(staying):
-        # Only when nothing leaves memory in this step: the same object must not lose both of its places.
+        # Only if this step evicts nothing from memory: one object must not lose both of its places.
         return 0, [*copied, *evict_from_disks(primary, now)]
     return len(staying), [*copied, *let_go(primary, staying, now)]
