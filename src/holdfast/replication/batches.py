@@ -1,8 +1,8 @@
-"""Records to batches and back: what one append to coordination carries.
+"""Encode records as batches and back; a batch is the content of one append to coordination.
 
 A batch names the index of its first record and the hash of the batch before it, so that a reader accepts only the
-very next one of the very same history (I13). The hash of a batch is that of its bytes, which hold the hash before
-it: a chain. A record that this version does not know stops the reader; guessing would make catalogues differ.
+next batch of the same history (I13). The hash of a batch is that of its bytes, which include the previous hash: a
+chain. A record that this version does not know stops the reader; guessing would make catalogues differ.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class UnknownRecord(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a log was read or written."""
+    """A place in the log, up to which it was read or written."""
 
     batch: int = 0
     """The number of the last batch."""
     index: int = 0
-    """How many records came before and with it."""
+    """Number of records through that batch."""
     hash: bytes = NO_HASH
 
 
@@ -86,7 +86,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_batch(after: Position, records: list[bytes]) -> tuple[bytes, Position]:
-    """The batch that follows `after`, and the position behind it."""
+    """The batch that follows `after`, and the position after it."""
     head = _HEAD.pack(_MAGIC, VERSION, len(records), after.index, after.hash)
     batch = b"".join([head, b"\xdd", struct.pack(">I", len(records)), *records])
     return batch, Position(after.batch + 1, after.index + len(records), hash_of(batch))
@@ -98,7 +98,7 @@ def hash_of(batch: bytes) -> bytes:
 
 
 def follows(after: Position, batch: bytes) -> bool:
-    """Whether the batch, by its head, is the next one behind that position."""
+    """Whether the batch, by its head, is the next one after that position."""
     if len(batch) < _HEAD.size:
         return False
     magic, _, _, first, before = _HEAD.unpack_from(batch)
@@ -106,7 +106,7 @@ def follows(after: Position, batch: bytes) -> bool:
 
 
 def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Record], Position]:
-    """The records of the batch, checked to be the next one, and the position behind it."""
+    """Check that the batch is the next one; return its records, and the position after it."""
     if number != after.batch + 1:
         raise BrokenChain(f"batch {number} follows batch {after.batch}")
     if len(batch) < _HEAD.size:
@@ -128,7 +128,7 @@ def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Recor
 
 
 def position_after(number: int, batch: bytes) -> Position:
-    """The end of a log whose last batch this is, for whoever appends to it without having read all of it."""
+    """The end of a log whose last batch this is, for appending to it without having read all of it."""
     if len(batch) < _HEAD.size:
         raise BrokenChain(f"batch {number} is torn: it has {len(batch)} bytes")
     magic, _, count, first, _ = _HEAD.unpack_from(batch)

@@ -1,6 +1,6 @@
-"""A catalogue that travels in the log, so that a restored history needs nothing but its log (I13).
+"""A catalogue carried in the log, so that a restored history needs nothing but its log (I13).
 
-A snapshot is cut into records that fit a batch on every backend; `HistoryRestored` behind the last piece makes the
+A snapshot is cut into records that fit a batch on every backend; `HistoryRestored` after the last piece makes the
 state. A restore that breaks off leaves pieces without that record, which change nothing: the history before them
 goes on, or there is none.
 """
@@ -38,7 +38,7 @@ PIECE_BYTES = 512 << 10
 
 
 class Carried:
-    """The pieces that were read so far."""
+    """The pieces read so far."""
 
     __slots__ = ("_pieces",)
 
@@ -50,8 +50,8 @@ class Carried:
         return bool(self._pieces)
 
     def takes(self, record: Record) -> bool:
-        """Keep the record if it is a piece; any other record means that whoever wrote pieces gave up. BrokenChain: it
-        does not follow the piece before it."""
+        """Keep the record if it is a piece; any other record means that the writer of the pieces gave up. BrokenChain
+        if the piece does not follow the one before it."""
         if not isinstance(record, CatalogueCarried):
             self._pieces = []
             return False
@@ -84,7 +84,7 @@ def batches_of(
     piece_bytes: int = PIECE_BYTES,
     replaces: Sequence[int] = (),
 ) -> Iterator[tuple[Position, bytes]]:
-    """The batches that make this snapshot the catalogue of a new history, behind `after`."""
+    """The batches, following `after`, that make this snapshot the catalogue of a new history."""
     count = -(-len(content) // piece_bytes)
     records: list[Record] = [
         CatalogueCarried(number, count, content[number * piece_bytes : (number + 1) * piece_bytes])
@@ -106,7 +106,7 @@ async def append_catalogue(
     piece_bytes: int = PIECE_BYTES,
     replaces: Sequence[int] = (),
 ) -> tuple[State, Position]:
-    """Make this snapshot the catalogue of a new history, at the end of whatever log there is; durable on return.
+    """Make this snapshot the catalogue of a new history, at the end of the existing log, if any; durable on return.
 
     CorruptSnapshot: nothing was written. Deposed: pieces may have been, which change nothing.
     """
@@ -120,7 +120,7 @@ async def append_catalogue(
 
 
 async def _end_of(coordination: Coordination) -> Position:
-    """Of a log that nobody else may write to now; all of it may not be readable here."""
+    """The end of the log. Nobody else may write to it now; this master may be unable to read all of it."""
     last = await coordination.last_index()
     if last:
         async with contextlib.aclosing(coordination.follow(last - 1)) as following:
@@ -130,7 +130,7 @@ async def _end_of(coordination: Coordination) -> Position:
 
 
 async def _append(term: Term, number: int, batch: bytes) -> None:
-    """Until it is written, or the term is over."""
+    """Append the batch; retry until it is written, or the term is over."""
     while True:
         try:
             await term.append(number, batch)

@@ -1,8 +1,7 @@
-"""Whether a position is one of the log that coordination holds now.
+"""Check whether a position belongs to the log that coordination holds now.
 
-Numbers of batches say nothing about that: another history has a batch of every number too, and so has a log that lost
-its tail and went on. The hash of a batch holds the hash before it, so one hash that agrees proves everything up to it
-(I13, I19).
+Batch numbers cannot tell: another history has the same numbers, and so has a log that lost its tail and went on. The
+hash of a batch covers the hash before it, so one hash that agrees proves everything up to it (I13, I19).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ async def first_batch(coordination: Coordination) -> int:
     except Compacted as error:
         return error.first_index
     except LogBehind:
-        pass  # It was emptied in this moment.
+        pass  # It was emptied just now.
     return 1
 
 
 async def goes_through(coordination: Coordination, position: Position) -> bool | None:
-    """Whether the log goes through that position. None: it was trimmed past it, so that it cannot tell."""
+    """Whether the log goes through that position; None if it was trimmed past it and so cannot tell."""
     if position.batch == 0:
         return True
     if await coordination.last_index() < position.batch:
@@ -41,7 +40,7 @@ async def goes_through(coordination: Coordination, position: Position) -> bool |
             return None
     except LogBehind:
         return False
-    # The batch itself is gone; the one behind it names its hash.
+    # The batch itself is gone; the next one names its hash.
     try:
         _, batch = (await _read(coordination, position.batch))[0]
     except Compacted:

@@ -1,7 +1,7 @@
-"""Where all masters of a cluster keep snapshots together: a bucket of an S3-compatible store, or a shared directory.
+"""Depots: snapshots that all masters of a cluster share, in a bucket of an S3-compatible store or a shared directory.
 
-A depot outlives the disks of the masters. It holds whole files under names, and promises no more than that what was put
-is there afterwards; whatever is got from it is verified by whoever gets it.
+A depot outlives the disks of the masters. It holds whole files under names, and promises only that a file that was put
+is there afterwards; the reader verifies every file it gets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LISTED = 1_000
 
 
 class DepotFailed(TryAgain):
-    """The place that the masters share for snapshots does not answer, or refuses; the log is not trimmed meanwhile."""
+    """The shared place for snapshots does not answer, or refuses; the log is not trimmed meanwhile."""
 
     code = "depot_failed"
 
@@ -35,7 +35,7 @@ class Depot(Protocol):
     def get(self, name: str) -> bytes: ...
 
     def remove(self, name: str) -> None:
-        """Removing what is not there is no error."""
+        """Removing a file that is not there is no error."""
         ...
 
 
@@ -79,7 +79,7 @@ class DirectoryDepot:
                 os.fsync(file.fileno())
             draft.replace(self._directory / name)
         except OSError as error:
-            with contextlib.suppress(OSError):  # It may not even have been made.
+            with contextlib.suppress(OSError):  # It may not even exist.
                 draft.unlink()
             raise self._failed(error) from None
 
@@ -100,7 +100,7 @@ class DirectoryDepot:
 
 
 class S3Depot:
-    """Keys and region come from where boto3 looks for them: the environment, its files, the machine's role."""
+    """Credentials and region come from where boto3 looks for them: the environment, its files, the machine's role."""
 
     def __init__(self, bucket: str, prefix: str, endpoint: str | None, region: str | None) -> None:
         try:

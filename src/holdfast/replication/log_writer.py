@@ -1,13 +1,12 @@
-"""The primary's writer: cuts batches, appends them in order, and says what became durable.
+"""The primary's log writer: cuts batches, appends them in order, and reports what became durable.
 
-Those whose answers have just gone out often come straight back. Cut without them, the next batch would take the other
-half of the crowd only, and each half would wait for two appends. So where an append takes milliseconds the writer
-waits a moment until as many are there again. Where it takes longer, as over a network, the next batches are sent
-before it is answered, one after another at even distances. Where it takes a moment only, it is made at once, without
-a thread.
+Clients that have just got their replies often come straight back. Cut without them, the next batch would hold only the
+other half of the requests, and each half would wait for two appends. So if an append takes milliseconds, the writer
+waits briefly until as many requests are waiting again. If it takes longer, as over a network, the next batches are sent
+before it is answered, at even intervals. If it is very fast, it is made in the event loop, without a thread.
 
-A batch whose fate is unknown is appended again, byte for byte, until it is known, and so are those that were sent
-behind it. A refusal ends the term: what was applied and not made durable is never rolled back; the process starts
+A batch whose fate is unknown is appended again, byte for byte, until it is known, and so are the batches sent after
+it. A refusal ends the term: records that were applied but not made durable are never rolled back; the process starts
 over as a standby and follows the log.
 """
 
@@ -33,13 +32,14 @@ PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 GATHER_SECONDS = 0.002
 LEAST_APPEND_MS = 1.5
-"""A log that takes a batch sooner than this is not waited for: the next batch is soon enough."""
+"""If an append is faster than this, do not gather requests: the next batch is soon enough."""
 OVERLAP_FROM_MS = 5.0
-"""From here on the next batches are sent before this one is answered. Sooner, more of them would cost more than they
-save; and four in this time are 800 writes a second, where 1,000 are the most that coordination should have."""
+"""If an append takes at least this long, send the next batches before it is answered. Below this, more batches would
+cost more than they save; and four in this time are 800 writes per second, where 1,000 are the most that coordination
+should have."""
 QUICK_MS = 10.0
 QUICK_IN_A_ROW = 4
-"""So many appends, none of them longer: the log answers at once."""
+"""After this many consecutive appends faster than QUICK_MS, append without a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +65,23 @@ class LogWriter:
         self._at_boundary: list[Callable[[Position], None]] = []
         self._finishing = False
         self._enough: float = 0
-        """As many are waited for to wait for the log; 0 while nobody is waited for."""
+        """Number of waiting replies at which `rouse` wakes the writer; 0 while it does not gather."""
         self._outage = Outage(log, "the log takes no batch; it is tried again")
         self._quick = 0
-        """So many appends one after another took a moment only."""
+        """Number of consecutive quick appends."""
         self.batches = 0
         self.bytes = 0
         self.append_ms = 0.0
-        """How long an append takes, on average lately."""
+        """Recent average time of an append."""
 
     def rouse(self) -> None:
-        """There is something to write. Whoever will wait for it is counted after this."""
+        """Wake the writer: there is something to write. The reply that will wait for it is not counted yet."""
         if self._pending.waiting + 1 >= self._enough:
             self._wake.set()
 
     def at_boundary(self, then: Callable[[Position], None]) -> None:
-        """Call `then` at a moment when the state is exactly what the batches through that position hold; the last of
-        them may not be durable yet."""
+        """Call `then` with a position when the state is exactly that of the batches through it; the last of them may
+        not be durable yet."""
         self._at_boundary.append(then)
         self.rouse()
 
@@ -101,12 +101,12 @@ class LogWriter:
             await self._wake.wait()
 
     def finish(self) -> None:
-        """Let `run` return when everything there is has been written."""
+        """Let `run` return when everything has been written."""
         self._finishing = True
         self._wake.set()
 
     async def flush(self) -> None:
-        """Write everything there is."""
+        """Write all pending records."""
         while self._pending.has_more:
             if self._most_under_way > 1 and self.append_ms >= OVERLAP_FROM_MS:
                 await self._overlap()
@@ -123,7 +123,7 @@ class LogWriter:
         return Sent(*cut, now_seconds())
 
     def _written(self, sent: Sent) -> int:
-        """It is durable. How many waited for that."""
+        """The batch is durable: release the replies that waited for it; return their number."""
         took_ms = (now_seconds() - sent.began) * 1000
         self._quick = self._quick + 1 if took_ms < QUICK_MS else 0
         self.append_ms = 0.9 * self.append_ms + 0.1 * took_ms if self.batches else took_ms
@@ -136,13 +136,13 @@ class LogWriter:
         return waited - self._pending.waiting
 
     async def _gather(self, released: int) -> None:
-        """Until those who have just been answered are back, or a moment has passed."""
+        """Wait until the clients that just got replies are back, or a moment has passed."""
         if released < 2 or self.append_ms < LEAST_APPEND_MS or self._finishing:
             return
         await self._wait(self._pending.waiting + released, min(GATHER_SECONDS, self.append_ms / 2000))
 
     async def _wait(self, enough: float, most_seconds: float) -> None:
-        """Until so many wait for the log and one of them rouses this, somebody else wakes it, or the time is over."""
+        """Wait until `enough` replies wait for the log, something else wakes this, or the time is over."""
         self._enough = enough
         self._wake.clear()
         timer = None
@@ -172,7 +172,7 @@ class LogWriter:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _overlap(self) -> None:
-        """Write with several appends under way, until there is nothing left or the log has become quick."""
+        """Write with several appends under way, until nothing is left or the log has become quick."""
         under_way: UnderWay = deque()
         last_sent = -math.inf
         try:
@@ -188,13 +188,13 @@ class LogWriter:
                     if self.append_ms < OVERLAP_FROM_MS:
                         return
         finally:
-            # Whoever ends this does not learn what becomes of them: the log will say.
+            # On the way out the fate of these appends stays unknown here: the log will tell.
             for _, append in under_way:
                 append.cancel()
             await asyncio.gather(*(append for _, append in under_way), return_exceptions=True)
 
     def _send(self, under_way: UnderWay) -> float:
-        """Begin to append the next batch. When that was."""
+        """Begin to append the next batch; return when that was."""
         sent = self._cut()
         append = asyncio.create_task(self._term.append(sent.position.batch, sent.batch))
         append.add_done_callback(lambda _: self._wake.set())
@@ -202,7 +202,7 @@ class LogWriter:
         return sent.began
 
     async def _until_something_is_to_do(self, under_way: UnderWay, next_at: float) -> None:
-        """Until the first append is answered, or it is time for the next one and there is one."""
+        """Wait until the first append is answered, or the next one is due and there is something to write."""
         if under_way and under_way[0][1].done():
             return
         if not self._pending.has_more:
@@ -213,7 +213,8 @@ class LogWriter:
             await self._wait(math.inf, math.inf)
 
     async def _take_written(self, under_way: UnderWay) -> int:
-        """How many waited for what is written now. What failed, and all that was sent behind it, is appended again."""
+        """Take the appends that are written; return how many replies waited for them. An append that failed, and all
+        that were sent after it, are retried."""
         released = 0
         while under_way and under_way[0][1].done():
             failure = under_way[0][1].exception()

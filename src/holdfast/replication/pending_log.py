@@ -1,8 +1,8 @@
-"""Records that were applied and are not durable yet, and everything that waits for them to be.
+"""Records that were applied but are not durable yet, and everything that waits for their durability.
 
-While an append is under way the next records gather; the batch after it takes them all, up to a number of bytes:
-group commit. A batch once cut is sent again byte for byte until its fate is known. Pure: the writer asks for the
-next batch and says when one is durable.
+While an append is under way the next records gather; the next batch takes them all, up to a limit in bytes: group
+commit. A batch, once cut, is resent byte for byte until its fate is known. Pure: the writer asks for the next batch
+and reports when one is durable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Released = Callable[[], None]
 
 
 class PendingReply(ABC):
-    """An answer that waits for its record, until it is called or refused."""
+    """A reply that waits for its record, until it is called (sent) or refused."""
 
     __slots__ = ("deadline",)
 
@@ -31,32 +31,32 @@ class PendingReply(ABC):
 
     @abstractmethod
     def refuse(self, why: str) -> None:
-        """Its time is over, and the record may or may not become durable."""
+        """Give up: the deadline has passed, and the record may or may not become durable."""
 
 
 class PendingLog:
     def __init__(self, position: Position) -> None:
         self.position = position
-        """Behind the last batch that was cut."""
+        """After the last batch that was cut."""
         self.written = position
-        """Behind the last batch that is durable."""
+        """After the last batch that is durable."""
         self.durable = position.index
-        """The same as an index."""
+        """Index of the last durable record."""
         self.index = position.index
-        """Of the last record."""
+        """Index of the last record."""
         self.bytes = 0
-        """Of the records that no durable batch holds."""
+        """Bytes of the records that are not durable."""
         self.full = ""
-        """What the store says while it has no room for the next batch; empty while it has."""
+        """The store's error while it has no room for the next batch; empty while it has."""
         self.torn = ""
-        """The record that a defect kept from being applied whole: what was made from this log is of no use since."""
+        """The record that a defect kept from being applied completely: the state has been useless since then."""
         self._records: deque[bytes] = deque()
         self._waiting: deque[tuple[int, Released]] = deque()
         self._keys: dict[str, int] = {}
         self._keys_of: deque[tuple[int, list[str]]] = deque()
 
     def add(self, record: Record, keys: list[str]) -> int:
-        """The record's index. `keys` are those whose objects it bound or unbound."""
+        """Add a record; return its index. `keys` are those whose objects it bound or unbound."""
         encoded = encode_record(record)
         self._records.append(encoded)
         self.bytes += len(encoded)
@@ -67,22 +67,22 @@ class PendingLog:
         return self.index
 
     def needed_for(self, keys: Iterable[str]) -> int:
-        """The index that must be durable before anything is said about these keys."""
+        """The index that must be durable before a reply about these keys may be sent."""
         undurable = self._keys
         if not undurable:
             return 0
         return max((undurable.get(key, 0) for key in keys), default=0)
 
     def when_durable(self, index: int, then: Released) -> None:
-        """`then` is called once the record of that index is durable; in the order of the calls."""
+        """Call `then` once the record of that index is durable. Callbacks run in the order of registration."""
         if index <= self.durable:
             then()
         else:
-            # An answer that waits for an earlier record than one before it waits for that one too: no harm.
+            # A reply that waits for an earlier record than the one queued before it waits for both: no harm.
             self._waiting.append((index, then))
 
     def refuse_late(self, now: Instant) -> None:
-        """Tell those whose time is over that the store is full: a deadline would not tell them why."""
+        """Refuse overdue replies with the reason that the store is full: a timeout would not tell why."""
         kept: deque[tuple[int, Released]] = deque()
         for index, then in self._waiting:
             if isinstance(then, PendingReply) and now >= then.deadline:
@@ -93,16 +93,16 @@ class PendingLog:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a record to be durable."""
+        """Number of replies that wait for a record to be durable."""
         return len(self._waiting)
 
     @property
     def has_more(self) -> bool:
-        """Are there records that no batch holds yet?"""
+        """Are there records that are in no batch yet?"""
         return bool(self._records)
 
     def cut(self, most_bytes: int) -> tuple[bytes, Position] | None:
-        """The next batch and the position behind it; None while there is nothing to write."""
+        """The next batch and the position after it; None if there is nothing to write."""
         if not self._records:
             return None
         taken: list[bytes] = []
@@ -115,7 +115,7 @@ class PendingLog:
         return batch, self.position
 
     def is_durable(self, position: Position, batch: bytes) -> None:
-        """Everything up to there is: whoever waited for it may go on."""
+        """Everything up to this position is durable: release the replies that waited for it."""
         self.written, self.durable = position, position.index
         self.bytes -= len(batch) - HEAD_BYTES
         while self._keys_of and self._keys_of[0][0] <= self.durable:

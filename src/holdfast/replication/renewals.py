@@ -1,9 +1,10 @@
-"""Renewals as values in coordination: packed, numbered, each applied once, and gone by themselves after a minute.
+"""Renewals as values in coordination: packed, numbered, each applied once, and expiring after a minute.
 
-The primary gathers what was renewed and writes one value for all of it (several where it would be too large). A value
-holds durations only (I16), and how long its writer had been writing: the quickest value of a writer tells a standby
-when that began on its own clock, and so how old each other value is, however late it was read. Pure: `RenewalSender`
-says what to write and when, `RenewalReceiver` applies what was read; the master's shell does the writing and reading.
+The primary gathers the renewals and writes one value for all of them (several if it would be too large). A value holds
+durations only (I16), and for how long its writer had been writing: the value of a writer that arrived fastest tells a
+standby when the writer began, on the standby's own clock, and so how old each other value is, however late it was read.
+Pure: `RenewalSender` decides what to write and when, `RenewalReceiver` applies what was read; the master's shell does
+the writing and reading.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ KEPT_MS = 60_000
 READ_ALL_MS = 30_000
 COALESCE_MS = 10
 SPACING_MS = 250
-"""Between two writes: urgent ones that come in a stream share four writes a second."""
+"""Least time between two writes: a stream of urgent renewals shares four writes per second."""
 ROW_BYTES = 32
-"""At most, with every column at its widest."""
+"""The most bytes per row, with every column at its widest."""
 HEAD_BYTES = 256
 EPOCHS_KEPT = 2
 LONGEST_MS = 1 << 40
 
 
 class BadRenewals(Refused):
-    """A value under the renewals' prefix is none: it is passed over."""
+    """A value under the renewals' prefix is invalid: it is skipped."""
 
     code = "bad_renewals"
 
@@ -43,7 +44,7 @@ class RenewalValue(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     number: int
     written_ms: int
-    """How long this writer had been writing when it wrote this."""
+    """Time from the writer's beginning to this value."""
     ids: bytes
     lease_left_ms: bytes
     unused_ms: bytes
@@ -73,7 +74,7 @@ def encode_value(epoch: int, number: int, written_ms: int, renewed: Renewed) -> 
 
 
 def decode_value(value: bytes) -> tuple[RenewalValue, Renewed]:
-    """BadRenewals unless it is whole: nobody checks who writes under the prefix."""
+    """Decode a value; BadRenewals unless it is valid, because anybody may write under the prefix."""
     try:
         found = _decode(value)
         ids = unpack_ids(found.ids)
@@ -95,7 +96,7 @@ def decode_value(value: bytes) -> tuple[RenewalValue, Renewed]:
 
 @dataclass(slots=True)
 class RenewalSender:
-    """What one primary writes in its term, and when."""
+    """Decides what renewals one primary writes in its term, and when."""
 
     state: State
     rules: Rules
@@ -103,12 +104,12 @@ class RenewalSender:
     began: Instant
     most_bytes: int
     written: int = 0
-    """Values."""
+    """Number of values."""
     size_bytes: int = 0
-    """Of all values."""
+    """Total size of the values."""
     renewals: int = 0
     delay_ms: float = 0.0
-    """From the use of an object to when the standbys could read of it, on average lately."""
+    """Recent average time from the use of an object until the standbys could read of it."""
     failed: int = 0
     _number: int = 0
     _last_write: Instant = 0
@@ -118,21 +119,21 @@ class RenewalSender:
         self._last_write = self.began - SPACING_MS
 
     def urge(self, now: Instant) -> bool:
-        """A lease was renewed that was about to end. True: this is the first, so that a write comes sooner now."""
+        """Note the renewal of a lease that was about to end. True if it is the first, which makes the write sooner."""
         if self._urgent_at is not None:
             return False
         self._urgent_at = now
         return True
 
     def due_at(self) -> Instant:
-        """When to write next: an urgent renewal goes at once, with what comes within a few milliseconds."""
+        """When to write next: an urgent renewal is written at once, with others that come within a few milliseconds."""
         regular = self._last_write + self.rules.renewal_interval_ms
         if self._urgent_at is None:
             return regular
         return min(regular, max(self._urgent_at + COALESCE_MS, self._last_write + SPACING_MS))
 
     def take(self, now: Instant) -> list[tuple[str, bytes, Renewed]]:
-        """Names and values to write now; give back to `lost` what could not be written."""
+        """Names and values to write now; pass those that could not be written to `lost`."""
         self._last_write, self._urgent_at = now, None
         renewed = take_renewed(self.state, now)
         rows = max(1, (self.most_bytes - HEAD_BYTES) // ROW_BYTES)
@@ -152,36 +153,36 @@ class RenewalSender:
         self.delay_ms = delay if self.written == 1 else 0.8 * self.delay_ms + 0.2 * delay
 
     def lost(self, part: Renewed) -> None:
-        """It may not have been written: these objects are in the next value again."""
+        """Put these objects into the next value again, because this one may not have been written."""
         self.failed += 1
         put_back(self.state, part)
 
 
 @dataclass(slots=True)
 class Heard:
-    """What one writer's values have told so far."""
+    """What is known of one writer from its values so far."""
 
     began: Instant
-    """Its beginning on our clock, as the quickest of its values shows it."""
+    """When the writer began, on our clock, by its fastest value."""
     numbers: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class RenewalReceiver:
-    """What a standby has heard. Values may come late, twice, or out of order."""
+    """A standby's side. Values may come late, twice, or out of order."""
 
     applied: int = 0
-    """Values."""
+    """Number of values."""
     renewals: int = 0
     _writers: dict[int, Heard] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """The state that they were applied to is gone: all of them are news again."""
+        """Allow all values to be applied again, because the state that they were applied to is gone."""
         for heard in self._writers.values():
             heard.numbers.clear()
 
     def take(self, state: State, values: dict[str, bytes], now: Instant) -> list[BadRenewals]:
-        """Apply those not applied yet; what was wrong with the others that could not be."""
+        """Apply the values not applied yet; return the faults of invalid ones."""
         faults: list[BadRenewals] = []
         read: list[tuple[RenewalValue, Renewed]] = []
         for name, packed in sorted(values.items()):
@@ -189,7 +190,7 @@ class RenewalReceiver:
                 read.append(decode_value(packed))
             except BadRenewals as error:
                 faults.append(BadRenewals(f"{name}: {error}"))
-        # All of them say something about when their writer began; hear that before any of them is applied.
+        # Each value bounds when its writer began; take all bounds before any value is applied.
         for value, _ in read:
             began = now - value.written_ms
             heard = self._writers.setdefault(value.epoch, Heard(began))
@@ -205,7 +206,7 @@ class RenewalReceiver:
         return faults
 
     def _forget_old(self) -> None:
-        """What has left coordination cannot be read again."""
+        """Forget values that have expired in coordination: they cannot be read again."""
         for epoch in sorted(self._writers)[:-EPOCHS_KEPT]:
             del self._writers[epoch]
         for heard in self._writers.values():

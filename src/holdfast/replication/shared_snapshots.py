@@ -1,9 +1,9 @@
 """Snapshots on the master's own disk, and a copy of each in a depot that all masters share.
 
-The disk is what is read and served; the depot is for the day on which all disks are gone: a master that finds a newer
-snapshot there than on its disk starts from that. The log is trimmed through what is in both (I13), so that the depot
-and the log together always hold everything. Files in the depot are named by their history as they are on disk, and
-those of other histories are left alone (I19).
+Snapshots are read and served from the disk; the depot is for the day on which all disks are gone: a master that finds a
+newer snapshot there than on its disk starts from that one. The log is trimmed only through snapshots that are in both
+(I13), so that the depot and the log together always hold everything. Files in the depot are named by their history as
+they are on disk, and those of other histories are left alone (I19).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class SharedSnapshotStore(SnapshotStore):
         super().__init__(directory)
         self._depot = depot
         self._shared: dict[int, list[int]] = {}
-        """History -> the batches that the depot is known to hold of it, the newest first."""
+        """History -> batches of its snapshots known to be in the depot, the newest first."""
 
     def unshared(self, log_id: int) -> bool:
         kept = self.kept(log_id)
         return bool(kept) and kept[0].batch not in self._shared.get(log_id, [])
 
     def share(self, log_id: int) -> None:
-        """Blocking. Put the newest into the depot, unless another master was faster, and forget the oldest there."""
+        """Blocking. Put the newest into the depot, unless another master was faster, and delete the oldest there."""
         kept = self.kept(log_id)
         there = self._look().get(log_id, [])
         if kept and kept[0].batch not in there:
@@ -63,7 +63,7 @@ class SharedSnapshotStore(SnapshotStore):
         return {log_id: sorted(set(batches), reverse=True) for log_id, batches in found.items()}
 
     def _name_by_history_there(self, name: str) -> tuple[int, int] | None:
-        """Give a file of an earlier version the name that it has now. Another master may be doing the same."""
+        """Rename a file of an earlier version to its present name. Another master may be doing the same."""
         content = self._depot.get(name)
         try:
             head = verify(content)
@@ -77,7 +77,7 @@ class SharedSnapshotStore(SnapshotStore):
         return head.log_id, head.batch
 
     def _bring_newest(self, log_id: int) -> None:
-        """The newest snapshot of the depot that is sound, if this master has none as new."""
+        """Fetch the newest sound snapshot from the depot, unless this master has one as new."""
         kept = self.kept(log_id)
         own = kept[0].batch if kept else 0
         for batch in self._shared.get(log_id, []):

@@ -1,9 +1,9 @@
-"""Snapshots in a directory: written whole or not at all, verified, kept by history and number.
+"""Snapshots in a directory: written completely or not at all, verified, kept by history and number.
 
-A file appears under its name only when all of it is on disk. Its name says which history (`log_id`) it is of and the
-last batch of the log in it; its head says so too, and a file whose head says otherwise is spoiled. Whoever asks for
-snapshots asks for those of one history: those of others are neither used, counted nor deleted (I19). One that is torn
-or altered is passed over, said, and the next older one is taken (I18).
+A file appears under its name only when all of it is on disk. Its name gives its history (`log_id`) and the last batch
+of the log in it; its head gives them too, and a file whose head differs is spoiled. Snapshots are always asked for by
+history: those of others are neither used, counted nor deleted (I19). One that is torn or altered is reported and
+skipped, and the next older one is taken (I18).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAME = re.compile(r"snapshot-([0-9a-f]{16})-(\d{15})\.hfs")
 _NAME_WITHOUT_HISTORY = re.compile(r"snapshot-\d{15}\.hfs")
 SPOILED = "spoiled-snapshot"
 FOLLOWED = "history"
-"""The file that says which history this master has followed last."""
+"""The file that names the history that this master has followed last."""
 KEPT = 3
 PIECE_BYTES = 4 << 20
 UNPROVEN = ".unproven"
@@ -52,7 +52,7 @@ class SnapshotFailed(TryAgain):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One snapshot: of that history, through that batch."""
+    """One snapshot, of a history, through a batch."""
 
     log_id: int
     batch: int
@@ -65,13 +65,13 @@ def file_name(log_id: int, batch: int) -> str:
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """(history, batch) of the file of a snapshot; None: it is no such name."""
+    """(history, batch) from a snapshot's file name; None if it is not such a name."""
     matched = _NAME.fullmatch(name)
     return (int(matched[1], 16), int(matched[2])) if matched is not None else None
 
 
 def lacks_history(name: str) -> bool:
-    """Whether it is the name of a snapshot of an earlier version, which said the batch only."""
+    """Whether it is a snapshot's name of an earlier version, which gave the batch only."""
     return _NAME_WITHOUT_HISTORY.fullmatch(name) is not None
 
 
@@ -87,7 +87,7 @@ class SnapshotStore:
             self._name_by_history()
 
     def _name_by_history(self) -> None:
-        """Give the files of an earlier version the names that they have now."""
+        """Rename the files of an earlier version to their present names."""
         for name, _ in self._files():
             if lacks_history(name):
                 try:
@@ -115,7 +115,7 @@ class SnapshotStore:
         return self.histories().get(log_id, [])
 
     def check_writable(self) -> None:
-        """SnapshotFailed where the next snapshot could not be written, long before it is due."""
+        """SnapshotFailed if the next snapshot could not be written: found out long before it is due."""
         if self.directory is not None and not os.access(self.directory, os.W_OK | os.X_OK):
             if not self.directory.exists():
                 self._files()
@@ -125,16 +125,16 @@ class SnapshotStore:
                 raise SnapshotFailed(f"no snapshot can be written to {self.directory}: it is read-only here")
 
     def known(self) -> dict[int, int]:
-        """Blocking. Every history that is known here, and the last batch of it that a snapshot holds; 0: none does."""
+        """Blocking. Every history known here -> the last batch of it in a snapshot; 0 if it is in none."""
         followed = self.followed
         newest = {log_id: kept[0].batch for log_id, kept in self.histories().items()}
         return newest if followed in (0, *newest) else {**newest, followed: 0}
 
     def bring(self, log_id: int) -> None:
-        """Blocking. Have the newest snapshot of that history here that all masters share; 0: of every history."""
+        """Blocking. Fetch the newest shared snapshot of that history, if there is one; 0: of every history."""
 
     def position(self, kept: Kept) -> Position | None:
-        """Where in the log it stands. None if its head is spoiled: then it counts no more."""
+        """Its position in the log. None if its head is spoiled: then it no longer counts."""
         try:
             head = self._head(kept.path.name)
         except (CorruptSnapshot, OSError) as error:
@@ -143,9 +143,9 @@ class SnapshotStore:
         return position_of(head)
 
     def read(self, kept: Kept) -> Standby | None:
-        """What it holds, as a standby that goes on from there. None if it is spoiled: then it counts no more."""
+        """Its content, as a standby that goes on from there. None if it is spoiled: then it no longer counts."""
         try:
-            self._head(kept.path.name)  # It must be of the history that its name says.
+            self._head(kept.path.name)  # It must be of the history in its name.
             restored = load(self.content(kept), now_ms())
         except (CorruptSnapshot, OSError) as error:
             self._set_aside(kept.path.name, error)
@@ -163,27 +163,27 @@ class SnapshotStore:
         return head
 
     def _set_aside(self, name: str, error: Exception) -> None:
-        """A spoiled file counts no more, so that one like it, or an older one, is fetched from another master. The last
-        such file stays, for whoever wants to know what became of it."""
+        """Rename a spoiled file, so that it no longer counts and a good one is fetched from another master. The last
+        such file stays for diagnosis."""
         log.error("a snapshot cannot be used; another is looked for", file=name, why=str(error))
         if isinstance(error, CorruptSnapshot):
-            with contextlib.suppress(OSError):  # The disk may fail altogether: the next start meets it again.
+            with contextlib.suppress(OSError):  # The disk may fail altogether: the next start finds the file again.
                 self._rename(name, SPOILED)
 
     def set_astray(self, kept: Kept, position: Position) -> None:
-        """The log of its history does not go through it: coordination has lost what it held. It counts no more, and
-        stays under a name of its own for whoever restores from it."""
+        """Set aside a snapshot that the log of its history does not go through: coordination has lost a part of the
+        log. It no longer counts, and stays under a name of its own to be restored from."""
         name = f"stray-{kept.log_id:016x}-{kept.batch:015d}-{position.hash[:4].hex()}.hfs"
         log.error("a snapshot holds what the log has lost; it is set aside", file=kept.path.name, kept_as=name)
         self._rename(kept.path.name, name)
 
     def take(self, standby: Standby) -> tuple[int, bytes]:
-        """The standby's state now, for `write`. Nothing else may run meanwhile: it must not change."""
+        """The standby's state now, for `write`. Nothing else may run meanwhile: the state must not change."""
         return standby.position.batch, b"".join(dump(standby.state, standby.position, now_ms()))
 
     def write(self, batch: int, content: bytes, proven: bool = True) -> Kept:
-        """Blocking. SnapshotFailed (a full disk) leaves what was there. Not `proven`: its last batch is not durable
-        yet, so that it counts only after `prove`."""
+        """Blocking. SnapshotFailed (a full disk) leaves the older ones as they were. Not `proven`: its last batch is
+        not durable yet, so that it counts only after `prove`."""
         if self.directory is None:
             raise SnapshotFailed("no data directory is set, so no snapshot can be kept; give --data-dir")
         head = verify(content)
@@ -195,7 +195,7 @@ class SnapshotStore:
         return Kept(head.log_id, batch, self.directory / name, len(content))
 
     def prove(self, log_id: int, batch: int) -> None:
-        """Its last batch is durable: from now on it counts."""
+        """Let it count from now on, because its last batch is durable."""
         name = file_name(log_id, batch)
         self._rename(name + UNPROVEN, name)
         self._forget_old(log_id)
@@ -206,16 +206,16 @@ class SnapshotStore:
 
     @property
     def followed(self) -> int:
-        """The history that this master has followed last; 0: none that it knows of."""
+        """The history that this master has followed last; 0 if unknown."""
         if self.directory is None:
             return 0
         try:
             return int(self._part(FOLLOWED, 0, 17), 16)
-        except (OSError, ValueError):  # It is not there, or says nothing: the snapshots may.
+        except (OSError, ValueError):  # It is missing or unreadable: the snapshots may tell.
             return 0
 
     def note_followed(self, log_id: int) -> None:
-        """Blocking. A master that keeps no snapshot yet must know at its next start that there was a history."""
+        """Blocking. Note the history, for a master without a snapshot: its next start must know that there was one."""
         if self.directory is not None and self.followed != log_id:
             self._put(FOLLOWED, f"{log_id:016x}\n".encode())
 
@@ -232,11 +232,11 @@ class SnapshotStore:
         return False
 
     def share(self, log_id: int) -> None:
-        """Blocking. Put a copy of the newest of that history where all masters find it, if there is such a place."""
+        """Blocking. Put a copy of the newest of that history into the shared place, if there is one."""
 
     def trim_through(self, log_id: int) -> int:
-        """The batch that the log of that history may be trimmed through: the older of the last two snapshots of it; 0
-        while there is one or none."""
+        """The batch through which the log of that history may be trimmed: that of the older of its last two snapshots;
+        0 while there are fewer than two."""
         kept = self.kept(log_id)
         return kept[1].batch if len(kept) > 1 else 0
 
@@ -247,13 +247,12 @@ class SnapshotStore:
         return self.directory / name
 
     def _files(self) -> list[tuple[str, int]]:
-        """Name and size of every file. A directory that somebody deleted is made again: the next snapshot is written
-        there."""
+        """Name and size of every file. A directory that was deleted is made again, for the next snapshot."""
         directory = self._at("")
         found = []
         try:
             for path in directory.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # Somebody else removed it in this moment.
+                with contextlib.suppress(FileNotFoundError):  # It was removed just now.
                     found.append((path.name, path.stat().st_size))
         except FileNotFoundError:
             directory.mkdir(parents=True, exist_ok=True)
@@ -268,7 +267,7 @@ class SnapshotStore:
         with self._at(name).open("rb") as file:
             there = os.fstat(file.fileno()).st_size
             file.seek(offset)
-            return file.read(min(length, max(0, there - offset)))  # A spoiled file may name any length.
+            return file.read(min(length, max(0, there - offset)))  # A spoiled file may claim any length.
 
     def _put(self, name: str, content: bytes) -> None:
         partial = self._at(name + ".partial")
@@ -284,7 +283,7 @@ class SnapshotStore:
             finally:
                 os.close(folder)
         except OSError as error:
-            with contextlib.suppress(OSError):  # It may not even have been made.
+            with contextlib.suppress(OSError):  # It may not even exist.
                 partial.unlink()
             raise SnapshotFailed(f"{self._at(name)} could not be written: {error.strerror}") from None
 

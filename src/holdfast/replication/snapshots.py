@@ -1,8 +1,8 @@
-"""The whole state as bytes: what a new standby starts from, and what lets the log behind it be trimmed.
+"""The whole state as bytes: a new standby starts from it, and the log before it may be trimmed.
 
-Sections, each with its checksum: a head of small things, then a column each. Times are ages (I16): how long a
-lease has left, how long an object was not used. A torn or altered file is refused whole, and the next older one is
-taken; an entry that makes no sense costs that entry, is counted and reported, and never the catalogue (I18).
+Sections, each with its checksum: a head of small things, then one per column. Times are durations (I16): the time left
+of a lease, the time since an object's last use. A torn or altered file is refused completely, and the next older one is
+taken; an invalid entry costs only that entry, which is counted and reported, never the catalogue (I18).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAGIC = b"HOLDFAST SNAPSHOT 1\n"
 _SECTION = struct.Struct("<16sQQ")
 """name, length, checksum"""
 HEAD_PREFIX_BYTES = len(MAGIC) + _SECTION.size
-"""So much of a snapshot tells how long its head is."""
+"""The beginning of a snapshot that tells the length of its head."""
 
 
 class CorruptSnapshot(Refused):
@@ -72,7 +72,7 @@ class Head(msgspec.Struct, array_like=True):
     epoch_starts: list[tuple[int, int]] = []
     modes: dict[str, int] = {}
     copy_bytes_per_second: int = 0
-    """Of an earlier version; it is one of the changed settings now."""
+    """Set by an earlier version; it is one of the changed settings now."""
     moved: list[tuple[int, int]] = []
     """(quarantine entry, id of the object that left it)"""
     longest_lease_ms: int = 0
@@ -83,7 +83,7 @@ class Head(msgspec.Struct, array_like=True):
     origin: Origin = msgspec.field(default_factory=Origin)
     most_nodes: int = 0
     wanted: list[tuple[GrantId, int]] = []
-    """Of the grants with fewer ranges than replicas were asked for: how many were."""
+    """Grants with fewer ranges than the replicas asked for: (grant, replicas asked for)."""
     drains: dict[str, Drain] = {}
 
 
@@ -92,7 +92,7 @@ class Restored:
     state: State
     position: Position
     faults: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    """Entries that were left out, and why."""
 
 
 _COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags", "wanted")
@@ -187,25 +187,25 @@ def _sections(data: memoryview) -> dict[str, memoryview]:
 
 
 def verify(data: bytes | memoryview) -> Head:
-    """The head. CorruptSnapshot unless every section is whole and as it was written."""
+    """Verify every section and return the head; CorruptSnapshot if one is torn or altered."""
     return _decoded_head(_sections(memoryview(data)))
 
 
 def head_bytes(prefix: bytes) -> int:
-    """The length of a snapshot's beginning through its head, by its first `HEAD_PREFIX_BYTES`."""
+    """The length of a snapshot through its head, by its first `HEAD_PREFIX_BYTES`."""
     if prefix[: len(MAGIC)] != MAGIC or len(prefix) < HEAD_PREFIX_BYTES:
         raise CorruptSnapshot("the file does not begin as a snapshot does")
     return HEAD_PREFIX_BYTES + int(_SECTION.unpack_from(prefix, len(MAGIC))[1])
 
 
 def head_of(data: bytes | memoryview) -> Head:
-    """The head alone, verified; what follows it is not looked at, and need not be there."""
+    """The verified head alone; the rest is not read, and need not be there."""
     beginning = memoryview(data)[: head_bytes(bytes(data[:HEAD_PREFIX_BYTES]))]
     return _decoded_head(_sections(memoryview(bytes(beginning) + _END)))
 
 
 def position_of(head: Head) -> Position:
-    """How far the log was applied that the snapshot is of."""
+    """The position in the log through which the snapshot holds its records."""
     return Position(head.batch, head.index, head.hash or NO_HASH)
 
 
@@ -217,7 +217,7 @@ def _decoded_head(sections: dict[str, memoryview]) -> Head:
 
 
 def found_in(data: bytes | memoryview, where: str) -> HistoryFound:
-    """What could be restored from this snapshot. CorruptSnapshot unless all of it is sound."""
+    """Describe the history that could be restored from this snapshot. CorruptSnapshot unless all of it is sound."""
     sections = _sections(memoryview(data))
     head = _decoded_head(sections)
     try:
@@ -295,7 +295,7 @@ def _restore_grants(restored: Restored, head: Head) -> None:
 
 
 def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryview], now: Instant) -> None:
-    # Snapshots of the first format know of no wish for replicas.
+    # Snapshots of the first format have no column of wanted replicas.
     sections.setdefault("wanted", memoryview(bytes([1]) * (len(sections.get("ids", b"")) // 8)))
     try:
         columns = {
@@ -326,7 +326,7 @@ def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryv
 
 
 def _sensible(state: State, columns: dict[str, npt.NDArray[Any]], lengths: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which rows lie inside a mounted segment and have a possible size, key and flags."""
+    """Which rows lie inside a mounted segment and have a valid size, key and flags."""
     capacity = np.zeros(max([*state.segments, 0]) + 1, np.int64)
     for handle, segment in state.segments.items():
         capacity[handle] = segment.size_bytes
@@ -358,7 +358,7 @@ def _keys(blob: bytes, lengths: npt.NDArray[Any]) -> tuple[list[str], npt.NDArra
 
 
 def _drop_repeated(keys: list[str], ids: npt.NDArray[Any], good: npt.NDArray[np.bool_], faults: list[str]) -> None:
-    """Two objects with one key or id: the one with the later id stays."""
+    """Of two objects with the same key or id, keep the one with the later id."""
     chosen = np.flatnonzero(good)
     chosen = chosen[np.argsort(ids[chosen], kind="stable")]
     in_order = ids[chosen]
@@ -385,7 +385,7 @@ def _restore_extras(restored: Restored, head: Head, now: Instant) -> None:
         if slot >= 0:
             catalogue.soft_pin_until[slot] = now + left
     catalogue.find_lacking()
-    # A soft pin is one only while its time is known; what the primary copied then is nobody's business now.
+    # A soft pin without a known end is dropped, and so is the flag of copies that a primary made at that time.
     flags = catalogue.flags[: catalogue.top]
     flags &= ~np.uint8(SOFT_PIN | COPYING | SEVERAL)
     flags[list(catalogue.others)] |= SEVERAL

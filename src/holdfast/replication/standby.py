@@ -1,6 +1,6 @@
-"""A standby's copy of the state: batches in, checked to be the next ones of one history, applied with `apply`.
+"""A standby's copy of the state: it takes batches, checks that each is the next one of its history, and applies them.
 
-It holds no callbacks and no timers (I15): whoever promotes it takes its state and position, and nothing else.
+It holds no callbacks and no timers (I15): a promotion takes its state and position, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Standby:
 
     @property
     def carries(self) -> bool:
-        """A history is being restored in the log: what was read of it so far is in no snapshot."""
+        """Is a history being restored in the log? The pieces read so far are in no snapshot."""
         return self._carried.begun
 
     def take(self, number: int, batch: bytes, now: Instant) -> None:
