@@ -1,4 +1,4 @@
-"""Messages to msgpack and back. Decoding validates every type; whatever does not fit raises BadRequest."""
+"""Encode messages as msgpack and back. Decoding validates every type, and raises BadRequest if one does not fit."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def decoder(kinds: tuple[type[Message], ...]) -> Decode:
     def decode_payload(payload: bytes | memoryview) -> Message:
         try:
             return decode(payload)  # type: ignore[no-any-return]
-        # ValueError: strings that are no UTF-8; RecursionError: nesting made to hurt.
+        # ValueError: strings that are not UTF-8; RecursionError: malicious nesting.
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise BadRequest(f"the message cannot be understood ({error}); nothing was changed") from None
 
@@ -145,7 +145,7 @@ def raised(reply: Failed) -> HoldfastError:
 
 
 def expect(reply: Message, kind: type[T]) -> T:
-    """The reply as the kind that was asked for, or the error that the peer reported, raised."""
+    """Return the reply as the expected kind, or raise the error that the peer reported."""
     if type(reply) is kind:
         return reply
     if isinstance(reply, Failed):

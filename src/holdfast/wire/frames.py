@@ -1,9 +1,9 @@
 """Length-prefixed frames, sans I/O.
 
-A connection opens with an 8-byte preamble (magic, protocol version), so that a stranger or another version is
-told so before anything is decoded. Then each frame is a 12-byte head (payload length, request id, and in a
-request its timeout in milliseconds) and a payload. A length over the limit is refused as soon as the head is
-there, and the buffer grows only with the bytes that really arrived.
+A connection opens with an 8-byte preamble (magic, protocol version), so that a stranger or another version is refused
+before anything is decoded. Then each frame is a 12-byte head (payload length, request id, and in a request its timeout
+in milliseconds) and a payload. A length over the limit is refused as soon as the head has arrived, and the buffer grows
+only with the bytes that really arrived.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def check_preamble(given: bytes) -> None:
 class FrameBuffer:
     """Received bytes, cut into frames.
 
-    Write into `space()`, report with `filled(n)`, then take frames with `next_frame()` until it gives None. A
-    payload is a view of the buffer and is good until `space()` is called again.
+    Write into `space()`, report with `filled(n)`, then take frames with `next_frame()` until it returns None. A
+    payload is a view of the buffer and is valid until `space()` is called again.
     """
 
     __slots__ = ("_bytes", "_limit", "_start", "_view", "end")
@@ -59,7 +59,7 @@ class FrameBuffer:
         self._view = memoryview(self._bytes)
         self._start = 0
         self.end = 0
-        """0: nothing is held."""
+        """0 if the buffer is empty."""
 
     def __len__(self) -> int:
         return self.end - self._start
@@ -73,7 +73,7 @@ class FrameBuffer:
             return self._view
         if self.end == len(self._bytes):
             waiting = self.end - self._start
-            # Half free after compaction is enough; otherwise twice the size, which the peer has paid for in bytes.
+            # Half free after compaction is enough; otherwise double the size: the peer has really sent that much.
             self._move_to(len(self._bytes) if waiting <= len(self._bytes) // 2 else 2 * len(self._bytes))
         return self._view[self.end :]
 
@@ -81,8 +81,8 @@ class FrameBuffer:
         self.end += count
 
     def sole_frame(self, count: int) -> tuple[int, int, memoryview] | None:
-        """In place of `filled`: if what has come is one whole frame and nothing else, which is what most receives
-        bring, that frame. None: the bytes are kept, ask `next_frame`."""
+        """In place of `filled`: if the received bytes are exactly one whole frame, as in most receives, that frame.
+        Otherwise None, and the bytes are kept for `next_frame`."""
         if not self.end and count >= HEAD_BYTES:
             length, request_id, timeout_ms = _unpack_head(self._bytes)
             if HEAD_BYTES + length == count and length <= self._limit:
@@ -91,7 +91,7 @@ class FrameBuffer:
         return None
 
     def take(self, count: int) -> bytes | None:
-        """The next `count` raw bytes (a preamble), or None while they are not all there."""
+        """The next `count` raw bytes (a preamble), or None until all have arrived."""
         if self.end - self._start < count:
             return None
         taken = bytes(self._view[self._start : self._start + count])

@@ -1,4 +1,4 @@
-"""The proof that a TCP write was granted: a keyed hash that a node can check about a grant it was never told of."""
+"""The proof that a TCP write was granted: a keyed hash, which a node can check without having heard of the grant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def range_mac(secret: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int) -> bytes:
-    """Vouches that `grant` may write [offset, offset + length) of this segment."""
+    """A MAC that proves that `grant` may write [offset, offset + length) of this segment."""
     return hashlib.blake2b(_encode((segment, grant, offset, length)), key=secret, digest_size=16).digest()
 
 
