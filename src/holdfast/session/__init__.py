@@ -1,6 +1,6 @@
-"""Sessions between one master and many followers: leases, commands, and failovers that cost nobody the session.
+"""Sessions between one master and many followers: leases, commands, and failovers that no session is lost to.
 
-For one's own master, `SessionMaster` serves them in an event loop; for followers, `SessionFollower` keeps one in a
+For a master of your own, `SessionMaster` serves them in an event loop; for followers, `SessionFollower` keeps one in a
 thread and `AsyncSessionFollower` in an event loop. holdfast's nodes are followers of its primary in the same way.
 """
 

@@ -1,10 +1,10 @@
 """The follower's side of a session: a loop that opens it, keeps it alive, and opens another when it is over.
 
 It is a generator of effects, run by a thread (`thread_line`) or by asyncio (`task_line`), and reads no clock but the
-one it is given. Each round: look how the session stands; after a failure wait, longer each time, and find the master
-again; send a keepalive, which the master holds, and that never waits past the lease (in jeopardy: past the window).
-There is no other waiting in it: the master sets the pace. Commands are performed in the order of their numbers, each
-once; answers of an epoch older than the highest seen are not obeyed (I3, I6).
+one it is given. Each round: check the session's standing; after a failure back off, longer each time, and find the
+master again; send a keepalive, which the master holds, and which never waits past the lease (in jeopardy: past the
+window). There is no other waiting: the master sets the pace. Commands are performed in the order of their numbers, each
+once; replies of an epoch older than the highest seen are not obeyed (I3, I6).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FIRST_OPEN_PAUSE_SECONDS = 0.2
 LONGEST_OPEN_PAUSE_SECONDS = 2.0
 HURRY_MS = 100
 MOST_HURRIED = 50
-"""Tries that follow each other within `HURRY_MS`: five seconds, in which somebody should have taken over."""
+"""Retries at intervals of `HURRY_MS`: five seconds in all, in which another master should have taken over."""
 MOST_REFUSALS = 64
-"""Refusals told at once; later ones of one answer are told as handled."""
+"""The most refusals reported at once; further ones of the same reply are reported as handled."""
 
 
 class Happening(enum.Enum):
@@ -44,7 +44,7 @@ class Happening(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the follower's user may want to know. `text` says why, or names the command."""
+    """Something that the follower's user may want to know. `text` gives the reason, or names the command."""
 
     kind: Happening
     session: int
@@ -54,11 +54,11 @@ class Event:
 
 
 Perform = Callable[[str, bytes], None]
-"""Does what a command says, soon, or hands it to somebody who will; raises HoldfastError for what cannot be done."""
+"""Performs a command soon, or passes it on to be performed; raises HoldfastError if it cannot be done."""
 
 
 def no_preparation(follower: Follower) -> Operation[None]:
-    """Nothing has to be said to a master before a keepalive."""
+    """Send nothing to a master before the first keepalive."""
     yield from ()
 
 
@@ -82,7 +82,7 @@ class Follower:
         """The master's: the highest seen in this history."""
         self.lease: Lease | None = None
         self.heard: tuple[int, int] = (0, 0)
-        """The last durable record that a master told of: (its epoch, the index)."""
+        """The last durable record that a master reported: (the master's epoch, index)."""
         self.stopping = False
         self.renewals = 0
         self._perform = perform
@@ -90,14 +90,14 @@ class Follower:
         self._prepare = prepare
         self._clock = clock
         self._master_is_gone = master_is_gone
-        """Is the process that was the master known to have ended? Then the next one is looked for soon."""
+        """Is the former master's process known to have ended? Then the follower looks for the next one soon."""
         self._serial = 0
         self._handled = 0
         self._refused: list[tuple[int, str]] = []
         self._seen = Standing.SAFE
         self._failures = 0
         self._was_sent_away = False
-        """By a master that said that it is not the primary; until the next one has answered."""
+        """A master replied that it is not the primary; reset when the next one has replied."""
         self._has_followed = False
 
     def standing(self) -> Standing:
@@ -110,14 +110,14 @@ class Follower:
         self._heed(Event(kind, self.session, self.epoch, text, body))
 
     def live(self) -> Operation[None]:
-        """Until `stopping`. Raises what no further try can mend: the name is taken, the first opening refused."""
+        """Run until `stopping`. Raises errors that no retry can fix: the name is taken, the first opening refused."""
         while not self.stopping:
             yield from self._open()
             if not self.stopping:
                 yield from self._keep()
 
     def farewell(self) -> Operation[None]:
-        """Say goodbye, if there is anybody to say it to. To be run beside `live`, which it lets end."""
+        """Say goodbye, if there is a master. Run it concurrently with `live`, which it ends."""
         if self.session:
             deadline = self._clock() / 1000 + GOODBYE_SECONDS
             yield Call(CloseSession(self.session), deadline, dial=False)
@@ -164,7 +164,7 @@ class Follower:
     # Keeping.
 
     def _keep(self) -> Operation[None]:
-        """Until the session is over, or `stopping`."""
+        """Keep the session alive until it is over, or `stopping`."""
         assert self.lease is not None, "it was opened"
         retry_at = hurry_at = self._clock()
         while not self.stopping:
@@ -203,15 +203,15 @@ class Follower:
         return standing
 
     def _back_off_ms(self, lease_ms: int) -> int:
-        """An eighth of the lease, growing with each failure to a half of it: 1.5 s to 6 s of the usual 12 s. Shorter at
-        first, 0.1 s and twice as long each time, after a master said that it leads no more: the next one serves within
-        a fraction of a second, and may need to hear from the nodes of its machine."""
+        """The back-off: an eighth of the lease, growing with each failure to a half of it: 1.5 s to 6 s of the usual
+        12 s. Shorter at first, 0.1 s and doubling, after a master replied that it no longer leads: the next one serves
+        within a fraction of a second, and may need reports from the nodes on its machine."""
         patient_ms = min(lease_ms // 8 * self._failures, lease_ms // 2)
         return min(HURRY_MS << min(self._failures - 1, 10), patient_ms) if self._was_sent_away else patient_ms
 
     def _hurries(self) -> bool:
-        """Somebody takes over from a master that has ended; the few followers on its machine need not wait for that as
-        those do that only guess, and can say what they have seen."""
+        """Retry quickly? Only the few followers on the machine of a master that has ended: another master is taking
+        over, and they know, where others only guess, and can testify to it."""
         return self._failures <= MOST_HURRIED and self._master_is_gone()
 
     def _round(self) -> Operation[None]:
@@ -220,7 +220,7 @@ class Follower:
         sent_at = self._clock()
         self._serial += 1
         keepalive = KeepAlive(self.session, self._serial, self.epoch, self._handled, self._refused)
-        # In jeopardy a master answers at once, so that to wait for the whole window would only hide a better one.
+        # In jeopardy a master replies at once, so waiting for the whole window would only delay finding a better one.
         reply = yield Call(keepalive, min(lease.changes_at(sent_at), sent_at + lease.lease_ms) / 1000)
         if isinstance(reply, EpochDiffers | KeptAlive) and reply.epoch != self.epoch:
             self._check_epoch(reply.epoch)
@@ -241,7 +241,7 @@ class Follower:
         try:
             self._perform(name, body)
         except HoldfastError as error:
-            # Said back with the next keepalive: whoever waits for the confirmation learns why.
+            # Reported with the next keepalive, so that the sender of the command learns why.
             self._refused = [*self._refused[: MOST_REFUSALS - 1], (number, f"{error.code}: {error}")]
         self._handled = number
         self._tell(Happening.COMMAND, name, body)

@@ -32,7 +32,8 @@ class SessionFollower:
     """Follows the master at `address` from `start` until `stop`, in a thread of its own.
 
     `address` is one or several `host:port`, or a coordination URL, with `service=` for a name that is looked up once.
-    `heed` and `perform` are called in that thread and must return soon: the next keepalive waits for them.
+    `heed` gets events and `perform` commands; both are called in that thread and must return soon: the next keepalive
+    waits for them.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class SessionFollower:
         token: str = "",
     ) -> None:
         self.failure: HoldfastError | None = None
-        """Why it cannot go on, once it cannot: the name is taken, the token wrong."""
+        """Why it cannot go on, if so: the name is taken, the token wrong."""
         self._follower = Follower(name, perform, heed)
         self._line = ThreadLine(Masters(address), Hello(fresh_id(), token, control=True), math.inf)
         self._stopping = threading.Event()
@@ -114,7 +115,7 @@ class AsyncSessionFollower:
         return self._follower.session
 
     async def start(self) -> None:
-        """Returns at once; `heed` is told when the session is open."""
+        """Returns at once; `heed` is called when the session is open."""
         self._line = TaskLine(self._masters, self._hello, math.inf)
         line = self._line
         self._task = asyncio.create_task(

@@ -1,4 +1,4 @@
-"""The connections of a master of sessions: frames in, requests to the master, answers out."""
+"""The connections of a session master: frames in, requests to the master, replies out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SessionListener:
             raise NotAuthorized("the token is missing or wrong; the connection is closed. Give the master's token")
         older = self.controls.get(hello.client)
         if older is not None:
-            # Its follower has come over a new one, whether or not the end of the old one was noticed.
+            # Its follower has connected anew, whether or not the end of the old connection was noticed.
             older.transport.abort()
             self.forget(older)
         self.controls[hello.client] = connection
@@ -155,7 +155,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._refuse(BadRequest("no greeting came in time; the connection is closed"))
 
     def _refuse(self, error: HoldfastError) -> None:
-        """Say why, and close. Request id 0 is no request's: the peer takes it as the connection's own error."""
+        """Send the error, and close. Request id 0 belongs to no request: the peer takes it as the connection's own."""
         log.info("a connection is closed: %s", error)
         self.transport.write(frame(0, 0, encode(failed(error))))
         self.transport.close()

@@ -1,8 +1,8 @@
-"""A master of sessions for any program: an asyncio server around the book, with events and `notify`.
+"""A session master for any program: an asyncio server around the session book, with events and `notify`.
 
-What must outlive the process is handed to `remember` before anybody is answered: which sessions are open. The next
-master is made with a higher epoch and with what was remembered; its followers come back to it without having noticed
-more than a change of epoch. Leadership is the program's own affair: one that no longer leads calls `stop`.
+The open sessions must outlive the process: they are passed to `remember` before any reply is sent. The next master is
+made with a higher epoch and with what was remembered; followers that come back to it notice nothing but a change of
+epoch. Leadership is up to the program: one that no longer leads calls `stop`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MasterEvent:
     session: int
     name: str
     body: bytes = b""
-    """Of a keepalive: what the follower said with it."""
+    """The follower's own bytes in a keepalive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SessionSeen:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the next master must be given: the open sessions, by number, and where numbering stands."""
+    """State for the next master: the open sessions, by number, and the last command number."""
 
     sessions: Mapping[int, str] = field(default_factory=dict)
     session_epoch: int = 0
@@ -65,7 +65,7 @@ class Remembered:
 
 
 class SessionMaster:
-    """To be made, started and used in one event loop."""
+    """Make, start and use it in one event loop."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class SessionMaster:
         token: str = "",
         add_to_answer: Callable[[str], bytes] = lambda name: b"",
     ) -> None:
-        """`epoch` is higher than that of any master before. Until `sure_after_ms` an earlier one may still answer."""
+        """`epoch` is higher than that of any earlier master. Until `sure_after_ms` an earlier one may still answer."""
         times = times if times is not None else SessionTimes()
         restored = restored if restored is not None else Remembered(history=fresh_id(), times=times)
         self._book = Book(times, epoch, restored.session_epoch, restored.history)
         self._book.add_to_answer = lambda session: add_to_answer(session.name)
         base = now_ms() + (lengthened(sure_after_ms) if sure_after_ms else 0)
-        # The master before this one promised by its own times.
+        # The previous master gave promises by its own times.
         lease_ms = max(times.lease_ms, restored.times.lease_ms)
         jeopardy_ms = max(times.jeopardy_ms, restored.times.jeopardy_ms)
         for number, name in restored.sessions.items():
@@ -95,13 +95,13 @@ class SessionMaster:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """The address that followers are to be given."""
+        """Start listening; return the address for followers."""
         address = await self._listener.start(host, port)
         self._ticking = asyncio.create_task(Supervisor().keep("expiry of sessions", self._tick))
         return address
 
     async def stop(self) -> None:
-        """Followers are told to look elsewhere; their sessions go on with the next master."""
+        """Stop: followers are told to look elsewhere, and their sessions go on with the next master."""
         if self._ticking is not None:
             self._ticking.cancel()
         self._book.end(NotLeader("this master is stopping; ask the next one"))
@@ -115,9 +115,9 @@ class SessionMaster:
     async def notify(
         self, name: str, command: str, body: bytes = b"", confirm: bool = False, within: float = 30.0
     ) -> int:
-        """Tell the follower of this name; the command's number. With `confirm`, returns when it has been handled,
-        `within` so many seconds; raises `CommandRefused` when that could not be done, and `SessionExpired` or
-        `DeadlineExceeded` when it will not be known."""
+        """Send a command to the follower of this name; return its number. With `confirm`, wait until it has been
+        handled, for at most `within` seconds; raises `CommandRefused` if the follower could not do it, and
+        `SessionExpired` or `DeadlineExceeded` if that is unknown."""
         session = self._book.named(name)
         if session is None:
             raise UnknownNode(f"nobody called {name!r} follows this master; nothing was sent")

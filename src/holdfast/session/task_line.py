@@ -1,4 +1,4 @@
-"""Runs operations as asyncio tasks, all over one connection to whoever leads: the twin of `thread_line`."""
+"""Runs operations as asyncio tasks, all over one connection to the leading master: the twin of `thread_line`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class TaskLine:
-    """To be made and used in one event loop; `rouse` may be called from any thread."""
+    """Make and use it in one event loop; `rouse` may be called from any thread."""
 
     def __init__(self, masters: Masters, hello: Hello, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._masters = masters
@@ -32,7 +32,7 @@ class TaskLine:
         self._loop = asyncio.get_running_loop()
 
     def rouse(self) -> None:
-        """Whoever pauses looks whether its condition holds."""
+        """Have every paused operation check its condition."""
         self._loop.call_soon_threadsafe(self._rouse)
 
     def _rouse(self) -> None:
@@ -43,7 +43,7 @@ class TaskLine:
         return self._closed
 
     def close(self) -> None:
-        """Every call, now and later, fails."""
+        """Close the connection: every call, now and later, fails."""
         self._closed = True
         self._rouse()
         if self._channel is not None:

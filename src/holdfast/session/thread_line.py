@@ -1,7 +1,7 @@
-"""Runs operations in threads, all over one connection to whoever leads.
+"""Runs operations in threads, all over one connection to the leading master.
 
-The connection is made when it is first needed, and made again after it broke or was left; an operation that leaves a
-master closes only the connection that it has itself seen fail.
+The connection is made when it is first needed, and again after it broke or was left; an operation that leaves a master
+closes only the connection that it has itself seen fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ThreadLine:
         self._closed = False
 
     def rouse(self) -> None:
-        """Whoever pauses looks whether its condition holds."""
+        """Have every paused operation check its condition."""
         with self._roused:
             self._roused.notify_all()
 
@@ -42,7 +42,7 @@ class ThreadLine:
         return self._closed
 
     def close(self) -> None:
-        """Every call, now and later, fails."""
+        """Close the connection: every call, now and later, fails."""
         self._closed = True
         self.rouse()
         channel = self._channel
@@ -102,12 +102,12 @@ class ThreadLine:
             if channel is not None and not channel.closed:
                 return channel
             channel = self._channel = self._dial(min(call.deadline, now_seconds() + CONNECT_SECONDS))
-            if self.is_closed():  # Meanwhile; whoever closed it has not seen this connection.
+            if self.is_closed():  # It was closed meanwhile, without this connection.
                 channel.close()
             return channel
 
     def _dial(self, deadline: float) -> Channel:
-        """The first of those that may lead which welcomes us."""
+        """Connect to the first candidate that accepts us."""
         last: HoldfastError = Unreachable("no master is known; nothing was sent")
         masters = Round(self._masters.candidates())
         while not self.is_closed() and (address := masters.next()) is not None:
