@@ -42,8 +42,8 @@ def evict_alone(state: State, rules: Rules, now: Instant) -> int:
         return 0
     grace_ms = rules.standby_eviction_grace_ms
     slots = victims(state, excess, now, rules.evict_soft_pinned, grace_ms=grace_ms)
-    # The primary drops the replicas in memory of what is on a disk as well. A mask hides whole objects, and a promotion
-    # would evict them from the disk too: so these stay.
+    # Of objects that are also on a disk, the primary drops only the memory replicas. A mask hides whole objects, and a
+    # promotion would evict them from the disk too: so these stay.
     slots = kept_on_disk(state, slots)[1]
     if len(slots):
         state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
