@@ -1,4 +1,4 @@
-"""What an operation asks of the shell that runs it.
+"""Effects: requests of an operation to the shell that runs it.
 
 An operation is a generator. It yields a `Message` to have it sent to the master (and gets the reply, or has
 Unreachable, ReplyLost or DeadlineExceeded thrown in), or one of the effects below, and returns its result. So the
@@ -26,12 +26,12 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Run this, which blocks or copies, and give its result. `bulk`: too long for an event loop to wait for."""
+    """Run a function that blocks or copies, and give its result. `bulk`: it takes too long for an event loop."""
 
     run: Callable[[], Any]
     bulk: bool = True
     into_caller: bool = False
-    """It writes to a buffer of the caller's, who must not get that back before it has ended."""
+    """It writes to a buffer of the caller's, so the call must not return before it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +45,47 @@ class Begun(Protocol):
     """A request that was sent, and whose reply is not needed yet."""
 
     def drop(self) -> None:
-        """The reply will not be asked for."""
+        """Discard the reply when it comes."""
 
 
 class Checked(NamedTuple):
-    """Send this message, as any other, unless the check raises. It is made when there is a connection, right before
-    the message is sent: to find a master can take seconds."""
+    """Send this message, as any other, unless the check raises. The check runs once there is a connection, right
+    before the message is sent: finding a master can take seconds."""
 
     message: Message
     check: Callable[[], None]
     deadline: float
-    """When the answer is due, if that is before the end of the operation. The master is told as much."""
+    """When the reply is due, if that is before the end of the operation. The timeout is sent to the master."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Send this to the master, and give what `Reply` is asked with; go on meanwhile. It fails as a `Message` does."""
+    """Send this to the master without waiting, and give a `Begun` to await with `Reply`. Fails as a `Message` does."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to what was sent ahead, when it has come; failing as a `Message` does."""
+    """Wait for the reply to a request sent by `Ahead`. Fails as a `Message` does."""
 
     begun: Begun
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Send this to the master and give the reply, by an instant (in seconds) of its own; as a `Message` otherwise."""
+    """Send this to the master and give the reply, with a deadline (an instant in seconds) of its own; otherwise like a
+    `Message`."""
 
     message: Message
     deadline: float
     dial: bool = True
-    """Without it, only a connection that is there is used."""
+    """If false, only an existing connection is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait this long, or until the condition holds; whoever makes it hold rouses the shell."""
+    """Wait this long, or until the condition holds; the code that makes it hold must rouse the shell."""
 
     seconds: float
     until: Callable[[], bool]

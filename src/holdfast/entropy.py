@@ -1,6 +1,6 @@
-"""Chance as the shells draw it: numbers that nobody else has, and secrets.
+"""Randomness for the shells: unique numbers, and secrets.
 
-The simulator draws them from its seed instead, so that a run can be had again.
+The simulator draws them from its seed instead, so that a run can be replayed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _draw: DrawBytes = SYSTEM_CHANCE
 
 
 def draw_from(source: DrawBytes) -> None:
-    """From now on chance is what this says."""
+    """Take all random bytes from this source from now on."""
     global _draw
     _draw = source
 
@@ -26,5 +26,5 @@ def fresh_bytes(count: int) -> bytes:
 
 
 def fresh_id() -> int:
-    """A number of 63 bits that is taken by nobody, and is not 0."""
+    """A unique number of 63 bits, not 0."""
     return int.from_bytes(_draw(8), "little") >> 1 | 1

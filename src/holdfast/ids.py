@@ -17,7 +17,7 @@ COUNTER_MASK = (1 << COUNTER_BITS) - 1
 
 MAX_KEY_BYTES = 1024
 MAX_BATCH = 32_768
-"""Keys in one request, ids in one record."""
+"""The most keys in one request, and ids in one record."""
 MAX_REPLICAS = 16
 MAX_OBJECT_BYTES = 1 << 46
 
@@ -27,7 +27,7 @@ LARGE_FROM = 64 << 10
 
 
 class SegmentName(NamedTuple):
-    """What a data request names; a node refuses any segment but its own."""
+    """The name of a segment in data requests; a node refuses any segment but its own."""
 
     node: str
     boot: int
@@ -45,13 +45,13 @@ class GrantId(NamedTuple):
 
 
 class ProcessName(NamedTuple):
-    """One process for ever: its number alone may be given to another process later."""
+    """A process, named uniquely for all time: the kernel may give its pid to another process later."""
 
     pid: int
     started: int
     """Clock ticks from the boot of its machine to its start."""
     machine: str
-    """Boot and namespaces in which number and start mean something. Empty: nobody can tell whether it lives."""
+    """Boot and namespaces in which pid and start time are meaningful. Empty: nobody can tell whether it lives."""
 
 
 def object_id(epoch: Epoch, counter: int) -> ObjectId:

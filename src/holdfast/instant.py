@@ -1,7 +1,7 @@
-"""Time as the shells read it. Core code never does: it is given `now`, in milliseconds.
+"""The clock of the shells. Core code never reads it: it is given `now`, in milliseconds.
 
-CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not; a lease must not outlive a nap.
-The simulator has a clock for each process and says whose turn it is with `read_from`.
+CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not; a lease must not outlive a sleep.
+The simulator has a clock for each process and selects it with `read_from`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _read_ns: ReadNs = SYSTEM_CLOCK
 
 
 def read_from(source: ReadNs) -> None:
-    """From now on time is what this says, in nanoseconds."""
+    """Read the time, in nanoseconds, from this source from now on."""
     global _read_ns
     _read_ns = source
 

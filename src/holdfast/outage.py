@@ -1,4 +1,4 @@
-"""An outage in the log: said when it begins, again every 30 s while it lasts, and once when it is over (I17)."""
+"""Logging of outages: when one begins, again every 30 s while it lasts, and once when it is over (I17)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SAID_EVERY_SECONDS = 30.0
 
 
 class Outage:
-    """Of one thing that is tried again and again, such as the coordination store."""
+    """An outage of one thing that is retried again and again, such as the coordination store."""
 
     def __init__(self, log: logging.Logger, what: str, level: int = logging.WARNING) -> None:
         self._log = log
@@ -19,11 +19,11 @@ class Outage:
         self._began_at: float | None = None
         self._due = 0.0
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.why = ""
 
     def seen(self, error: object) -> None:
-        """It failed once more."""
+        """Note a failure."""
         now = now_seconds()
         self.failures += 1
         self.why = str(error)
@@ -36,7 +36,7 @@ class Outage:
             self._due = now + SAID_EVERY_SECONDS
 
     def over(self) -> None:
-        """It worked."""
+        """Note a success, which ends the outage."""
         if self._began_at is None:
             return
         self._log.log(self._level, "%s: it works again, after %.1f s", self._what, now_seconds() - self._began_at)

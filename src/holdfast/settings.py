@@ -2,8 +2,8 @@
 
 A field here is a flag (`--lease-ttl-ms`), an environment variable (`HOLDFAST_LEASE_TTL_MS`) and a key of a TOML
 file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[demo]`, `[lab]`, `[client]`). A flag
-wins over the environment, the environment over the file, the file over the default. What cannot be understood is
-refused by name, before anything starts: a misspelt key that is silently ignored is found in production.
+wins over the environment, the environment over the file, the file over the default. An unknown or invalid setting is
+refused by name, before anything starts: a misspelt key that is silently ignored would be found in production.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ LogFormat = Literal["auto", "console", "json"]
 
 
 class Preset(NamedTuple):
-    """How standbys learn of leases and evictions, under one name."""
+    """A named way in which standbys learn of leases and evictions."""
 
     lease_sync: Literal["off", "batched", "every"]
     standby_eviction: Literal["follow", "independent", "none"]
     grace_ms: int | None = 0
-    """None: as long as a lease."""
+    """None for the length of a lease."""
 
 
 PRESETS: dict[PresetName, Preset] = {
@@ -122,7 +122,7 @@ PRESETS: dict[PresetName, Preset] = {
 
 
 class Settings(BaseSettings):
-    """What the settings of all processes share: where they come from."""
+    """Base of all settings: where they come from."""
 
     table: ClassVar[str]
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -386,7 +386,7 @@ def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None
 
 
 def read_file(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a settings file, with every table and key known."""
+    """The tables of a settings file; every table and key is checked to be known."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -418,7 +418,7 @@ def _say(error: ValidationError, flags: Mapping[str, Any], named: Mapping[str, A
         else:
             source = f"{field} in {config}" if config is not None else field
         text = fault["msg"].removeprefix("Value error, ")
-        # Our own texts quote what was given; the library's do not. A secret is never quoted.
+        # Our own texts quote the given value; the library's do not. A secret is never quoted.
         quoted = "" if fault["type"] == "value_error" or field == "token" else f" (given: {fault['input']!r})"
         said.append(f"{source}: {text}{quoted}")
     return "; ".join(said)

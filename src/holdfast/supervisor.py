@@ -1,4 +1,4 @@
-"""Supervised background work: what fails is logged once by its name, counted as down, and started again.
+"""Supervised background work: a task or thread that fails is logged once by its name, counted as down, and restarted.
 
 The life of one piece of work, a task or a thread:
 
@@ -6,11 +6,11 @@ The life of one piece of work, a task or a thread:
 2. It raises: the failure is logged with its traceback, and `down` names it from then on, with the reason.
 3. It is started again after a pause that grows with each failure, to at most 5 s. Failures in a row are one outage, and
    are not logged again.
-4. It is well again once it says so (`well`), or has run for 10 s without failing. The next failure is a new one.
-5. It returns or is cancelled: it ends, and nothing of it is down.
+4. It is well again once it reports so (`well`), or has run for 10 s without failing. The next failure is a new outage.
+5. It returns or is cancelled: it ends, and is not down.
 
-Whoever shows how a process fares (`promotable`, `/readyz`, a node's figures) asks `down`, a function of time, so that
-no timer can be missed. An error of the supervised work never reaches the code beside it.
+Health reports (`promotable`, `/readyz`, a node's figures) ask `down`, a function of time, so that no timer can be
+missed. An error of the supervised work never reaches the code beside it.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ log = logging.getLogger("holdfast.supervisor")
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 STEADY_SECONDS = 2 * LONGEST_PAUSE_SECONDS
-"""Work that has run this long since its last start is well, though it does not say so itself."""
+"""Work that has run this long since its last start counts as well, even if it does not report so."""
 
 
 @dataclass(slots=True)
 class _Outage:
     why: str
     pause: float
-    """Before the next start; twice as long as the one before."""
+    """Pause before the next start; twice as long as the one before."""
     started_at: float | None = None
-    """When the work was last started again; None while it waits for that."""
+    """When the work was last restarted; None while it waits for a restart."""
 
     def is_over(self, now: float) -> bool:
         return self.started_at is not None and now - self.started_at >= STEADY_SECONDS
 
 
 class Supervisor:
-    """Runs the background work of one process or client, and knows what of it is down. For any thread."""
+    """Runs the background work of one process or client, and knows which of it is down. Usable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outages: dict[str, _Outage] = {}
 
     def down(self) -> dict[str, str]:
-        """Name -> reason, for all that has failed and is not well again."""
+        """Name -> reason, for all work that has failed and is not well again."""
         now = now_seconds()
         with self._lock:
             return {name: outage.why for name, outage in self._outages.items() if not outage.is_over(now)}
 
     def failed(self, name: str, error: BaseException) -> float:
-        """Note a failure of this work, and log it unless it is one of several in a row. Seconds until the next try."""
+        """Note a failure of this work, and log it if it begins an outage. Return the seconds until the next try."""
         cause = first_cause(error)
         why = str(cause) if isinstance(cause, HoldfastError | OSError) and str(cause) else repr(cause)
         now = now_seconds()
@@ -78,10 +78,10 @@ class Supervisor:
         return pause
 
     def found_defect(self, name: str, error: BaseException) -> None:
-        """The work failed in a way that nobody foresaw. The simulator takes that for the end of the run."""
+        """Note an unforeseen failure, a defect. The simulator ends the run at one."""
 
     def well(self, name: str) -> None:
-        """The work got through a round: it is not down."""
+        """Report that the work got through a round, and so is not down."""
         if name not in self._outages:
             return
         with self._lock:
@@ -99,14 +99,14 @@ class Supervisor:
             self._outages.pop(name, None)
 
     async def keep(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Run this until it returns; whenever it fails, again. Only being cancelled ends it otherwise."""
+        """Run this until it returns or is cancelled; restart it whenever it fails."""
         try:
             while True:
                 try:
                     await work()
                 except Exception as error:
                     if isinstance(error.__context__, GeneratorExit):
-                        raise  # It is being closed with its loop, which was never run to its end.
+                        raise  # It is being closed with its loop, which did not run to its end.
                     pause = self.failed(name, error)
                 else:
                     return
@@ -116,7 +116,7 @@ class Supervisor:
             self._ended(name)
 
     def keep_thread(self, name: str, work: Callable[[], object], stops: Callable[[float], bool]) -> None:
-        """The same in the calling thread. `stops` waits for some seconds; True: the work is to end."""
+        """Like `keep`, in the calling thread. `stops` waits for the given seconds; True if the work is to end."""
         try:
             while True:
                 try:
@@ -132,7 +132,7 @@ class Supervisor:
             self._ended(name)
 
     def watch(self, name: str, task: asyncio.Task[Any]) -> None:
-        """Log how a task ends that is done once and awaited by nobody, if it fails."""
+        """Log the failure of a task that runs once and that nobody awaits."""
 
         def ended(task: asyncio.Task[Any]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:

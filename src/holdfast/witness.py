@@ -1,10 +1,10 @@
-"""Proof that another process of this machine has ended, by what the kernel shows of it.
+"""Proof that another process on this machine has ended, from what the kernel shows of it.
 
-A process is named by number, start time and machine (`ProcessName`). Only a process of the same machine can tell
-whether it lives: number and start mean something only within one boot, one process namespace (other numbers) and one
-time namespace (other start times). A stopped process lives: it goes on where it was and may answer. So does one that
-called exec, which keeps number and start. One that has exited and was not waited for by its parent runs no more code.
-The simulator says whose eyes are used with `see_through`.
+A process is named by pid, start time and machine (`ProcessName`). Only a process on the same machine can tell whether
+it lives: pid and start time are meaningful only within one boot, one pid namespace (other pids) and one time namespace
+(other start times). A stopped process lives: it may be continued, and answer. So does one that called exec, which keeps
+pid and start time. One that has exited but was not yet waited for by its parent runs no code any longer. The simulator
+selects whose view is used with `see_through`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from holdfast.ids import ProcessName
 
 
 class Seen(NamedTuple):
-    """The process that has a number now."""
+    """The process that has a pid now."""
 
     started: int
-    """0: the kernel does not show it, for instance because it is another user's (hidepid)."""
+    """0 if the kernel does not show it, for instance because it is another user's (hidepid)."""
     exited: bool
-    """None of its threads runs any more."""
+    """None of its threads runs any longer."""
 
 
 class Sight(Protocol):
@@ -33,7 +33,7 @@ class Sight(Protocol):
     def this_process(self) -> ProcessName: ...
 
     def see(self, pid: int) -> Seen | None:
-        """None: no process has that number."""
+        """None if no process has that pid."""
         ...
 
 
@@ -49,7 +49,7 @@ class KernelSight:
         except OSError as error:
             return self._see_without(pid, error)
         try:
-            # Read after opening: from here on the descriptor means one process, whatever becomes of the number.
+            # Read after opening: from here on the descriptor refers to one process, even if its pid is reused.
             start = started(pid) or 0
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
@@ -58,13 +58,13 @@ class KernelSight:
             os.close(pidfd)
 
     def _see_without(self, pid: int, error: OSError) -> Seen | None:
-        """Where the number is a thread's (EINVAL), or descriptors of processes are not allowed."""
+        """For a pid that is a thread's (EINVAL), or where process descriptors are not allowed."""
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return None
         except PermissionError:
-            pass  # Another user's: it is there.
+            pass  # Another user's process: it exists.
         thread_only = error.errno == errno.EINVAL
         return Seen(started(pid) or 0, exited=thread_only)
 
@@ -74,7 +74,7 @@ _sight: Sight = KERNEL
 
 
 def see_through(sight: Sight) -> None:
-    """From now on other processes are what this shows."""
+    """Use this view of other processes from now on."""
     global _sight
     _sight = sight
 
@@ -84,12 +84,12 @@ def this_process() -> ProcessName:
 
 
 def can_see(process: ProcessName) -> bool:
-    """Would this process know whether that one lives?"""
+    """Can this process tell whether that one lives?"""
     return bool(process.machine) and process.machine == _sight.this_process().machine
 
 
 def is_gone(process: ProcessName) -> bool:
-    """True: it has ended for sure. False: it lives, or that cannot be seen from here."""
+    """True if it has certainly ended. False if it lives, or cannot be seen from here."""
     if not can_see(process):
         return False
     seen = _sight.see(process.pid)
@@ -105,7 +105,7 @@ def boot_id() -> str:
 def _machine() -> str:
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
-            return ""  # A /proc of another namespace: the start times that it shows are of other numbers.
+            return ""  # A /proc of another namespace: its start times belong to other pids.
         names = [boot_id(), os.readlink("/proc/self/ns/pid")]
         if os.path.lexists("/proc/self/ns/time"):
             names.append(os.readlink("/proc/self/ns/time"))
@@ -120,5 +120,5 @@ def started(pid: int | str) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name, in brackets, may hold spaces and brackets of its own.
+    # The name, in parentheses, may itself contain spaces and parentheses.
     return int(text[text.rindex(")") + 2 :].split()[19])
