@@ -1,1 +1,1 @@
-"""Who leads, and the log: one small interface, kept by SQLite, etcd, ZooKeeper, or memory for simulation."""
+"""Leadership and the log: one small interface, implemented on SQLite, etcd, ZooKeeper, or memory for simulation."""

@@ -16,7 +16,7 @@ LEADER_TTL_MS = 5000
 async def open_coordination(
     url: str, cluster: str = "holdfast", leader_ttl_ms: int = LEADER_TTL_MS, supervisor: Supervisor | None = None
 ) -> Coordination:
-    """`CoordinationLost` when it does not answer now. `supervisor` keeps the tasks that the backend runs by itself."""
+    """`CoordinationLost` if it does not answer now. `supervisor` runs the backend's background tasks."""
     supervisor = supervisor if supervisor is not None else Supervisor()
     if leader_ttl_ms < 500:
         raise BadValue(f"a leader_ttl of {leader_ttl_ms} ms is too short to be kept up; give at least 500")
@@ -37,7 +37,7 @@ class _Closed(Coordination, Protocol):
 
 
 async def _opened(made: _Closed) -> Coordination:
-    """Open, or closed again if that fails."""
+    """Open it; close it again if that fails."""
     try:
         await made.open()
     except BaseException:

@@ -1,9 +1,9 @@
-"""How a term is won, the same on every backend: look, judge how the last term ended, take.
+"""Winning a term, the same on every backend: look, judge how the last term ended, take.
 
-A backend says what it sees (`Look`) and tries to take the leadership on the strength of it; between the two it
-compares, in one transaction, that nothing has moved. A leader is silent when, by the watcher's own clock, its
-deadline must have passed (I12); a watcher that could not look for a while starts counting anew, so that an outage
-of coordination is not taken for a death.
+A backend reports what it sees (`Look`) and tries to take the leadership on that basis; the transaction that takes it
+checks that nothing has changed since the look. A leader is silent when, by the watcher's own clock, its deadline must
+have passed (I12); a watcher that could not look for a while starts counting anew, so that an outage of coordination is
+not taken for a death.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ log = logging.getLogger("holdfast.coordination")
 
 RETRY_S = 0.2
 AWAY_SHARE = 1 / 2
-"""Of the leader's time to live: a watcher that has not looked for longer begins to count anew."""
+"""Share of the leader's time to live: a watcher that has not looked for longer starts counting anew."""
 EARLY_SHARE = 1 / 4
-"""A leader that is dropped this much before its time did not run out: somebody dropped it."""
+"""Share of the time to live: a leader that disappears this much before its time did not run out, but was dropped."""
 LOOK_SHARE = 1 / 5
-"""It looks well within that, however rare the backend's own looks are."""
+"""Share of the time to live between two looks, however rare the backend's own are: well within AWAY_SHARE."""
 WITNESS_S = 0.05
-"""How often a campaigner looks whether a leader of its own machine lives: some 20 us each time."""
+"""Interval at which a campaigner checks whether a leader on its own machine lives: some 20 us per check."""
 MOST_SUSPECTS = 8
-"""Earlier leaders that are kept by name. After more guesses within one `leader_ttl` only time settles the doubt."""
+"""The most earlier leaders kept by name. After more guesses within one `leader_ttl` only time settles the doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class Look:
 
     record: TermRecord | None
     mark: object = None
-    """Changes with every renewal; None when the backend has dropped the leader by itself."""
+    """Changes with every renewal; None if the backend itself has dropped the leader."""
     promised_until: float | None = None
-    """Where the backend can tell: until when, by our clock, the leader may still be answering."""
+    """Until when, by our clock, the leader may still be answering; None if the backend cannot tell."""
     dead: bool = False
     """The lock that the leader's process held is free."""
     expired: bool = False
-    """The store itself has seen the leadership run out."""
+    """The store itself has let the leadership run out."""
     leader: LeaderProcess | None = None
-    """The process that leads in this term, where the store names it."""
+    """The process that leads in this term, if the store names it."""
 
     @property
     def suspects(self) -> list[ProcessName] | None:
-        """Earlier leaders that may still be answering, those left out that are gone. None: not all are known."""
+        """Earlier leaders that may still be answering, without those that are gone. None if not all are known."""
         if self.record is None or not self.record.doubtful:
             return []
         if self.leader is None or self.leader.suspects is None:
@@ -61,7 +61,7 @@ class Look:
 
     @property
     def is_gone(self) -> bool:
-        """A process of the leader's machine, this one, sees that it has ended."""
+        """This process is on the leader's machine, and sees that the leader has ended."""
         return self.leader is not None and is_gone(self.leader.process)
 
 
@@ -86,7 +86,7 @@ class Silence:
         elif self._until is None or was_away or (look.mark is not None and look.mark != self._mark):
             self._until = now + self._timing.ttl_s
         elif look.mark is None and self._was_there:
-            # It may have been renewed since the last look, up to this moment, and have been dropped then.
+            # It may have been renewed after the last look, up to this moment, and then dropped.
             self._sure_at = now + self._timing.ttl_s
             if self._was_dropped(now):
                 self._until = self._sure_at
@@ -97,14 +97,14 @@ class Silence:
         return self._was_silent
 
     def _was_dropped(self, now: float) -> bool:
-        """By somebody: before its time, or when its time was over and yet it was there."""
+        """Was the leader dropped, rather than run out: before its time, or while it outlived its time?"""
         assert self._until is not None, "it was there at an earlier look"
         return self._was_silent or now < self._until - self._timing.ttl_s * EARLY_SHARE
 
     @property
     def is_sure(self) -> bool:
-        """False: the leader was dropped less than its time to live ago, and may have been renewed just before that.
-        Then its silence is a guess."""
+        """False if the leader disappeared less than its time to live ago, and may have been renewed just before. Then
+        its silence is a guess."""
         return self._timing.clock() >= self._sure_at
 
     def left_s(self) -> float:
@@ -114,7 +114,7 @@ class Silence:
 
 
 class Contest(Protocol):
-    """What a backend brings to a campaign."""
+    """A backend's part of a campaign."""
 
     timing: Timing
     look_every_s: float
@@ -124,19 +124,19 @@ class Contest(Protocol):
     async def look(self) -> Look: ...
 
     async def take(self, address: str, look: Look, verdict: Verdict) -> Tenure | None:
-        """The term, running; None when something has moved since the look. Leaves nothing when it raises."""
+        """Begin the term; None if something has changed since the look. If it raises, it leaves nothing behind."""
         ...
 
     async def leader_changed(self, seen: int, wait_s: float) -> None:
-        """Return when there is more than was seen, or after the wait."""
+        """Return when there are more changes than `seen`, or after the wait."""
         ...
 
 
 def judge(look: Look, replacing: int | None, silence: Silence) -> Verdict | None:
-    """How the last term is known to have ended; None while it may lead.
+    """How the last term is known to have ended; None while it may still lead.
 
-    While an earlier leader may still be answering, the end of the last one alone proves nothing: only silence, which
-    has outlasted the earlier ones too, or the end of each of them, is more than a guess."""
+    While an earlier leader may still be answering, the end of the last one alone proves nothing: more than a guess is
+    only silence, which has outlasted the earlier ones too, or the end of each of them."""
     silent = silence.observe(look)
     if look.record is None:
         return Verdict("first")
@@ -156,7 +156,7 @@ def judge(look: Look, replacing: int | None, silence: Silence) -> Verdict | None
 
 
 def _end_of(look: Look) -> Proof | None:
-    """How the last leader itself is known to have ended, whatever is left of those before it."""
+    """How the last leader itself is known to have ended, regardless of earlier ones."""
     assert look.record is not None, "there was a term"
     if look.record.resigned:
         return "resigned"
@@ -190,7 +190,7 @@ async def campaign(contest: Contest, address: str, replacing: int | None) -> Ter
 
 
 async def _until_next_look(contest: Contest, seen: int, look: Look, wait_s: float) -> None:
-    """Until something has changed, or for that long; a leader of this machine is watched meanwhile."""
+    """Wait until something has changed, or for `wait_s`; a leader on this machine is watched meanwhile."""
     ends_at = contest.timing.clock() + wait_s
     watched = look.leader is not None and can_see(look.leader.process)
     while contest.leader_changes() == seen and (left_s := ends_at - contest.timing.clock()) > 0:

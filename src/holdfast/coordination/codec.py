@@ -1,7 +1,7 @@
-"""How terms, leaders and batches are written in etcd and ZooKeeper.
+"""Encoding of terms, leaders and batches in etcd and ZooKeeper.
 
-The tail and each batch begin with two numbers, so that the bytes which the log holds are known from its two ends,
-and so that a batch found in the log can be told to be one's own.
+The tail and each batch begin with two numbers, so that the size of the log is known from its two ends, and a writer can
+tell whether a batch found in the log is its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ HEADER = struct.Struct(">QQ")
 
 
 class Tail(NamedTuple):
-    """The last batch, the bytes of all batches that ever were, and how often the backend has seen it change."""
+    """The last batch, the bytes of all batches ever written, and the backend's version of this entry."""
 
     number: int
     total_bytes: int
     version: int
 
     def with_batch(self, batch: bytes) -> Tail:
-        """What it is after the next batch: the one after that may be sent before this one is answered."""
+        """The tail after the next batch: the one after that may be sent before this one is answered."""
         return Tail(self.number + 1, self.total_bytes + len(batch), self.version + 1)
 
 
@@ -48,7 +48,7 @@ def encode_process(leader: LeaderProcess) -> bytes:
 
 
 def decode_process(value: bytes, record: TermRecord | None) -> LeaderProcess | None:
-    """None if it is of another term: a master of an older version has led since, and did not name its process."""
+    """None if it is of another term: a master of an older version, which does not name its process, has led since."""
     leader = msgspec.msgpack.decode(value, type=LeaderProcess) if value else None
     return leader if leader is not None and record is not None and leader.epoch == record.epoch else None
 

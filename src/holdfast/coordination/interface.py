@@ -1,9 +1,9 @@
-"""What a master needs from coordination: a term of leadership, one log, and a little soft state.
+"""The coordination interface that a master needs: a term of leadership, one log, and a little soft state.
 
-The log can be written through a `Term` and through nothing else, and a backend refuses a term's batch in the very
-transaction that would write it once a later term exists (I3). Batches are numbered from 1 without a gap (I13);
-the last one always stays, however far the log is trimmed, so that its end can be compared. Whatever a watch of a
-backend says is only a reason to read again: no promise rests on it.
+The log can be written only through a `Term`. Once a later term exists, a backend refuses a term's batch in the very
+transaction that would write it (I3). Batches are numbered from 1 without a gap (I13); the last one always stays,
+however far the log is trimmed, so that its end can be compared. An event of a backend's watch is only a reason to read
+again: no promise depends on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.supervisor import Supervisor
 
 Proof: TypeAlias = Literal["first", "resigned", "flock", "gone", "expired", "silence", "guess"]
 """How the end of the previous term is known: there was none; it resigned; the lock that its process held is free; a
-process of its machine sees that it has ended; the store's lease on its leadership has run out; it was silent until
+process on its machine sees that it has ended; the store's lease on its leadership has run out; it was silent until
 its leadership must have run out by its own clock; or it was deposed without knowing."""
 
 Batches: TypeAlias = list[tuple[int, bytes]]
@@ -42,7 +42,7 @@ class Compacted(Refused):
 
 
 class LogBehind(Refused):
-    """The log ends before what the follower already holds: it has lost its tail."""
+    """The log ends before a batch that the follower already holds: it has lost its tail."""
 
     code = "log_behind"
 
@@ -73,7 +73,7 @@ class StoreFullInDoubt(ReplyLost):
 
 
 def full_store(error: BaseException | None) -> str:
-    """What the store said, if this error is because it is full; otherwise empty."""
+    """The text of this error if it means that the store is full; otherwise empty."""
     while error is not None:
         if isinstance(error, StoreFull | StoreFullInDoubt):
             return str(error)
@@ -101,62 +101,62 @@ class Term(Protocol):
     @property
     def suspects(self) -> list[ProcessName]:
         """After a guess: processes that led earlier and may still be answering. Once all of them are known to be gone,
-        call `settle`. Empty also if not all of them have a name: then only time settles it."""
+        call `settle`. Also empty if not all of them have a name: then only time settles the doubt."""
         ...
 
     @property
     def valid_until(self) -> float:
-        """Seconds of `now_seconds()`: until then this process may answer as primary (I12)."""
+        """Until when, in seconds of `now_seconds()`, this process may answer as primary (I12)."""
         ...
 
     async def append(self, index: int, batch: bytes) -> None:
-        """Durable on return. `Deposed`, or `CoordinationLost`: nothing was written. `ReplyLost`: it may have been;
-        the same index and bytes may then be appended again, and being found in the log is success."""
+        """Append a batch; durable on return. `Deposed`, or `CoordinationLost`: nothing was written. `ReplyLost`: it may
+        have been; then retry with the same index and bytes: finding them in the log is success."""
         ...
 
     def append_at_once(self, index: int, batch: bytes) -> bool:
-        """As `append`, in the caller's own thread, where that takes a moment only. False: nothing was done."""
+        """Like `append`, but in the caller's own thread, if that is fast. False if nothing was done."""
         ...
 
     async def ended(self) -> str:
-        """Returns, with the reason, when the term is over; `valid_until` is then in the past."""
+        """Wait until the term is over, and return the reason; `valid_until` is then in the past."""
         ...
 
     async def resign(self) -> None: ...
 
     def settle(self) -> None:
-        """No earlier term can be answering any more: the next one need not doubt it."""
+        """No earlier term can be answering any longer: the next term need not doubt it."""
         ...
 
 
 class Coordination(Protocol):
     supervisor: Supervisor
-    """Of the tasks that the backend runs by itself: renewals of a term, watches."""
+    """Supervises the backend's background tasks: renewals of a term, watches."""
     max_batch_bytes: int
     appends_in_flight: int
-    """So many may be under way, begun in order. None is written before the one ahead of it: one that was sent with that
-    under way may be refused as out of order, and is appended again when that is written."""
+    """Appends may be pipelined this deep. They are written in order: one that overtakes its predecessor is refused as
+    out of order, and must be retried when the predecessor is written."""
     epoch_floor: int
-    """Terms that are won through this object have larger epochs."""
+    """Terms won through this object have larger epochs than this."""
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
-        """Waits until won. With `replacing`, that very term is deposed at once, if it still leads."""
+        """Wait until a term is won. With `replacing`, depose that very term at once, if it still leads."""
         ...
 
     async def leader(self) -> Leader | None: ...
 
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
-        """The present leader at once, then each change; it outlasts outages and never misses the latest."""
+        """Yield the present leader at once, then each change; it survives outages and never misses the latest."""
         ...
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        """Batches after that index, in order, each once, without end. `Compacted`, `LogBehind`."""
+        """Yield the batches after that index, in order, each once, without end. `Compacted`, `LogBehind`."""
         ...
 
     async def last_index(self) -> int: ...
 
     async def trim(self, through_index: int) -> None:
-        """Forget batches through that index, in bounded steps; the last batch stays."""
+        """Delete batches through that index, in bounded steps; the last batch stays."""
         ...
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None: ...
@@ -166,14 +166,14 @@ class Coordination(Protocol):
     async def list(self, prefix: str) -> dict[str, bytes]: ...
 
     def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
-        """What is published under the prefix at once, then what is published anew or changed. It outlasts outages, may
-        tell a value twice, and says nothing of what goes away."""
+        """Yield the values under the prefix at once, then new and changed ones. It survives outages, may yield a value
+        twice, and does not report removals."""
         ...
 
     async def unpublish(self, name: str) -> None: ...
 
     async def log_bytes(self) -> int:
-        """Bytes of the batches that the log holds now."""
+        """Bytes of the batches in the log now."""
         ...
 
     async def close(self) -> None: ...

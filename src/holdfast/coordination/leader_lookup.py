@@ -1,6 +1,6 @@
-"""Ask coordination once who leads: blocking, for clients and nodes, and without a trace there.
+"""Ask coordination once who leads: blocking, for clients and nodes, and without leaving a trace there.
 
-Nothing is created, no session is left behind, and only what the URL needs is imported.
+Nothing is created, no session is left behind, and only the modules that the URL needs are imported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.instant import now_seconds
 
 
 def find_leader(url: str, timeout: float, cluster: str = "holdfast") -> Leader | None:
-    """The leader now, or None. With `service=` in the URL, what is published under that name, as epoch 0.
+    """The leader now, or None. With `service=` in the URL, the address published under that name, as epoch 0.
 
-    `CoordinationLost` when it does not answer within the timeout (seconds).
+    `CoordinationLost` if it does not answer within the timeout (seconds).
     """
     place = parse_location(url, cluster)
     if place.scheme == "memory":

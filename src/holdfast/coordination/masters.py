@@ -1,7 +1,7 @@
-"""Where the primary may be, for whoever wants to talk to it: the three ways of an address.
+"""How clients and nodes find the primary: the three kinds of address.
 
-Given addresses are tried in turn, any of which may name the primary; a coordination URL is asked who leads each time
-the primary is lost; a service name is looked up once. A standby's hint goes before all of these.
+A list of addresses is tried in turn, any of which may name the primary; with a coordination URL, coordination is asked
+who leads each time the primary is lost; a service name is looked up once. A standby's hint comes before all of these.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from holdfast.errors import Unreachable
 from holdfast.transport.addresses import master_addresses
 
 LOOK_SECONDS = 2.0
-"""For coordination to say who leads, where the caller has as long."""
+"""Timeout for asking coordination who leads, unless the caller's is shorter."""
 ONE_MASTER_SECONDS = 1.0
-"""For one of them to take a client in, before the next is tried."""
+"""Timeout for connecting to one master, before the next is tried."""
 LOST_MASTER_SECONDS = 0.15
-"""For the one that the last connection was to, the first time; twice as long each time after that."""
+"""Timeout for connecting to the master that was just lost; it doubles each time."""
 
 
 class Masters:
-    """To be used by one thread at a time; `candidates` may block where coordination must be asked."""
+    """For one thread at a time; `candidates` may block to ask coordination."""
 
     def __init__(self, address: str) -> None:
         self.text = address
@@ -33,7 +33,7 @@ class Masters:
         self._lost = ""
         self._lost_seconds = 0.0
         self.direction: str
-        """Some address on the way to the masters, for finding one's own towards them."""
+        """Any master or coordination address, used to learn which local interface faces the cluster."""
         if "://" in address:
             place = parse_location(address, "holdfast")
             self._once = bool(place.service)
@@ -48,8 +48,8 @@ class Masters:
         return bool(self._url)
 
     def candidates(self, within_s: float = math.inf) -> list[str]:
-        """Whom to try now, in this order. Unreachable if coordination knows nobody, or has not answered within this
-        time: a caller's timeout is for everything."""
+        """Addresses to try now, in this order. Unreachable if coordination knows no primary, or has not answered within
+        this time: a caller's timeout covers everything."""
         hint, self._hint = self._hint, ""
         known = self._given or [self._look_up(min(LOOK_SECONDS, within_s))]
         turned = known[self._turn % len(known) :] + known[: self._turn % len(known)]
@@ -71,42 +71,42 @@ class Masters:
         return leader.address
 
     def hinted(self, address: str) -> None:
-        """Somebody said that the primary is there."""
+        """Try this address first: a master named it as the primary."""
         self._hint = address
 
     def failed(self) -> None:
-        """The first one did not help: begin with the next one."""
+        """The first one failed: begin with the next one."""
         self._turn += 1
 
     def lost(self, address: str) -> None:
-        """The connection to that one ended: it is tried last. A stopped process takes new ones, and says nothing."""
+        """The connection to this one ended: try it last. A stopped process accepts connections, and never replies."""
         if address in self._given:
             self._turn = self._given.index(address) + 1
         if address != self._lost:
             self._lost, self._lost_seconds = address, LOST_MASTER_SECONDS
 
     def patience(self, address: str) -> float:
-        """How long this one is waited for, in seconds. The others name one that has stopped until somebody takes over:
-        meanwhile it is they who should be asked again soon."""
+        """Timeout for connecting to this one, in seconds. Until another master takes over, the standbys still name the
+        one that has stopped: wait for that one only briefly, and ask the standbys again soon."""
         if address != self._lost:
             return ONE_MASTER_SECONDS
         seconds, self._lost_seconds = self._lost_seconds, min(2 * self._lost_seconds, ONE_MASTER_SECONDS)
         return seconds
 
     def found(self) -> None:
-        """One of them took us in."""
+        """A master has accepted us."""
         self._lost = ""
 
 
 class Round:
-    """One round of knocking at those that may lead. Whoever names another is believed once: that one is next."""
+    """One round of trying all candidates. An address that one of them names is tried next, once."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._waiting = list(addresses)
         self._tried: set[str] = set()
 
     def next(self) -> str | None:
-        """Whom to try now; None when all have been."""
+        """The next address to try; None when all have been tried."""
         if not self._waiting:
             return None
         address = self._waiting.pop(0)

@@ -1,8 +1,8 @@
-"""Coordination in one process, for unit tests and the simulator, with the faults that real ones have.
+"""Coordination in one process, for unit tests and the simulator, with the faults of real stores.
 
-A `MemoryStore` is the server; every `MemoryCoordination` on it is one master's client, with a link of its own to it.
-Clock and sleep are arguments. `store.faults` makes answers late, loses them after or before the write, or stops
-answering at all; `expire_leader` is a lease that the server dropped. The simulator brings links of its own.
+A `MemoryStore` is the server; every `MemoryCoordination` on it is one master's client, with its own link to the store.
+Clock and sleep are arguments. `store.faults` delays replies, loses them after or before the write, or stops replying at
+all; `expire_leader` acts as a server that drops a lease. The simulator brings links of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Faults:
     outage: bool = False
     delay_s: float = 0.0
     appends: deque[AppendFate] = field(default_factory=deque)
-    """What becomes of the next appends, one each; afterwards all are answered."""
+    """Fates of the next appends, one each; after these all are answered."""
 
 
 @dataclass(slots=True)
@@ -57,17 +57,18 @@ class Cluster:
     record: TermRecord | None = None
     leader: LeaderProcess | None = None
     beat: int | None = None
-    """Renewals of the present leader; None when there is none."""
+    """Number of renewals of the present leader; None if there is none."""
     batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     last: int = 0
     published: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     published_at: dict[str, int] = field(default_factory=dict)
-    """Name -> which publishing of all it was."""
+    """Name -> the number of its publication, counting all."""
     publishings: int = 0
     wipes: int = 0
-    """Epochs begin anew in an emptied store: a term of before must not be taken for one of after, as no lease is."""
+    """How often the store was emptied. Epochs then begin anew: a term of before must not pass for one of after, and
+    no lease would."""
     links: list[MemoryLink] = field(default_factory=list)
-    """Whoever watches."""
+    """Links of all watchers."""
 
     def changed(self) -> None:
         for link in self.links:
@@ -75,7 +76,7 @@ class Cluster:
 
 
 class MemoryLink:
-    """The way of one client to the store and back."""
+    """One client's link to the store and back."""
 
     def __init__(self, store: MemoryStore, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.changes = watches.Changes(sleep)
@@ -83,7 +84,7 @@ class MemoryLink:
         self._sleep = sleep
 
     async def arrive(self) -> None:
-        """Return when the request is there. CoordinationLost: it never will be."""
+        """Return when the request has arrived. CoordinationLost if it never will."""
         faults = self._store.faults
         if faults.delay_s:
             await self._sleep(faults.delay_s)
@@ -91,10 +92,10 @@ class MemoryLink:
             raise CoordinationLost("the memory store is out of order, by order of a test; nothing was changed")
 
     async def answer(self) -> None:
-        """Return when the answer is there. Uncertain: it never will be."""
+        """Return when the reply has arrived. Uncertain if it never will."""
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Notify the watchers of a change."""
         self.changes.bump()
 
 
@@ -108,12 +109,12 @@ class MemoryStore:
         return self._clusters.setdefault(name, Cluster())
 
     def expire_leader(self, name: str) -> None:
-        """Drop the leader without its knowing, as a server does with a lease that ran out or was revoked."""
+        """Drop the leader without telling it, as a server does with a lease that ran out or was revoked."""
         self.cluster(name).beat = None
         self.cluster(name).changed()
 
     def wipe(self, name: str) -> None:
-        """Forget everything, as a server does whose disk was replaced."""
+        """Forget everything, like a server whose disk was replaced."""
         cluster = self.cluster(name)
         cluster.record, cluster.beat, cluster.last = None, None, 0
         cluster.wipes += 1
@@ -250,7 +251,7 @@ class MemoryCoordination:
         term = MemoryTerm(self._faults, self._link, cluster, record, verdict, self.timing, self.max_batch_bytes)
         cluster.record, cluster.beat, cluster.leader = record, 0, verdict.leader_process(record)
         cluster.changed()
-        # Without an answer nobody knows of this term; it ends by silence.
+        # Without a reply nobody knows of this term; it ends by silence.
         await self._link.answer()
         self._terms = [*(term for term in self._terms if not term.over), term]
         term.begin(sent_at, self)
@@ -369,7 +370,7 @@ _NAMED: dict[str, MemoryStore] = {}
 
 
 def named_store(name: str) -> MemoryStore:
-    """The store of `memory://NAME`, shared in this process; without a name, one of its own."""
+    """The store of `memory://NAME`, shared in this process; without a name, a new one."""
     if not name:
         return MemoryStore()
     return _NAMED.setdefault(name, MemoryStore())

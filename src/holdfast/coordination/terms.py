@@ -1,8 +1,8 @@
 """A term while it lasts: how long it may answer, when it is over, and why.
 
 A leader's deadline counts from before each renewal was sent, and is shortened by the drift allowed between two
-clocks; whoever waits for its silence counts the whole `leader_ttl` from when it saw that renewal. So the leader
-has always stopped first (I12), and no clock value leaves a process (I16).
+clocks; a campaigner that waits for its silence counts the whole `leader_ttl` from when it saw that renewal. So the
+leader always stops first (I12), and no clock value leaves a process (I16).
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ class Timing(NamedTuple):
 
     @property
     def answer_s(self) -> float:
-        """How long one request to coordination may take."""
+        """Timeout of one request to coordination."""
         return max(0.5, self.ttl_s / 3)
 
 
 class TermRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What stays of the last term for the next one: it is what makes the epoch grow for ever."""
+    """The record of the last term, kept for the next one: it makes the epoch grow for ever."""
 
     epoch: int
     address: str
     resigned: bool = False
     doubtful: bool = False
-    """Won by deposing a term that may still be answering; cleared once that can no longer be so."""
+    """Won by deposing a term that may still be answering; cleared once it no longer can be."""
 
 
 def next_epoch(record: TermRecord | None, floor: int) -> int:
-    """Of the term after this record: larger than it, and than what this process knows of (an emptied store has no
-    record, but object ids and nodes go on from a restored history)."""
+    """The epoch of the next term: larger than this record's, and than any that this process knows of (an emptied store
+    has no record, but object ids and nodes go on from a restored history)."""
     return max(record.epoch if record is not None else 0, floor) + 1
 
 
 class LeaderProcess(msgspec.Struct, array_like=True, frozen=True):
-    """The process that leads in an epoch, stored beside the term so that others of its machine can see it end."""
+    """The process that leads in an epoch, stored beside the term so that others on its machine can see it end."""
 
     epoch: int
     process: ProcessName
     suspects: list[ProcessName] | None = []
-    """If the term is doubtful: the processes of earlier terms that may still be answering. None: not all are known."""
+    """If the term is doubtful: processes of earlier terms that may still be answering. None if not all are known."""
 
 
 class Verdict(NamedTuple):
-    """How the last term ended, as far as is known."""
+    """How the last term ended, as far as known."""
 
     proof: Proof
     suspects: list[ProcessName] | None = []
-    """After a guess: as of `LeaderProcess`, for the new term."""
+    """After a guess: the suspects for the new term, as in `LeaderProcess`."""
 
     def record(self, previous: TermRecord | None, address: str, epoch_floor: int) -> TermRecord:
-        """The new term's."""
+        """The record of the new term."""
         return TermRecord(next_epoch(previous, epoch_floor), address, doubtful=self.proof == "guess")
 
     def leader_process(self, record: TermRecord) -> LeaderProcess:
@@ -129,7 +129,7 @@ class Tenure(ABC):
             self._valid_until = max(self._valid_until, sent_at + self._timing.ttl_s * (1 - DRIFT) - MARGIN_S)
 
     def finish(self, reason: str) -> None:
-        """The term is over; this may be called from anywhere, and more than once."""
+        """End the term; this may be called from anywhere, and more than once."""
         if self.over:
             return
         log.info("the term of epoch %d is over: %s", self.epoch, reason)
@@ -141,7 +141,7 @@ class Tenure(ABC):
                 task.cancel()
 
     def settle(self) -> None:
-        """The next renewal says so in the store."""
+        """The next renewal stores that the doubt is over."""
         self._settled_at = min(self._settled_at, self._timing.clock())
 
     async def append(self, index: int, batch: bytes) -> None:
@@ -174,7 +174,7 @@ class Tenure(ABC):
         """Free the leadership at once; if coordination does not answer, it is freed by silence."""
         if self.over:
             return
-        # From here on nothing more may be answered: the next leader takes the resignation for proof.
+        # From here on no reply may be sent: the next leader takes the resignation as proof.
         self.finish("resigned")
         while self._appending:
             self._appended.clear()
@@ -202,7 +202,8 @@ class Tenure(ABC):
             await self._timing.sleep(self._timing.beat_s)
 
     async def _keep_watching(self, coordination: Coordination) -> None:
-        """What fails here is started again by the supervisor; meanwhile the renewals find out as well, only later."""
+        """End the term as soon as another leads. If this fails, the supervisor restarts it; meanwhile the renewals find
+        out as well, only later."""
         async with aclosing(coordination.watch_leader()) as leaders:
             async for leader in leaders:
                 if leader is None:
@@ -217,11 +218,11 @@ class Tenure(ABC):
 
     @abstractmethod
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        """Whether this term has written this very batch, as the log itself says."""
+        """Whether this term has written this very batch, according to the log itself."""
 
     @abstractmethod
     async def _renew(self, settles: bool) -> None:
-        """Prove that this term still leads, or raise `Deposed`. With `settles`, its doubt is over: store that."""
+        """Prove that this term still leads, or raise `Deposed`. With `settles`, also store that its doubt is over."""
 
     @abstractmethod
     async def _resign(self) -> None: ...
@@ -241,7 +242,7 @@ def append_unknown(index: int, error: object) -> ReplyLost:
 
 
 async def unless_cancelled(winning: Awaitable[Tenure | None]) -> Tenure | None:
-    """Await an attempt to win. A cancelled one is waited for, which its own deadline bounds, and given back."""
+    """Await an attempt to win. If cancelled, wait for its end, which its own deadline bounds, and resign the term."""
     attempt = asyncio.ensure_future(winning)
     try:
         return await asyncio.shield(attempt)

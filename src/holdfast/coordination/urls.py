@@ -1,4 +1,4 @@
-"""Where coordination is, as a URL says it.
+"""URLs of coordination.
 
     memory://NAME                               in this process, for tests
     sqlite:///path/file.db?cluster=C            one file, given by its whole path; synchronous=normal
@@ -32,7 +32,7 @@ class Location:
     scheme: str
     cluster: str
     hosts: tuple[str, ...] = ()
-    """For memory, its name."""
+    """For memory, the name of the store."""
     path: str = ""
     options: dict[str, str] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ def is_coordination(address: str) -> bool:
 
 
 def parse_location(url: str, cluster: str = "holdfast") -> Location:
-    """A cluster named by the URL comes before the one given here."""
+    """Parse the URL. A cluster in the URL overrides the one given here."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise BadValue(f"{url!r} is no place of coordination: it begins with one of {', '.join(SCHEMES)} and ://")

@@ -1,8 +1,8 @@
-"""Waiting for news, reading the log on and on, and watching the leader: the same on every backend.
+"""Waiting for changes, following the log, and watching the leader: the same on every backend.
 
-A change is only counted; what it was is always read again. A reader takes the count before it reads and waits for
-more than that count, so that it cannot miss what happens in between, and it looks again from time to time even if
-no change is reported, so that a backend's lost watch costs a moment and not a record.
+A change is only counted; what has changed is always read again. A reader takes the count before it reads and waits for
+more than that count, so that it cannot miss a change in between, and it reads again from time to time even if no change
+is reported, so that a backend's lost watch costs a moment and not a record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("holdfast.coordination")
 
 RETRY_S = 0.2
 READ_BYTES = 4 << 20
-"""About as much as one read of a follower that is behind brings."""
+"""Approximate size of one read by a follower that is behind."""
 
 
 class Changes:
@@ -28,7 +28,7 @@ class Changes:
     def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.count = 0
         self._sleep = sleep
-        # In the order of their coming: who is woken first must not depend on where it lies in memory.
+        # In order of arrival: the order of waking must not depend on memory addresses.
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def bump(self) -> None:
@@ -56,7 +56,7 @@ async def follow_log(
     after_index: int,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncGenerator[Batches, None]:
-    """`read(after)` gives the batches that follow, waiting a while if there are none, or raises `Compacted`, or
+    """`read(after)` returns the batches that follow, waiting a while if there are none, or raises `Compacted` or
     `LogBehind`: a store may be emptied, or replaced by another, while it is followed."""
     outage = Outage(log, "the log cannot be followed")
     while True:
@@ -105,7 +105,7 @@ async def watch_published(
     look_every_s: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncGenerator[dict[str, bytes], None]:
-    """`read()` gives what was published since it was last asked, and the first time all there is."""
+    """`read()` returns the values published since its last call; the first time, all of them."""
     first = True
     while True:
         seen = changes()

@@ -1,8 +1,8 @@
 """Coordination in etcd: the production default.
 
-The leader key hangs on a lease that the leader keeps alive; a campaigner reads how much of that lease is left and
-so knows, by its own clock, until when the leader may be answering, even if somebody revokes the lease. Watches
-only say that it is time to read again: Debian's etcd 3.4 loses and repeats events.
+The leader key is attached to a lease that the leader keeps alive; a campaigner reads how much of that lease is left and
+so knows, by its own clock, until when the leader may be answering, even if somebody revokes the lease. A watch event
+only means that it is time to read again: Debian's etcd 3.4 loses and repeats events.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from holdfast.supervisor import Supervisor
 
 log = logging.getLogger("holdfast.coordination")
 LEASE_GONE = "requested lease not found"
-"""In etcd's words."""
+"""Text of etcd's error."""
 
 TRIM_KEYS = 512
 
@@ -108,13 +108,13 @@ class EtcdCoordination:
         leader, record = found(answer, 0), decode_record(found(answer, 1))
         process = decode_process(found(answer, 2), record)
         if not leader:
-            # A term without a named process is of an older version, which has no `leading` to run out.
+            # A term without a named process is of an older version, which has no `leading` key that could run out.
             return Look(record, expired=process is not None and not found(answer, 3), leader=process)
         promised_until = await self._promised_until(leader[0].lease)
         return Look(record, leader[0].create_revision, promised_until, leader=process)
 
     async def _promised_until(self, lease: int) -> float | None:
-        """None if the lease is gone. Seconds are told rounded down, so one more may be left."""
+        """None if the lease is gone. etcd rounds the seconds down, so one more may be left."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
         left = await self._channel.read(lambda stubs: stubs.lease.LeaseTimeToLive, request)
         if left.TTL < 0:
@@ -143,7 +143,7 @@ class EtcdCoordination:
     async def _take(self, address: str, look: Look, verdict: Verdict, lease: int, leading: int) -> EtcdTerm | None:
         keys = self._keys
         if look.mark is not None:
-            # One transaction may not both delete and put a key. Between the two, the first come is served.
+            # One transaction may not both delete and put a key. Between the two, the first campaigner wins.
             deposing = txn([created_at(keys.leader, int(str(look.mark)))], [delete(keys.leader)])
             if not (await self._write(deposing)).succeeded:
                 return None
@@ -213,11 +213,11 @@ class EtcdCoordination:
             await self._compact(revision)
 
     async def _compact(self, revision: int) -> None:
-        """etcd keeps what was deleted until it is compacted; without that the log would fill it."""
+        """Compact: etcd keeps deleted keys until then, and the log would fill it."""
         try:
             await self._channel.write(lambda stubs: stubs.kv.Compact, rpc.CompactionRequest(revision=revision))
         except HoldfastError as error:
-            # Somebody else's compaction may have gone further, or this user may not: the trim itself is done.
+            # Another compaction may have gone further, or this user lacks the permission: the trim itself is done.
             log.info("etcd was not compacted: %s", error)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
@@ -230,7 +230,7 @@ class EtcdCoordination:
         except HoldfastError as error:
             if LEASE_GONE not in str(error):
                 raise
-            # An etcd that was emptied knows no lease of before; the next one is of now.
+            # An etcd that was emptied does not know earlier leases; the next attempt gets a new one.
             await self._publish_for(key, value, ttl_ms)
 
     async def _publish_for(self, key: bytes, value: bytes, ttl_ms: int) -> None:
@@ -238,7 +238,7 @@ class EtcdCoordination:
         try:
             await self._write(txn([], [put(key, value, lease)]))
         except HoldfastError:
-            # It may be the lease that is gone: whoever asks again gets another one.
+            # The lease may be gone: a retry gets another one.
             self._leases.forget(lease)
             raise
 
@@ -250,7 +250,7 @@ class EtcdCoordination:
         return (await self._published(prefix, 0))[0]
 
     async def _published(self, prefix: str, after_revision: int) -> tuple[dict[str, bytes], int]:
-        """What was put there after that revision, and the revision that was read."""
+        """The values put there after that revision, and the revision that was read."""
         start = (self._keys.published + prefix).encode()
         options = {"min_mod_revision": after_revision + 1} if after_revision else {}
         answer = await self._read(get(start, range_end=range_end_of(start), **options))

@@ -1,7 +1,7 @@
-"""Requests to etcd: one of several members at a time, the next one when it fails, a deadline on each.
+"""Requests to etcd: to one of several members at a time, to the next one when it fails, each with a deadline.
 
 The stubs come from aetcd; the channel is our own, because ours has TLS, several members and tokens. A write whose
-answer is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLost`.
+reply is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLost`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1500),  # It is also how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1500),  # This is also the timeout of one attempt to connect.
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
@@ -49,7 +49,7 @@ def stubs_on(channel: Any) -> Stubs:
 
 
 def credentials_of(place: Location) -> Any:
-    """TLS as the URL asks for it, or None."""
+    """TLS credentials from the URL, or None."""
     options = place.options
     if not (options.get("ca") or options.get("cert") or options.get("tls") == "on"):
         return None
@@ -66,7 +66,7 @@ def credentials_of(place: Location) -> Any:
 
 
 def told(error: Any, place: Location, writes: bool) -> HoldfastError:
-    """What an error of gRPC means for the caller."""
+    """Translate an error of gRPC for the caller."""
     code, details = error.code(), error.details() or ""
     where = f"etcd at {','.join(place.hosts)}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
@@ -76,7 +76,7 @@ def told(error: Any, place: Location, writes: bool) -> HoldfastError:
             return NotAuthorized(f"{where} refuses: {details}; check user= and password= in its URL")
         return BadValue(f"{where} refuses: {details}; nothing was changed")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
-        # The write that takes etcd over its quota is done and answered so nevertheless; those after it are not done.
+        # etcd performs the write that exceeds its quota, and still answers with this error; later writes are not done.
         return (StoreFullInDoubt if writes else StoreFull)(
             f"{where} has filled its quota and takes no writes; the last one may have been written; "
             "compact and defragment it, then disarm the NOSPACE alarm"
@@ -92,7 +92,7 @@ def is_stale_token(error: Any) -> bool:
 
 
 def range_end_of(prefix: bytes) -> bytes:
-    """The end of the range that holds everything under a prefix."""
+    """The end of the key range under a prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
@@ -124,7 +124,7 @@ class EtcdChannel:
                 call.cancel()
 
     def _metadata(self, token: str) -> list[tuple[str, str]]:
-        # A member that was cut off from the others must say so instead of waiting for them.
+        # A member that is cut off from the others must fail instead of waiting for them.
         found = [("hasleader", "true")]
         if token:
             found.append(("token", token))
@@ -137,17 +137,17 @@ class EtcdChannel:
             raise told(error, self.place, writes=False) from error
 
     async def _replace_token(self, stale: str) -> None:
-        """Many requests meet the end of a token together: the first one logs in, the others take what it got."""
+        """Log in again. Many requests find a token expired at once: the first one logs in, the others use its token."""
         user = self.place.options.get("user", "")
         async with self._logging_in:
             if user and self._token == stale:
                 request = rpc.AuthenticateRequest(name=user, password=self.place.options.get("password", ""))
-                # etcd refuses even this request if it carries a token that ran out.
+                # etcd refuses even this request if it carries an expired token.
                 answer = await self._try(lambda stubs: stubs.auth.Authenticate, request, self.answer_s, token="")
                 self._token = answer.token
 
     async def read(self, method: Callable[[Stubs], Any], request: Any) -> Any:
-        """Harmless to ask again: every member is tried."""
+        """Send a read. It is harmless to repeat, so every member is tried."""
         try_s = max(LEAST_TRY_S, self.answer_s / len(self.place.hosts))
         for left in reversed(range(len(self.place.hosts))):
             try:
@@ -159,7 +159,7 @@ class EtcdChannel:
         raise AssertionError("an etcd location without hosts")
 
     async def write(self, method: Callable[[Stubs], Any], request: Any) -> Any:
-        """Sent once."""
+        """Send a write, once."""
         try:
             return await self._with_token(method, request, self.answer_s)
         except grpc.aio.AioRpcError as error:
@@ -170,7 +170,7 @@ class EtcdChannel:
         try:
             return await self._try(method, request, try_s, used)
         except grpc.aio.AioRpcError as error:
-            # A token runs out, and dies with the member that gave it; what it refused was not done.
+            # A token expires, and dies with the member that gave it; a request refused for it was not done.
             if not used or not is_stale_token(error):
                 raise
         await self._replace_token(used)
@@ -191,7 +191,7 @@ class EtcdChannel:
             raise
 
     async def keep_alive(self, lease: int) -> int:
-        """The seconds that the lease has again; 0 if it is gone."""
+        """Renew the lease; return its seconds, 0 if it is gone."""
         at, used = self._at, self._token
         call = self._stubs().lease.LeaseKeepAlive(timeout=self.answer_s, metadata=self._metadata(used))
         try:
@@ -209,14 +209,14 @@ class EtcdChannel:
             call.cancel()
 
     async def watch(self, wanted: list[Any]) -> AsyncIterator[Any]:
-        """What one member tells of what is wanted; ends when that fails. Nobody may rely on it alone."""
+        """Watch at one member; ends when that fails. Nobody may rely on it alone."""
         over = asyncio.Event()
 
         async def asked() -> AsyncIterator[Any]:
-            # Given to the call, not written to it: a write waits for ever on a call that ended before it was sent.
+            # An iterator for the call, instead of writes: a write waits for ever on a call that ended before it.
             for one in wanted:
                 yield rpc.WatchRequest(create_request=one)
-            await over.wait()  # The end of what is asked would be the end of the watch.
+            await over.wait()  # The end of the requests would be the end of the watch.
 
         call = self._stubs().watch.Watch(asked(), metadata=self._metadata(self._token))
         self._watching[call] = None
@@ -231,7 +231,8 @@ class EtcdChannel:
             call.cancel()
 
     async def keep_watching(self, wanted: list[Any], told: Callable[[list[Any]], None]) -> None:
-        """Until it is cancelled, at one member after another: told of events, and of none when some may be missing."""
+        """Watch until cancelled, at one member after another. `told` gets the events, and an empty list when some may
+        be missing."""
         while True:
             try:
                 async for answer in self.watch(wanted):

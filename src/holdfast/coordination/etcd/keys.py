@@ -1,12 +1,12 @@
-"""How a cluster lies in etcd, under `/holdfast/CLUSTER/`, and the transactions that are put together from it.
+"""Keys of a cluster in etcd, under `/holdfast/CLUSTER/`, and the parts of its transactions.
 
-`leader` hangs on a lease; its create_revision is the fence. `epoch` is the record of the last term, which stays.
-Nothing but `epoch` is needed for it to go on growing. `process` names the process that leads; it is a key of its own,
-because masters of older versions compare the bytes of the other two.
+`leader` is attached to a lease; its create_revision is the fence. `epoch` is the record of the last term, which stays,
+and alone makes epochs grow. `process` names the process that leads; it is a separate key, because masters of older
+versions compare the bytes of the other two.
 
-`leading` hangs on a lease of its own, which the leader keeps alive together with the first. Whoever deposes a leader
-deletes `leader` alone, and an operator who revokes one lease leaves the other: so both keys are missing only when
-the leader let them run out, and had stopped answering before that (I12).
+`leading` is attached to a second lease, which the leader keeps alive together with the first. Deposing a leader deletes
+`leader` only, and an operator who revokes one lease leaves the other: so both keys are missing only if the leader let
+them run out, and had stopped answering before that (I12).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def decode_tail(kvs: Any) -> Tail:
 
 
 def created_at(key: bytes, revision: int) -> Any:
-    """Compare: the key was created at that revision; 0 means that it does not exist."""
+    """Compare: the key was created at that revision; 0 if it does not exist."""
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
 
 
 def has_version(key: bytes, version: int) -> Any:
-    """Compare: the key was put so often."""
+    """Compare: the key has this version, the number of times it was put."""
     return rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version)
 
 

@@ -1,6 +1,6 @@
 """Leases in etcd that many published values share: a value lives as long as asked for, or up to a quarter longer.
 
-A lease of its own for each value would double the writes, and leave a lease behind for every one of them.
+One lease per value would double the writes, and leave a lease behind for each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aetcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
 
 SHARED_FOR = 0.25
-"""Of the time to live: how long values are hung on the same lease."""
+"""Share of the time to live for which new values are attached to the same lease."""
 
 
 class Shared(NamedTuple):
@@ -29,7 +29,7 @@ class SharedLeases:
         self._by_ttl: dict[int, Shared] = {}
 
     async def lease_for(self, ttl_ms: int) -> int:
-        """A lease that lasts at least so long from now."""
+        """A lease that lasts at least `ttl_ms` from now."""
         now = self._clock()
         known = self._by_ttl.get(ttl_ms)
         if known is not None and now < known.until:
@@ -37,7 +37,7 @@ class SharedLeases:
         shared_s = SHARED_FOR * ttl_ms / 1000
         ttl = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000 + shared_s))
         lease = int((await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID)
-        # Counted from before it was asked for, so that it lasts longer than is thought here.
+        # Counted from before the request, so that the lease lasts longer than is assumed here.
         self._by_ttl = {ms: one for ms, one in self._by_ttl.items() if one.until > now}
         self._by_ttl[ttl_ms] = Shared(lease, now + shared_s)
         return lease

@@ -1,8 +1,7 @@
-"""Following the log in etcd: a watch says that there is more, as long as that is rare.
+"""Following the log in etcd: a watch reports new batches while they are rare.
 
-A watch is told of every batch, and each telling costs its receiver about as much as a read does. So while batches come
-one after another nothing is watched: the log is read every so often, which brings several of them at once, until a
-read brings nothing.
+A watch gets an event for every batch, which costs its receiver about as much as a read. So while batches come one after
+another nothing is watched: the log is read at an interval, several batches at once, until a read finds none.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from holdfast.supervisor import Supervisor
 
 READ_KEYS = (4, 1024)
 FOLLOW_EVERY_S = 0.02
-"""A follower reads no oftener: under load a read brings several batches, and costs what one of them would."""
+"""Least interval between two reads: under load a read brings several batches for the cost of one."""
 
 
 class EtcdFollower:
@@ -40,7 +39,7 @@ class EtcdFollower:
         self._watching: asyncio.Task[None] | None = None
 
     async def read(self, after: int) -> Batches:
-        """The batches that follow; none if there are none for a while. `Compacted`, `LogBehind`."""
+        """The batches that follow; empty if none come for a while. `Compacted`, `LogBehind`."""
         if self._watching is not None:
             await self._changes.beyond(self._seen, self._look_every_s)
         await asyncio.sleep(max(0.0, self._rested_at - now_seconds()))
@@ -49,7 +48,7 @@ class EtcdFollower:
         answer = await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], [batches, get(self._keys.tail)]))
         kvs = found(answer, 0)
         now = now_seconds()
-        if len(kvs) < self._limit:  # All there was: more is not looked for before something changes.
+        if len(kvs) < self._limit:  # That was all: do not read again before something changes.
             self._seen, self._rested_at = seen_before, now + FOLLOW_EVERY_S
         if not kvs:
             last = decode_tail(found(answer, 1)).number
@@ -76,7 +75,7 @@ class EtcdFollower:
             self._watching = asyncio.create_task(self._supervisor.keep("watch of the log in etcd", watch))
 
     async def end(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()

@@ -45,17 +45,17 @@ class EtcdTerm(Tenure):
         self._fence = fence
         self._tail = tail
         self._in_doubt = 0
-        """The last batch whose answer was lost; 0 if there is none."""
+        """The last batch whose reply was lost; 0 if there is none."""
 
     async def _append(self, index: int, batch: bytes) -> None:
         check_size(batch, MIB)
-        # A full etcd refuses to compare anything, even what it has written: so it is read first.
+        # A full etcd refuses every transaction, even for a batch it has written: so read first.
         if index <= self._in_doubt and await self._is_written(index, batch):
             return
         for _ in range(2):
             if index == self._tail.number + 1 and await self._put(index, batch):
                 return
-            # The tail is another than was thought, or this batch was sent before: what the log holds decides.
+            # The tail is not the expected one, or this batch was sent before: the log decides.
             if await self._is_written(index, batch):
                 return
             if index != self._tail.number + 1:
@@ -80,7 +80,7 @@ class EtcdTerm(Tenure):
         return bool(answer.succeeded)
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        """Whether this very batch is in the log. `Deposed` if it is not, and cannot be any more."""
+        """Whether this very batch is in the log. `Deposed` if it is not, and no longer can be."""
         request = txn([], [get(self._keys.batch(index)), get(self._keys.leader), get(self._keys.tail)])
         answer = await self._channel.read(lambda stubs: stubs.kv.Txn, request)
         stored = [decode_batch(kv.value) for kv in found(answer, 0)]
@@ -94,7 +94,7 @@ class EtcdTerm(Tenure):
     async def _renew(self, settles: bool) -> None:
         if min(await asyncio.gather(*map(self._channel.keep_alive, self._leases))) <= 0:
             raise Deposed(f"a lease of epoch {self.epoch} ran out or was revoked")
-        # The lease may live while the key was given to another. A read in it makes this transaction a real one.
+        # The lease may live although the key belongs to another. The read in it makes this a real transaction.
         record = msgspec.structs.replace(self.record, doubtful=False)
         settling = [put(self._keys.epoch, encode_record(record))] if settles else []
         request = txn([created_at(self._keys.leader, self._fence)], [get(self._keys.leader), *settling])

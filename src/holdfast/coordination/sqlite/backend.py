@@ -1,8 +1,8 @@
 """Coordination in one SQLite file, for masters on the same machine: nothing to install, nothing to run.
 
-The leader row is the fence: a batch is inserted only if that row still says so, in the same statement. The leader
-raises a counter in it, whose silence others judge by their own clock, and holds a lock on a file that is free the
-moment its process is dead. A leader that was stopped while it kept the database locked is ended for sure.
+The leader row is the fence: one statement checks that row and inserts a batch. The leader raises a counter in it, whose
+silence others judge by their own clock, and holds a lock on a file that is free the moment its process is dead. A
+leader that was stopped while it kept the database locked is killed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SqliteCoordination:
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
         self._path = path
         self._cluster = cluster
-        # Short enough for a renewal and an append to fail, one after the other, before either is given up.
+        # Short enough that a renewal and an append, one after the other, fail before either times out.
         busy_s = self.timing.answer_s / 4
         self._writer = Worker(path, "write", busy_s, synchronous)
         self._reader = Worker(path, "read", busy_s)
@@ -111,7 +111,7 @@ class SqliteCoordination:
         return 0
 
     async def leader_changed(self, seen: int, wait_s: float) -> None:
-        """A death frees a lock and writes nothing, so there is only looking again."""
+        """Just wait: a death frees a lock and writes nothing, so polling is the only way to notice it."""
         del seen
         await asyncio.sleep(wait_s)
 
@@ -119,7 +119,7 @@ class SqliteCoordination:
         row = await self._row()
         if row is None:
             return Look(None)
-        # Those before it are not in the row: after a guess only time settles it, and here the lock makes guesses rare.
+        # Earlier leaders are not in the row: after a guess only time settles it, and here the lock makes guesses rare.
         leader = LeaderProcess(row.record.epoch, row.process, None)
         return Look(row.record, (row.record.epoch, row.beat), dead=self._is_dead(row.record), leader=leader)
 
@@ -133,10 +133,10 @@ class SqliteCoordination:
         sent_at = self.timing.clock()
         locks: list[LeaderLock] = []
         try:
-            # No deadline but the database's own: a leadership won after one had passed would be nobody's.
+            # No deadline but the database's own: a leadership won after a timeout would belong to nobody.
             won = await self._writer.run(lambda connection: self._take(connection, address, look, verdict, locks))
         except CoordinationLost:
-            for lock in locks:  # Of a leadership that nobody else sees.
+            for lock in locks:  # Locks of a leadership that nobody else has seen.
                 lock.release()
             if verdict.proof == "silence" and await self._end_stopped_leader():
                 return None
@@ -162,7 +162,7 @@ class SqliteCoordination:
         try:
             lock = LeaderLock(lock_path(self._path, self._cluster, record.epoch))
         except OSError as error:
-            # In a database that was replaced by an older one, numbers come again.
+            # In a database that was replaced by an older one, epochs repeat.
             raise CoordinationLost(
                 f"the lock of epoch {record.epoch} cannot be had ({error}); nothing was won"
             ) from error
@@ -188,7 +188,7 @@ class SqliteCoordination:
                 path.unlink(missing_ok=True)
 
     async def _end_stopped_leader(self) -> bool:
-        """A silent leader holds the write lock, so it cannot be deposed: end it, which is proof as well."""
+        """Kill a silent leader that holds the write lock: it cannot be deposed, and its death is proof as well."""
         row = await self._row()
         if row is None or writer_of(self._path) != row.process.pid:
             return False
@@ -240,7 +240,7 @@ class SqliteCoordination:
         return await self._writer.change(call, self.timing.answer_s)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
-        # One machine has one clock; the name of its boot says when the time in a row means nothing any more.
+        # One machine has one clock; the boot id tells when the time in a row has lost its meaning.
         until_ms = None if ttl_ms is None else now_ms() + ttl_ms
 
         def store(connection: sqlite3.Connection) -> None:
@@ -302,7 +302,7 @@ class SqliteCoordination:
 
 
 class SqliteTail:
-    """The end of the log as a follower polls it, in a thread of its own that sleeps between looks."""
+    """The end of the log, as a follower polls it in a thread of its own that sleeps between looks."""
 
     def __init__(self, worker: Worker, cluster: str) -> None:
         self._worker = worker
@@ -318,7 +318,7 @@ class SqliteTail:
     def _poll(self, connection: sqlite3.Connection, after_index: int) -> Batches:
         give_up_at = now_seconds() + FOLLOW_WAIT_S
         while True:
-            # The version is read first: what is written after it shows as another version next time.
+            # The version is read first: a later write shows as another version next time.
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version != self._version:
                 batches = self._rows(connection, after_index)

@@ -1,7 +1,7 @@
-"""One SQLite file: how it is opened, what is in it, and what its failures mean.
+"""The SQLite file: opening it, its tables, and the meaning of its errors.
 
 WAL mode, so that readers never wait for the writer; `synchronous=FULL`, so that a batch is on the disk when its
-append returns. Every failure is told apart by what it means for the caller: nothing written, or not known.
+append returns. Errors are sorted by what they mean for the caller: nothing was written, or it is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES = ("", "-wal", "-shm")
 CHECKPOINT_PAGES = 2000
 WAL_LIMIT_BYTES = 64 << 20
 WAL_READY_BYTES = 9 << 20
-"""What the write-ahead log takes between two checkpoints, and a little more."""
+"""Size of the write-ahead log between two checkpoints, and a little more."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS "term {cluster}" (
@@ -37,8 +37,8 @@ CREATE TABLE IF NOT EXISTS "published {cluster}" (
 
 
 class StoreMoved(CoordinationLost):
-    """The database, its log or its index is not the file any more that this process has open: others do not see what
-    is written to it. Nothing that was written since may be acknowledged."""
+    """The database, its log or its index is no longer the file that this process has open: others do not see what is
+    written to it. Nothing that was written since may be acknowledged."""
 
     code = "store_moved"
 
@@ -46,8 +46,8 @@ class StoreMoved(CoordinationLost):
 class OpenFiles:
     """The files of one connection, as the file system knew them when they were opened.
 
-    They are looked at by name only. To open one and close it again would give back all locks that this process has on
-    it. A number of an inode is not given out again while a connection keeps the old file open.
+    They are examined by name only. Opening one and closing it again would release all locks that this process has on
+    it. An inode number is not reused while a connection keeps the old file open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,14 +55,14 @@ class OpenFiles:
         self._known: dict[str, tuple[int, int]] = {}
 
     def note(self) -> None:
-        """Those that are there by now: SQLite makes the other two with the first transaction in WAL mode."""
+        """Note the files that exist by now: SQLite makes the other two with the first transaction in WAL mode."""
         if len(self._known) < len(self._paths):
             for path in self._paths:
                 if path not in self._known and (found := _file_at(path)) is not None:
                     self._known[path] = found
 
     def moved(self) -> str:
-        """What has become of them; empty while they are where they were."""
+        """What happened to them; empty while they are where they were."""
         for path, known in self._known.items():
             found = _file_at(path)
             if found != known:
@@ -85,7 +85,7 @@ def abandon(connection: sqlite3.Connection) -> None:
 
 def connect(path: Path, busy_s: float, synchronous: str, creates: bool) -> sqlite3.Connection:
     mode = "rwc" if creates else "rw"
-    # Without an authority of its own, a path that begins with two slashes would be read as one.
+    # Without an (empty) authority, a path that begins with two slashes would be read as one.
     scheme = "file://" if path.is_absolute() else "file:"
     try:
         connection = sqlite3.connect(
@@ -105,7 +105,7 @@ def connect(path: Path, busy_s: float, synchronous: str, creates: bool) -> sqlit
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     connection.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")
-    # A first read opens the other two files: from here on nobody else who closes the database may remove them.
+    # A first read opens the other two files: from here on no other process that closes the database may remove them.
     connection.execute("PRAGMA schema_version").fetchone()
     return connection
 
@@ -127,11 +127,11 @@ def prepare(connection: sqlite3.Connection, cluster: str) -> None:
 def lay_out_wal(connection: sqlite3.Connection, path: Path) -> None:
     """Give the write-ahead log its size before it is needed.
 
-    A commit that makes a file longer waits for the file system's journal as well, which doubles it. Zeros behind the
-    end are no frames to SQLite; nobody else can append while this holds the write lock.
+    A commit that makes a file longer also waits for the file system's journal, which doubles its time. SQLite does not
+    take the zeros after the end for frames; nobody else can append while this holds the write lock.
     """
     wal = Path(f"{path}-wal")
-    # It is only for speed: a full disk, or a writer that keeps the lock, is told about by the next batch.
+    # This is only for speed: the next batch reports a full disk, or a writer that keeps the lock.
     with contextlib.suppress(OSError, sqlite3.Error):
         disk = os.statvfs(path.parent)
         if wal.stat().st_size >= WAL_READY_BYTES or disk.f_bavail * disk.f_frsize < 4 * WAL_READY_BYTES:
@@ -140,7 +140,7 @@ def lay_out_wal(connection: sqlite3.Connection, path: Path) -> None:
         try:
             _lengthen(wal)
         finally:
-            # The lock must not outlive a disk that is full.
+            # The lock must be released even if the disk is full.
             connection.execute("ROLLBACK")
 
 

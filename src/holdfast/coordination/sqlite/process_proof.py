@@ -1,8 +1,8 @@
 """Proof that a process on this machine is dead: a lock that dies with it, and the means to make sure.
 
-The kernel gives a lock back only when the process that held it has left its memory for good, so whoever finds it
-free knows that nobody answers there any more. Each epoch has a lock file of its own: a stopped leader that was
-deposed for its silence still holds its own, and does not stand in the way of the next.
+The kernel releases a lock only when the process that held it has left its memory for good, so a free lock proves that
+the process no longer answers. Each epoch has a lock file of its own: a stopped leader that was deposed for its silence
+still holds its own, and does not block the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.ids import ProcessName
 from holdfast.witness import can_see, started
 
 WAL_WRITE_LOCK_BYTE = 120
-"""Where SQLite locks the `-shm` file while it writes in WAL mode."""
+"""The byte of the `-shm` file that SQLite locks while it writes in WAL mode."""
 
 
 class LeaderLock:
@@ -50,7 +50,7 @@ class LeaderLock:
 
     @classmethod
     def drop_all(cls) -> None:
-        """A forked child is not the leader; its copies would keep the lock after the leader's death."""
+        """Drop all locks in a forked child: it is not the leader, and would keep the lock after the leader's death."""
         for lock in list(cls._held):
             lock.drop()
 
@@ -95,9 +95,9 @@ def _locks() -> list[_Lock]:
 
 
 def writer_of(database: Path) -> int | None:
-    """The process that holds the database's write lock, as the kernel tells it; None if that is not known.
+    """The process that holds the database's write lock, according to the kernel; None if unknown.
 
-    Asking SQLite's lock file itself would not do: closing it would give back this process's own locks on it.
+    SQLite's lock file itself cannot be asked: closing it would release this process's own locks on it.
     """
     try:
         inode = os.stat(f"{database}-shm").st_ino
@@ -110,7 +110,7 @@ def writer_of(database: Path) -> int | None:
 
 
 def kill_for_sure(process: ProcessName, wait_s: float) -> bool:
-    """End this very process; True once it is gone. False if it is not one that this process can be sure of."""
+    """Kill this very process; True once it is gone. False if this process cannot be sure which one it is."""
     if not can_see(process) or process.pid in (0, os.getpid()):
         return False
     try:
@@ -118,7 +118,7 @@ def kill_for_sure(process: ProcessName, wait_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        # Checked after opening: from here on the descriptor means this process, whatever becomes of the number.
+        # Checked after opening: from here on the descriptor refers to this process, even if its pid is reused.
         if started(process.pid) != process.started:
             return True
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -127,7 +127,7 @@ def kill_for_sure(process: ProcessName, wait_s: float) -> bool:
         return bool(poll.poll(wait_s * 1000))
     except ProcessLookupError:
         return True
-    except PermissionError:  # It belongs to another user: there is nothing to be done here.
+    except PermissionError:  # It belongs to another user: nothing can be done here.
         return False
     finally:
         os.close(pidfd)

@@ -1,7 +1,7 @@
-"""What is published in an SQLite file, as a watcher hears of it: a list of names in the order of their publishing.
+"""Published values in an SQLite file, for watchers: a list of names in the order of publication.
 
-Numbers of the list only grow, and the newest row always stays, so that none is given twice; whoever fell behind what is
-kept of the list reads everything again.
+Numbers of the list only grow, and the newest row always stays, so that none is given twice; a watcher that fell behind
+the kept part of the list reads everything again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS "news {cluster}" (number INTEGER PRIMARY KEY AUTOINCR
 
 
 def note_published(connection: sqlite3.Connection, cluster: str, name: str) -> None:
-    """Within the transaction that publishes it."""
+    """Add a name to the list, within the transaction that publishes it."""
     number = connection.execute(f'INSERT INTO "news {cluster}" (name) VALUES (?)', (name,)).lastrowid
     assert number is not None, "a row was inserted"
     connection.execute(f'DELETE FROM "news {cluster}" WHERE number <= ?', (number - KEPT_NEWS,))

@@ -1,9 +1,9 @@
-"""One thread with one connection to the SQLite file, and the way to ask it for something.
+"""One thread with one connection to the SQLite file, and a queue of calls for it.
 
-An executor would do, but its locks and futures cost as much as a small batch takes to reach the disk: every
-wake-up of a thread that finds the interpreter's lock taken is a second wake-up. So a call goes through one queue,
-the thread says that it is done as its last act before it waits again, and the event loop is free meanwhile,
-however long the disk takes. While the disk is quick, a batch may be written at once, by the caller itself (ADR 23).
+An executor would do, but its locks and futures cost as much time as a small batch takes to reach the disk: a thread
+that wakes up and finds the interpreter's lock taken has to be woken twice. So a call goes through one queue, the thread
+reports completion as its last act before it waits again, and the event loop is free meanwhile, however long the disk
+takes. While the disk is quick, a batch may be written at once, by the caller itself (ADR 23).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.errors import ReplyLost
 
 Result = TypeVar("Result")
 AT_ONCE_IN_A_ROW = 500
-"""The thread then takes one, and writes the log of SQLite back into its file if that is due."""
+"""After this many writes by callers, the thread does one, and checkpoints the log of SQLite if that is due."""
 
 
 class Job(NamedTuple):
@@ -40,7 +40,7 @@ class Job(NamedTuple):
 
 
 class Worker:
-    """Calls are done in the order they were asked for, each outside any transaction of another."""
+    """Runs calls in the order they were made, each outside any transaction of another."""
 
     def __init__(self, path: Path, name: str, busy_s: float, synchronous: str = "FULL") -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Worker:
         self._busy_s = busy_s
         self._synchronous = synchronous
         self.creates = False
-        """Whether the file is made if it is missing: at the first start of a cluster, and never while it runs."""
+        """Whether a missing file is created: at the first start of a cluster, and never while it runs."""
         self._connection: sqlite3.Connection | None = None
         self._files = OpenFiles(path)
         self._asked: SimpleQueue[Job | None] = SimpleQueue()
@@ -56,13 +56,13 @@ class Worker:
         self._closed = False
         self._under_way = 0
         self._at_once = 0
-        """So many were done in the caller's thread since the last one of this thread's."""
+        """Number of calls done in the caller's thread since the last one in this thread."""
 
     def _put(self, call: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
         if self._closed:
             raise CoordinationLost(f"{self.path} was closed here; nothing was written")
         if self._thread is None or not self._thread.is_alive():
-            # Nothing is lost with a thread that a process leaves behind at its end: a batch is written whole or not.
+            # A daemon thread may be cut off at the process's end without loss: a batch is written completely or not.
             self._thread = threading.Thread(target=self._work, name=f"sqlite-{self._name}", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class Worker:
         return answer
 
     async def run(self, call: Callable[[sqlite3.Connection], Result], wait_s: float | None = None) -> Result:
-        """TimeoutError: it was not done within the wait, and may be done yet."""
+        """Run a call in the thread. TimeoutError: it was not done within the wait, and may still be done."""
         answer = self._put(call)
         if wait_s is None:
             return await answer
@@ -83,14 +83,14 @@ class Worker:
             giving_up.cancel()
 
     async def ask(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
-        """A read: when it takes too long, nothing has happened."""
+        """Run a read: if it times out, nothing has happened."""
         try:
             return await self.run(call, wait_s)
         except TimeoutError as error:
             raise CoordinationLost(f"{self.path} does not answer within {wait_s:g} s; nothing was changed") from error
 
     async def change(self, call: Callable[[sqlite3.Connection], Result], wait_s: float) -> Result:
-        """A write that may be done twice: when it takes too long, it may have happened."""
+        """Run a write that may be done twice: if it times out, it may have happened."""
         try:
             return await self.run(call, wait_s)
         except TimeoutError as error:
@@ -98,7 +98,7 @@ class Worker:
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
-            # One that was given up before its turn is not begun; one that is given up later is done nevertheless.
+            # A call that was given up before its turn is not begun; one that is given up later is still done.
             result, error = None, None
             try:
                 if not asked.answer.cancelled():
@@ -114,18 +114,18 @@ class Worker:
     def _answer(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
         self._under_way -= 1
         if answer.done():
-            return  # Whoever asked has given up.
+            return  # The caller has given up.
         if error is None:
             answer.set_result(result)
         else:
             answer.set_exception(error)
 
     def at_once(self, call: Callable[[sqlite3.Connection], None]) -> bool:
-        """Do a write in the caller's thread, if nothing else is under way and nobody else writes. False: not done."""
+        """Do a write in the caller's thread, if nothing else is under way and nobody else writes. False if not done."""
         if self._under_way or self._connection is None or self._at_once >= AT_ONCE_IN_A_ROW:
             return False
         if self._at_once == 0:
-            # Neither another writer nor a checkpoint is waited for here.
+            # Here the caller must wait neither for another writer nor for a checkpoint.
             self._connection.execute("PRAGMA busy_timeout=0")
             self._connection.execute("PRAGMA wal_autocheckpoint=0")
         self._at_once += 1
@@ -152,7 +152,7 @@ class Worker:
                 self._connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
             result = call(self._connection)
         except sqlite3.Error as error:
-            self._check_files()  # It may be why.
+            self._check_files()  # A moved file may be the reason.
             raise translated(error, self.path) from error
         finally:
             self._leave_transaction()
@@ -161,8 +161,9 @@ class Worker:
         return result
 
     def _check_files(self) -> None:
-        """After each call and before its answer: what was written to a file that has no name any more is lost with
-        this process, and what was read from it says nothing about the cluster (I1). The next call connects anew."""
+        """Check, after each call and before its reply, that the files are still in place. Data written to a file that
+        no longer has a name is lost with this process, and data read from it says nothing about the cluster (I1). The
+        next call connects anew."""
         moved = self._files.moved()
         if moved:
             self._disconnect()
@@ -182,14 +183,14 @@ class Worker:
             connection.close()
 
     async def close(self) -> None:
-        """What was asked for before is done before."""
+        """Close it after all earlier calls are done."""
         if self._closed:
             return
         if self._thread is not None:
             ended = self._put(lambda _: self._disconnect())
             self._closed = True
             self._asked.put(None)
-            with contextlib.suppress(CoordinationLost):  # It is disconnected all the more.
+            with contextlib.suppress(CoordinationLost):  # Then it is disconnected anyway.
                 await ended
         self._closed = True
 

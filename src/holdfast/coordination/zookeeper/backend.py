@@ -1,8 +1,8 @@
 """Coordination in ZooKeeper, through kazoo.
 
-The leader writes its ephemeral node again and again; others judge its silence by their own clock from the last
-time they saw that, so neither a session that outlasts its timeout nor one that ends early can mislead them.
-Batches are nodes with numbers of our own, found without ever listing them.
+The leader writes its ephemeral node again and again; others judge its silence by their own clock from the last write
+they saw, so neither a session that outlasts its timeout nor one that ends early can mislead them. Batches are nodes
+with numbers of our own, found without ever listing them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ZooKeeperCoordination:
         await self._lay_out()
 
     async def _lay_out(self) -> None:
-        """Make what is missing: all of it the first time, and after somebody emptied ZooKeeper."""
+        """Make the missing nodes: all of them the first time, and after ZooKeeper was emptied."""
         for path, value in (
             (self._paths.log, b""),
             (self._paths.published, b""),
@@ -93,7 +93,7 @@ class ZooKeeperCoordination:
             try:
                 await self._session.write(self._client.create_async(path, value, makepath=True))
             except NodeExistsError:
-                pass  # It is there, which is all that is wanted.
+                pass  # It exists, as wanted.
             except Uncertain as error:
                 raise CoordinationLost(str(error)) from error
 
@@ -120,7 +120,7 @@ class ZooKeeperCoordination:
         try:
             value, stat = await self._session.read(self._client.get_async(self._paths.leader, self._leader_event))
         except NoNodeError:
-            # A node that is missing can only be watched by asking whether it exists.
+            # A missing node can only be watched by asking whether it exists.
             found = await self._session.read(self._client.exists_async(self._paths.leader, self._leader_event))
             if found is not None:
                 self._leader_changes.bump()
@@ -128,7 +128,7 @@ class ZooKeeperCoordination:
         return value, stat
 
     async def look(self) -> Look:
-        # The epoch first: if another term begins in between, its version is no longer the one that `take` compares.
+        # Read the epoch first: if another term begins in between, `take` finds another version of it and fails.
         try:
             epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
             doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
@@ -169,7 +169,8 @@ class ZooKeeperCoordination:
         return term
 
     async def _leave_nothing(self) -> None:
-        """A lost campaign may have been won; its leader node, if it is ours, must not keep others waiting."""
+        """Delete our leader node, if there is one: a campaign that failed may have won, and must not keep others
+        waiting."""
         try:
             _, stat = await self._session.read(self._client.get_async(self._paths.leader))
             if stat.ephemeralOwner == self._session.number:
@@ -187,7 +188,7 @@ class ZooKeeperCoordination:
         return decode_tail(value, stat.version)
 
     async def _emptied(self) -> CoordinationLost:
-        """Somebody removed the cluster's nodes while this process ran: lay them out, and let the caller ask again."""
+        """The cluster's nodes were removed while this process ran: make them again, and let the caller retry."""
         await self._lay_out()
         return CoordinationLost(f"ZooKeeper at {self._session.hosts} was emptied; its log begins anew")
 
@@ -206,7 +207,7 @@ class ZooKeeperCoordination:
             seen = self._log_changes.count
             tail = await self._tail(self._paths.tail, self._log_event)
             if tail.number < after:
-                # This server may be behind the others: only what is read after a sync says that the log has ended.
+                # This server may be behind the others: only a read after a sync proves that the log ends here.
                 last = await self.last_index()
                 if last < after:
                     raise LogBehind(last, after)
@@ -227,7 +228,7 @@ class ZooKeeperCoordination:
             try:
                 value, _ = await self._session.read(result)
             except NoNodeError:
-                # It was in the log, so it was trimmed away, and all before it too.
+                # It was in the log, so it was trimmed, and all before it too.
                 raise Compacted((await self._tail(self._paths.first)).number) from None
             batches.append((index, decode_batch(value).batch))
         return batches
@@ -257,7 +258,7 @@ class ZooKeeperCoordination:
         content = TTL.pack(ttl_ms or 0) + value
         await self._sweep()
         stat = None
-        while stat is None:  # Another may make it, or take it away, between the two.
+        while stat is None:  # Another process may create or delete it between the two.
             try:
                 stat = await self._session.write(self._client.set_async(path, content))
             except NoNodeError:
@@ -267,7 +268,7 @@ class ZooKeeperCoordination:
             self._expiring.append((self.timing.clock() + ttl_ms / 1000, name))
 
     async def _created(self, path: str, content: bytes) -> Any:
-        """Its stat; None if somebody else was quicker."""
+        """Create the node; return its stat, None if another process was faster."""
         try:
             creation = self._client.create_async(path, content, makepath=True, include_data=True)
             return (await self._session.write(creation))[1]
@@ -275,11 +276,11 @@ class ZooKeeperCoordination:
             return None
 
     async def _sweep(self) -> None:
-        """ZooKeeper keeps what has no time limit of its own: whoever published it takes it away again."""
+        """Delete our expired values: ZooKeeper does not expire nodes, so the publisher deletes them."""
         while self._expiring and self._expiring[0][0] <= self.timing.clock():
             first = self._expiring[0]
             await self.read(first[1])
-            # Forgotten only now: while ZooKeeper does not answer, it stays there to be taken away.
+            # Removed from the list only now: while ZooKeeper does not answer, it stays to be deleted later.
             if self._expiring and self._expiring[0] is first:
                 self._expiring.popleft()
 
@@ -296,7 +297,7 @@ class ZooKeeperCoordination:
         return self._paths.published_value(content)
 
     async def _is_past(self, name: str, path: str, stat: Any, ttl_ms: int) -> bool:
-        """No clock is shared (I16): the time counts from when this process first saw the value."""
+        """Has the value expired? No clock is shared (I16): the time counts from when this process first saw it."""
         now = self.timing.clock()
         if self._seen.get(name, (0, 0.0))[0] != stat.mzxid:
             self._seen[name] = (stat.mzxid, now)
@@ -305,9 +306,9 @@ class ZooKeeperCoordination:
         try:
             await self._session.write(self._client.delete_async(path, stat.version))
         except NoNodeError:
-            pass  # Another reader was quicker.
+            pass  # Another reader was faster.
         except BadVersionError:
-            # It was published anew while this was decided: what was read is past all the same, what is there is not.
+            # It was published anew meanwhile: the value that was read has expired, the one that is there has not.
             return True
         self._seen.pop(name, None)
         return True
@@ -333,7 +334,7 @@ class ZooKeeperCoordination:
         try:
             await self._session.write(self._client.delete_async(self._paths.of_published(name)))
         except NoNodeError:
-            pass  # It was not there, which is what is wanted.
+            pass  # It was not there, as wanted.
 
     async def log_bytes(self) -> int:
         first, tail = await asyncio.gather(self._tail(self._paths.first), self._tail(self._paths.tail))

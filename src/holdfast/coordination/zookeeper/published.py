@@ -1,8 +1,8 @@
-"""What is published in ZooKeeper, as a watcher hears of it.
+"""Published values in ZooKeeper, for watchers.
 
-A watch on the children tells of new names, one on each value of its changes; each fires once and is set again by the
-read that follows. Watches that may have been lost with their connection are all set again, and every value is told
-anew.
+A watch on the children reports new names, one on each value its changes; each fires once and is set again by the read
+that follows. After a change of the connection, which may have lost watches, all are set again, and every value is
+reported anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PublishedWatch:
         self._read = read
         self._prefix = prefix
         self._known: set[str] = set()
-        """Names that were told, and whose values are watched."""
+        """Names that were reported, and whose values are watched."""
         session.when_moved(self._watches_lost)
 
     def close(self) -> None:
@@ -48,14 +48,14 @@ class PublishedWatch:
         return lambda _: self._session.soon(changed)
 
     async def read(self) -> dict[str, bytes]:
-        """What is new since the last time."""
+        """Values that are new or changed since the last call."""
         client = self._session.client
         children = await self._session.read(client.get_children_async(self._paths.published, self._children_event))
         names = [name for name in map(self._paths.published_name, children) if name.startswith(self._prefix)]
         self._known.intersection_update(names)
         news: dict[str, bytes] = {}
         for name in sorted(set(names) - self._known):
-            # The watch is set before the value is read, so that no change falls between the two.
+            # The watch is set before the value is read, so that no change is missed between the two.
             try:
                 path = self._paths.of_published(name)
                 await self._session.read(client.exists_async(path, self._value_event(name)))

@@ -1,7 +1,7 @@
-"""A ZooKeeper session, awaited: kazoo's threads do the work, the event loop gets the answers.
+"""A ZooKeeper session for asyncio: kazoo's threads do the work, the event loop gets the replies.
 
-Every request has a deadline. A connection that is lost for a while is nobody's death: reads and writes fail, the
-leader's own deadline passes if it lasts, and only a session that ended for good is told to whoever listens.
+Every request has a deadline. A connection that is lost for a while ends nothing: reads and writes fail, the leader's
+own deadline passes if the outage lasts, and listeners are called only for a session that ended for good.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ZooKeeperSession:
 
     @property
     def number(self) -> int | None:
-        """The session's id, by which its ephemeral nodes are known."""
+        """The session's id, which owns its ephemeral nodes."""
         identity = self.client.client_id
         return None if identity is None else int(identity[0])
 
@@ -54,7 +54,7 @@ class ZooKeeperSession:
         self._lost.append(call)
 
     def when_moved(self, call: Callable[[], None]) -> None:
-        """After any change of the connection, watches may have missed something."""
+        """Call this after any change of the connection: watches may have missed something."""
         self._moved.append(call)
 
     def forget_moved(self, call: Callable[[], None]) -> None:
@@ -78,8 +78,8 @@ class ZooKeeperSession:
             self._forgetting = self._loop.call_later(self._forgets_s, self._forget_what_was_seen)
 
     def _forget_what_was_seen(self) -> None:
-        """A server refuses whoever has seen more than it has itself, for ever: so does one that was emptied. When the
-        session must be over anyway, be as one who has seen nothing."""
+        """Reset the last transaction seen. A server refuses, for ever, a client that has seen more than itself, and so
+        does one that was emptied. By now the session must be over anyway, so pose as a new client."""
         log.warning("no ZooKeeper server has let this master in for %g s: it begins anew with them", self._forgets_s)
         self.client.last_zxid = 0
 
@@ -90,7 +90,7 @@ class ZooKeeperSession:
             raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer; nothing was changed")
 
     async def read(self, result: Any) -> Any:
-        """`NoNodeError` passes; any other failure is `CoordinationLost`."""
+        """Await a read. `NoNodeError` passes through; any other failure is `CoordinationLost`."""
         try:
             return await self._answer(result)
         except NoNodeError:
@@ -99,7 +99,8 @@ class ZooKeeperSession:
             raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer: {_name(error)}") from error
 
     async def write(self, result: Any) -> Any:
-        """A refusal (wrong version, node missing or there) passes; with any other failure it may have been done."""
+        """Await a write. A refusal (wrong version, node missing or existing) passes through; after any other failure it
+        may have been done."""
         try:
             return await self._answer(result)
         except REFUSALS:
@@ -109,7 +110,7 @@ class ZooKeeperSession:
             raise ReplyLost(text) from error
 
     async def commit(self, transaction: Any) -> list[Any] | None:
-        """The results of all operations, or None when the transaction was refused as a whole."""
+        """The results of all operations, or None if the transaction was refused as a whole."""
         results: list[Any] = await self.write(transaction.commit_async())
         refused = [result for result in results if isinstance(result, Exception)]
         for error in refused:

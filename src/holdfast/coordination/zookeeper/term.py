@@ -1,6 +1,6 @@
 """A term on ZooKeeper: the version of the persistent epoch node is checked in the transaction that adds a batch.
 
-The ephemeral leader node is no fence (made again, it starts at version 0 again); it is what others look at.
+The ephemeral leader node is no fence (recreated, it starts at version 0 again); others only watch it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Paths:
         self.leader = f"{self.root}/leader"
         self.epoch = f"{self.root}/epoch"
         self.doubt = f"{self.root}/doubt"
-        """Not empty while the last term was won by a guess that may still be wrong."""
+        """Not empty while the last term is in doubt: won by a guess that may still be wrong."""
         self.process = f"{self.root}/process"
-        """The process that leads. Beside the epoch, whose bytes masters of older versions compare."""
+        """The process that leads. Separate from the epoch, whose bytes masters of older versions compare."""
         self.tail = f"{self.root}/tail"
         self.first = f"{self.root}/first"
-        """The first batch that was not trimmed away, and the bytes of those before it."""
+        """The first batch that was not trimmed, and the total bytes of those before it."""
         self.log = f"{self.root}/log"
         self.published = f"{self.root}/published"
 
@@ -48,14 +48,14 @@ class Paths:
         return f"{self.log}/{index:020d}"
 
     def of_published(self, name: str) -> str:
-        # A node may not be called `.` or `..`; a sign before every name keeps it from being one.
+        # A node may not be called `.` or `..`; a sign before every name prevents that.
         return f"{self.published}/={quote(name, safe='')}"
 
     def published_name(self, node: str) -> str:
         return unquote(node[1:])
 
     def published_value(self, content: bytes) -> bytes:
-        """Before the value stands its time to live in milliseconds, or 0."""
+        """The value without its prefix, the time to live in milliseconds or 0."""
         return bytes(content[TTL.size :])
 
 
@@ -82,7 +82,7 @@ class ZooKeeperTerm(Tenure):
         for _ in range(2):
             if index == self._tail.number + 1 and await self._create(index, batch):
                 return
-            # The tail is another than was thought, or this batch was sent before: what the log holds decides.
+            # The tail is not the expected one, or this batch was sent before: the log decides.
             if await self._is_written(index, batch):
                 return
             if index != self._tail.number + 1:
@@ -103,9 +103,9 @@ class ZooKeeperTerm(Tenure):
         return results is not None
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        """Whether this very batch is in the log. `Deposed` if it is not, and cannot be any more."""
+        """Whether this very batch is in the log. `Deposed` if it is not, and no longer can be."""
         session, client = self._session, self._session.client
-        # A read may be old; after a sync it is not older than what has just been refused.
+        # A read may be stale; after a sync it is at least as new as the transaction that was just refused.
         await session.read(client.sync_async(self._paths.root))
         _, epoch = await session.read(client.get_async(self._paths.epoch))
         try:
