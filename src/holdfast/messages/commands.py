@@ -1,8 +1,8 @@
-"""What the primary tells nodes to do: the bodies of commands, by their names.
+"""Commands from the primary to nodes: their bodies, by name.
 
 A command travels as a name and an opaque body over the node's session. `recover`, `migrate`, `offload`, `bring_back`,
-`clean` and `gc` are not confirmed: they follow from the state, and are told again as long as they do. The others
-change how a node behaves, and are confirmed: the primary knows that they have arrived.
+`clean` and `gc` are not confirmed: they follow from the state, and are repeated as long as they do. The others change
+how a node behaves, and are confirmed: the primary knows that they have arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
-    """What a command says beside its name."""
+    """The body of a command."""
 
 
 class Source(Body):
@@ -30,7 +30,7 @@ class Source(Body):
 
 
 class CopyObjects(Body):
-    """Copy these objects into the granted range of the node's own segment, check their bytes, and say so (AddReplicas).
+    """Copy these objects into the granted range of the node's own segment, check their bytes, and report (AddReplicas).
 
     `rows`: (id, offset in the range, size, checksum, index of the source, offset there) per object.
     """
@@ -42,19 +42,19 @@ class CopyObjects(Body):
     rows: bytes
     sources: list[Source]
     bytes_per_second: int = 0
-    """0: as fast as it goes."""
+    """0 for no limit."""
     to_disk: bool = False
 
 
 class Clean(Body):
-    """Close whatever still writes to these grants, refuse them from now on, and say so."""
+    """Close every connection that still writes to these grants, refuse them from now on, and report."""
 
     grants: list[GrantId]
 
 
 class CollectGarbage(Body):
     """Delete these files of the disk, (id, offset) each, if they still hold those objects. `audit`: then compare all
-    files with the log, and delete what it does not hold."""
+    files with the log, and delete those that it does not hold."""
 
     disk: int
     rows: bytes = b""
@@ -62,8 +62,8 @@ class CollectGarbage(Body):
 
 
 class RevokeLeases(Body):
-    """A hint: these objects were removed or moved. No reader loses its lease by it; the node tells the clients of its
-    machine, who ask the primary next time instead of reading where the objects were."""
+    """A hint: these objects were removed or moved. It ends no lease; the node tells the clients on its machine, which
+    ask the primary next time instead of reading where the objects were."""
 
     ids: bytes
     more: bool = False
@@ -71,19 +71,19 @@ class RevokeLeases(Body):
 
 
 class RevokeClient(Body):
-    """Take no more bytes from this client: its TCP writes are ended and its grants refused from now on."""
+    """Accept no further bytes from this client: its TCP writes are ended and its grants refused from now on."""
 
     client: int
 
 
 class Maintain(Body):
-    """The node is `open`, `cordoned` or `draining` now. It goes on serving; the primary places accordingly."""
+    """The node is now `open`, `cordoned` or `draining`. It goes on serving; the primary places accordingly."""
 
     mode: str
 
 
 class UpdateVolume(Body):
-    """Lend this much memory: mount what is missing, and give back to the machine what lies beyond each limit.
+    """Lend this much memory: mount the missing part, and give the memory beyond each limit back to the machine.
 
     `limits`: (segment number, bytes of it still in use).
     """
@@ -96,7 +96,7 @@ class UpdateVolume(Body):
 
 
 class UpdateConfig(Body):
-    """Settings of the cluster that nodes go by, as they are now."""
+    """The current cluster settings that concern nodes."""
 
     copy_bytes_per_second: int
     report_interval_ms: int = 0

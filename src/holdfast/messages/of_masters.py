@@ -1,4 +1,4 @@
-"""What masters ask of each other, and operators of one of them: about the process, not the catalogue."""
+"""Requests between masters, and from operators to one of them: about the process, not the catalogue."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from holdfast.messages.shapes import Message
 
 
 class FetchSnapshot(Message, tag=17):
-    """A piece of the newest snapshot that this master keeps (`batch` 0), or of that one; any role answers."""
+    """Fetch a piece of the newest snapshot that this master keeps (`batch` 0), or of that batch; any role answers."""
 
     batch: int = 0
     offset: int = 0
     log_id: int = 0
-    """The history that the snapshot is of; 0: the one that the master follows."""
+    """The history of the snapshot; 0 for the one that the master follows."""
 
 
 class HandOver(Message, tag=18):
-    """The primary makes durable what it has begun, resigns, and becomes a standby."""
+    """Have the primary make all its records durable, resign, and become a standby."""
 
 
 class TakeSnapshot(Message, tag=19):
-    """Write a snapshot now. Answered by `Done` with the number of the log's batch that it holds."""
+    """Write a snapshot now. Answered by `Done` with the number of the last batch in it."""
 
 
 class SnapshotPiece(Message, tag=113):
-    """`size_bytes` is of the whole; batch 0: there is no snapshot."""
+    """`size_bytes` is the size of the whole snapshot; batch 0 if there is none."""
 
     batch: int
     size_bytes: int
     content: bytes
     log_id: int = 0
-    """The history that it is of; 0: the master is of a version that does not say."""
+    """Its history; 0 from a master of an older version."""
 
 
 class DescribeHistories(Message, tag=44):
-    """Which histories this master serves, holds and keeps. Answered by `HistoriesDescribed`, in every role."""
+    """Ask which histories this master serves, holds and keeps. Answered by `HistoriesDescribed`, in every role."""
 
 
 class OfferCatalogue(Message, tag=45):
-    """A piece of a snapshot that a history is to be restored from. Offset 0 begins anew; answered by `Done` with the
-    bytes that have come so far."""
+    """Send a piece of a snapshot from which to restore a history. Offset 0 begins anew; answered by `Done` with the
+    bytes received so far."""
 
     offset: int
     content: bytes
@@ -48,9 +48,9 @@ class OfferCatalogue(Message, tag=45):
 
 class RestoreHistory(Message, tag=46):
     """Begin a new history with the catalogue of this one, from where the master has it: one of the `where` of
-    `HistoriesDescribed`, or empty for what was offered. Answered by `Done` once it has begun.
+    `HistoriesDescribed`, or empty for the offered snapshot. Answered by `Done` once it has begun.
 
-    A history that is served now gives way; with objects in it only if `replace`.
+    It replaces the history that is served now, if any; one with objects in it only if `replace`.
     """
 
     log_id: int
@@ -59,14 +59,14 @@ class RestoreHistory(Message, tag=46):
 
 
 class HistoryFound(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A history that could be restored, as far as it is known in one place."""
+    """A history that could be restored, as it is known in one place."""
 
     log_id: int
     where: str
     """"memory", or the name of a file."""
     epoch: int
     index: int
-    """Records that it holds."""
+    """Number of its records."""
     objects: int
     size_bytes: int
 
@@ -75,25 +75,25 @@ class HistoriesDescribed(Message, tag=134):
     name: str
     role: str
     log_id: int
-    """Of the history that is served or followed; 0: there is none."""
+    """The history that is served or followed; 0 if there is none."""
     objects: int
     found: list[HistoryFound]
     leader: str = ""
     waits: str = ""
-    """Why it waits for the operator; empty: it does not."""
+    """Why it waits for the operator; empty if it does not."""
     restoring: str = ""
-    """What is being done for a restore now; empty: nothing."""
+    """The step of a restore under way; empty if there is none."""
     failure: str = ""
-    """Why the last restore failed; empty: none did."""
+    """Why the last restore failed; empty if none did."""
     older: int = 0
-    """The history that the present one was restored from; 0: it was not."""
+    """The history that the present one was restored from; 0 if it was not restored."""
     restored: int = 0
     """Objects that it began with, and their bytes."""
     restored_bytes: int = 0
     mismatched: int = 0
-    """Objects dropped because their bytes were not the ones that were put, or had no checksum."""
+    """Objects dropped because their bytes differed from those that were put, or had no checksum."""
     lost: int = 0
     """Objects dropped because their memory did not come back."""
     unverified: int = 0
-    """Objects whose memory was not compared yet."""
+    """Objects whose memory has not been compared yet."""
     unverified_nodes: list[str] = []

@@ -1,4 +1,4 @@
-"""What nodes tell a master (over the master's RPC port), and what clients ask of a node (over its own ports)."""
+"""Messages from nodes to a master (over the master's RPC port), and from clients to a node (over its own ports)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.messages.shapes import Message
 
 
 class Damage(enum.IntEnum):
-    """How a file of a disk was found."""
+    """The state in which a file of a disk was found."""
 
     MISSING = 1
     WRONG_SIZE = 2
@@ -20,10 +20,10 @@ class Damage(enum.IntEnum):
 
 
 class RegisterNode(Message, tag=64):
-    """A node offers its memory, under a session that it holds; again under each master that it meets.
+    """A node offers its memory, under a session that it holds; again to each new master.
 
     `log_id` is the history that the memory was last mounted under, 0 for new memory. Answered by `Registered`;
-    `MemoryVoid` if the master does not know the memory, or lacks a part of the log that the node has heard of.
+    `MemoryVoid` if the master does not know the memory, or lacks a part of the log that the node knows of.
     """
 
     session: int
@@ -35,16 +35,16 @@ class RegisterNode(Message, tag=64):
     sizes: list[int]
     """The length of segment 0, 1, ..."""
     live_writers: list[int] = []
-    """Whoever is not listed is gone."""
+    """All other writers are gone."""
     heard_epoch: int = 0
     heard_index: int = 0
-    """The last durable record that a master told of, and that master's epoch."""
+    """The last durable record that a master reported, and that master's epoch."""
 
 
 class ReportWriters(Message, tag=65):
-    """`gone_writers` can write no more; `cleaned` grants are refused from now on.
+    """`gone_writers` can no longer write; `cleaned` grants are refused from now on.
 
-    Both are said again until an answer has come; doing them twice is harmless.
+    The node repeats both until it gets a reply; a repetition is harmless.
     """
 
     session: int
@@ -54,10 +54,10 @@ class ReportWriters(Message, tag=65):
 
 
 class ReportGone(Message, tag=60):
-    """The node sees that these processes of its machine have ended: they answer nobody any more.
+    """The node sees that these processes on its machine have ended, and so no longer answer.
 
-    `machine` is the node's own, as in the names; a master takes no word about a process of another one. Answered by
-    `Done` with the number of those that were suspected. Said again, it does nothing.
+    `machine` is the node's own, as in the names; a master ignores reports about processes on other machines. Answered
+    by `Done` with the number of those that were suspected. A repetition does nothing.
     """
 
     session: int
@@ -67,10 +67,10 @@ class ReportGone(Message, tag=60):
 
 
 class ReportUsage(Message, tag=66):
-    """How the node fares, said at an interval of its own: counters and sizes by name.
+    """The node's usage, reported at an interval of its own: counters and sizes by name.
 
-    Of the writers whose numbers are below `next_writer`, all but the `live_writers` are gone. That was said when they
-    went, but a request of one may have been on its way for longer.
+    Of the writers whose numbers are below `next_writer`, all but the `live_writers` are gone. This was reported when
+    they went, but a request of one may have taken longer to arrive.
     """
 
     session: int
@@ -88,29 +88,29 @@ class Registered(Message, tag=67):
     secret: bytes
     report_interval_ms: int
     primary: ProcessName | None = None
-    """The process that answers. A node of its machine sees when it ends, and need not wait to look for the next."""
+    """The primary's process. A node on its machine sees when it ends, and can look for the next primary at once."""
     suspects: list[ProcessName] = []
-    """Earlier primaries that may still be answering: a node of their machine says which of them are gone."""
+    """Earlier primaries that may still be answering: a node on their machine reports which of them are gone."""
     doubt_ms: int = 0
-    """For how long that is of use."""
+    """Time left in which such reports are useful."""
 
 
 class AttachSegment(Message, tag=80):
     """Over the Unix socket: pass me this segment's file descriptor. The answer, `Attached`, carries it (SCM_RIGHTS).
 
     Without `write` the descriptor is read-only. The connection stays open while the memory is mapped for writing:
-    its end tells the node that this writer can write no more.
+    its end tells the node that this writer can no longer write.
     """
 
     segment: SegmentName
     write: bool = False
     history: int = 0
-    """The log that the client knows the segment from; 0: it does not say."""
+    """The history in which the client knows the segment; 0 if not given."""
 
 
 class Attached(Message, tag=81):
     writer: int
-    """This connection's number, at least 1, never given out twice in a boot."""
+    """This connection's number, at least 1, never reused within a boot."""
     size_bytes: int
 
 
@@ -146,26 +146,27 @@ class Written(Message, tag=85):
 
 
 class HearRevocations(Message, tag=86):
-    """Over the Unix socket, on a connection of its own: tell me which objects go while they may be leased.
+    """Over the Unix socket, on a connection of its own: tell me which objects are removed or moved while leased.
 
-    Answered at once by an empty `LeasesRevoked`, and by another one whenever there is something to tell. A node that
-    could not tell everything ends the connection: whoever listens then takes nothing that it remembers for granted.
+    Answered at once by an empty `LeasesRevoked`, and by another one whenever there are such objects. A node that could
+    not report all of them ends the connection: the client must then trust none of the places it remembers.
     """
 
 
 class LeasesRevoked(Message, tag=87):
-    """These objects (packed ids) were removed or moved. A hint: a lease that is held stays good until it ends."""
+    """These objects (packed ids) were removed or moved. A hint: a lease stays valid until it ends."""
 
     ids: bytes
     history: int = 0
-    """The node's memory belongs to this log now: whoever knows it from another forgets it, and unmaps it."""
+    """The node's memory now belongs to this history: a client that knows it from another forgets and unmaps it."""
 
 
 class AddReplicas(Message, tag=88):
-    """The node has copied these objects into the grant, and their bytes are what their checksums say.
+    """The node has copied these objects into the grant, and their bytes match their checksums.
 
     `rows`: (id, offset in the grant, segment and offset of the source, checksum of the bytes copied) per object.
-    `failed` are packed ids of those that could not be copied. The grant ends with this: nothing writes to it any more.
+    `failed` are packed ids of those that could not be copied. The grant ends with this: nothing writes to it from now
+    on.
     """
 
     node: str
@@ -190,7 +191,7 @@ class MountDisk(Message, tag=89):
 
 
 class ReportFiles(Message, tag=90):
-    """These files, (id, offset) each, are on the disk. Answered by `FilesForgotten`: those that the log holds not."""
+    """These files, (id, offset) each, are on the disk. Answered by `FilesForgotten`: those that are not in the log."""
 
     node: str
     disk: int
@@ -198,7 +199,7 @@ class ReportFiles(Message, tag=90):
 
 
 class ReportDisk(Message, tag=91):
-    """The disk is in trouble: nothing more is written to it. Unless `readable`, nothing can be read from it either."""
+    """The disk is failing: nothing more is written to it. Unless `readable`, nothing can be read from it either."""
 
     node: str
     disk: int
@@ -209,7 +210,7 @@ class ReportDisk(Message, tag=91):
 class CheckFile(Message, tag=56):
     """Over TCP: the bytes read at this place of a disk do not match their checksum; read the file there yourself.
 
-    Answered by `FileSound`, or `ReplicaLost` if the node finds the same: a reader's word alone drops nothing.
+    Answered by `FileSound`, or `ReplicaLost` if the node finds the same: a reader's report alone drops nothing.
     """
 
     segment: SegmentName
@@ -219,8 +220,8 @@ class CheckFile(Message, tag=56):
 class ReportLostFiles(Message, tag=57):
     """These files of the disk are gone or wrong: drop their replicas. `rows`: (id, offset, a `Damage`) per file.
 
-    Said again until it is answered, which is when the drop is durable; a replica that the log does not hold at that
-    place is passed over, so saying it twice is harmless. Answered by `Done` with how many were dropped.
+    Repeated until it is answered, which is when the drop is durable; a replica that the log does not hold at that place
+    is skipped, so a repetition is harmless. Answered by `Done` with the number of replicas dropped.
     """
 
     node: str
@@ -237,7 +238,7 @@ class ListFiles(Message, tag=58):
 
 
 class FileSound(Message, tag=142):
-    """The file holds what it should."""
+    """The file holds the right bytes."""
 
 
 class FileList(Message, tag=143):
@@ -248,7 +249,7 @@ class FileList(Message, tag=143):
 
 
 class MountSegment(Message, tag=92):
-    """A node that is a member lends one more segment, of this number."""
+    """A member node lends one more segment, of this number."""
 
     node: str
     boot: int
@@ -260,7 +261,7 @@ class DiskMounted(Message, tag=93):
     log_id: int
     handle: int
     continues: list[int] = []
-    """The older histories that this one was restored from: files of theirs stay good."""
+    """The older histories that this one was restored from: their files stay valid."""
 
 
 class FilesForgotten(Message, tag=94):
@@ -270,10 +271,10 @@ class FilesForgotten(Message, tag=94):
 
 
 class VerifyRanges(Message, tag=50):
-    """A node whose memory a restored history names: no writer of an older history can write to it any more.
+    """From a node whose memory is part of a restored history: writers of older histories can no longer write to it.
 
-    `failed`, (id, segment number, offset) each, are the ranges of the last answer whose bytes are not their objects'.
-    Answered by `RangesToVerify`; `cursor` is the one of the last answer, 0 at the beginning.
+    `failed`, (id, segment number, offset) each, are the ranges of the last reply whose bytes are not their objects'.
+    Answered by `RangesToVerify`; `cursor` is the one of the last reply, 0 at the beginning.
     """
 
     session: int
@@ -283,7 +284,7 @@ class VerifyRanges(Message, tag=50):
 
 
 class RangesToVerify(Message, tag=135):
-    """(id, segment number, offset, size, checksum) per range. `cursor` 0: that was all of it."""
+    """(id, segment number, offset, size, checksum) per range. `cursor` 0: these were all."""
 
     rows: bytes
     cursor: int

@@ -1,8 +1,8 @@
-"""What the follower of a session and its master say to each other (tags 70 to 79).
+"""Messages between the follower of a session and its master (tags 70 to 79).
 
 A session is named by a random number that the follower draws, so that opening it again is harmless and nobody can
-guess it. Durations travel, never times (I16). Commands ride on the answers to keepalives; what they mean is the
-business of whoever uses the session.
+guess it. Durations travel, never times (I16). Commands travel in the replies to keepalives; their meaning is up to
+the user of the session.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class OpenSession(Message, tag=70):
 
 
 class KeepAlive(Message, tag=71):
-    """The follower lives. Held by the master until little of the lease is left, or there is something to say.
+    """The follower lives. The master holds it until little of the lease is left, or there is a command to send.
 
-    Answered by `KeptAlive`; by `EpochDiffers` when `epoch` is not the master's; `SessionExpired` when it is over;
-    `NotLeader` by one that is no master (any more).
+    Answered by `KeptAlive`; by `EpochDiffers` if `epoch` is not the master's; `SessionExpired` if the session is over;
+    `NotLeader` by a process that is not, or no longer, the master.
     """
 
     session: int
     serial: int
-    """Grows with each keepalive of a session, so that a late one is known to be of the past."""
+    """Grows with each keepalive of a session, so that a late one is recognised."""
     epoch: int
-    """The master's, as far as the follower knows; `handled` is a number of that master's."""
+    """The master's, as far as the follower knows; `handled` is a command number of that master."""
     handled: int = 0
     """All commands up to this number have been handled."""
     refused: list[tuple[int, str]] = []
-    """Of these, the numbers of those that could not be done, and why."""
+    """Numbers of those of them that could not be done, and why."""
     body: bytes = b""
 
 
 class CloseSession(Message, tag=72):
-    """Goodbye: whatever the session held is given up at once."""
+    """Goodbye: everything that the session held is given up at once."""
 
     session: int
 
@@ -62,7 +62,7 @@ class Opened(Message, tag=73):
     lease_ms: int
     jeopardy_ms: int
     continues: list[int] = []
-    """The older histories that this one was restored from: memory that was mounted under them stays good."""
+    """The older histories that this one was restored from: memory that was mounted under them stays valid."""
 
 
 class KeptAlive(Message, tag=74):
@@ -74,7 +74,7 @@ class KeptAlive(Message, tag=74):
     lease_ms: int
     jeopardy_ms: int
     log_index: int
-    """How much of the log is durable: a later master whose log is shorter has lost some."""
+    """Index of the last durable record: a later master whose log is shorter has lost some."""
     commands: list[SessionCommand] = []
     body: bytes = b""
 
@@ -86,4 +86,4 @@ class EpochDiffers(Message, tag=75):
 
 
 class GiveSign(Message, tag=76):
-    """Is anybody there? Answered at once, by every role: a stopped process keeps its connections open."""
+    """Are you alive? Answered at once, by every role: a stopped process keeps its connections open."""

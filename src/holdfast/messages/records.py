@@ -1,6 +1,6 @@
-"""What happened, in the past tense: the only way that the catalogue changes.
+"""Records, named in the past tense: the only way in which the catalogue changes.
 
-A record holds what was decided (ids, places), never a rule to be evaluated again. Times are not in here (I16).
+A record holds the outcome of a decision (ids, places), never a rule to be evaluated again. It holds no times (I16).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cause(enum.IntEnum):
     FILE_LOST = 7
     """The file of its last replica was found gone or spoiled."""
     MISMATCH = 9
-    """After a restore: the bytes in its range are not the ones that were put, or nothing can tell."""
+    """After a restore: the bytes in its range are not those that were put, or this cannot be told."""
 
 
 class LogStarted(Record, tag=1):
@@ -37,7 +37,7 @@ class EpochStarted(Record, tag=2):
 
 
 class SettingsChanged(Record, tag=3):
-    """The durations that leases and grants are given with, logged before the first such lease or grant."""
+    """Durations of leases and grants, logged before the first lease or grant of such a duration."""
 
     lease_ttl_ms: int
     soft_pin_ttl_ms: int
@@ -45,9 +45,9 @@ class SettingsChanged(Record, tag=3):
     session_lease_ms: int = 12_000
     session_jeopardy_ms: int = 30_000
     longest_lease_ms: int = 0
-    """Leases that were given for so long may still live; at least `lease_ttl_ms`."""
+    """The longest time of leases that may still be live; at least `lease_ttl_ms`."""
     changed: dict[str, SettingValue] = {}
-    """All settings that were changed while the cluster ran; they win over what a master was started with."""
+    """All settings that were changed while the cluster ran; they override those that a master was started with."""
 
 
 class SegmentMounted(Record, tag=4):
@@ -58,18 +58,18 @@ class SegmentMounted(Record, tag=4):
     socket_path: str
     host: str
     kind: int = 0
-    """0 memory, 1 disk. A disk that comes back is mounted again under its old handle, with what the log holds there."""
+    """0 memory, 1 disk. A disk that comes back is mounted under its old handle, with the objects that the log holds."""
 
 
 class SegmentUnmounted(Record, tag=5):
-    """All replicas on it are gone, and objects that had no other (cause UNMOUNT_SEGMENT)."""
+    """All replicas on it are gone, and all objects without another replica (cause UNMOUNT_SEGMENT)."""
 
     handle: SegmentHandle
 
 
 class RangesGranted(Record, tag=6):
-    """Where evictions are not logged, this is what says that objects which lay there are gone: their ids are in
-    `evicted` where they are few, and with `sweeps` they are all that lie in the ranges."""
+    """If evictions are not logged, this record tells that objects in these ranges are gone: `evicted` holds their ids
+    if they are few; with `sweeps` it is all objects that lie in the ranges."""
 
     grant: GrantId
     length: int
@@ -77,13 +77,13 @@ class RangesGranted(Record, tag=6):
     evicted: bytes = b""
     sweeps: bool = False
     wanted: int = 0
-    """Replicas that the put asked for, where so many nodes could not be had and fewer were allowed; 0: as many as
-    there are ranges. What is committed here lacks the rest until it is made."""
+    """Replicas that the put asked for, if there were too few nodes and fewer replicas were allowed; 0: as many as
+    there are ranges. Objects committed here lack the others until they are made."""
 
 
 class GrantEnded(Record, tag=7):
-    """What the grant's commits left is free at once on the `settled` segments, where nothing can still be written
-    (by the writer's word or its death), and goes to quarantine on the others."""
+    """The memory that the grant's commits left unused is free at once on the `settled` segments, where nothing can
+    still be written (the writer said so, or is dead), and goes to quarantine on the others."""
 
     grant: GrantId
     settled: list[SegmentHandle]
@@ -98,8 +98,8 @@ class RangesFreed(Record, tag=8):
 class ObjectsCommitted(Record, tag=9):
     """Ids are `first_id`, `first_id + 1`, ... `rows`: (offset in the grant, size, checksum) per key.
 
-    In an upsert, an object already under one of the keys gives way: its id is in `replaced`, or in `held` if a
-    lease on it is live, so that its range must be kept from reuse.
+    In an upsert, an object already under one of the keys is replaced: its id is in `replaced`, or in `held` if a
+    lease on it is live, so that its range must not be reused yet.
     """
 
     grant: GrantId
@@ -129,7 +129,7 @@ class ObjectsEvicted(Record, tag=11):
 
 
 class RemovalAnswered(Record, tag=12):
-    """The answer to a removal request, kept so that resending it changes nothing."""
+    """The reply to a removal request, kept so that resending the request changes nothing."""
 
     client: int
     serial: int
@@ -137,7 +137,7 @@ class RemovalAnswered(Record, tag=12):
 
 
 class SessionOpened(Record, tag=13):
-    """`session_epoch` goes on from here, also under the next master."""
+    """`session_epoch` continues from here, also under the next master."""
 
     session: int
     name: str
@@ -157,8 +157,8 @@ class SessionClosed(Record, tag=14):
 
 
 class LeasesRenewed(Record, tag=20):
-    """These objects were used and have a lease of so long from now on; where every renewal is logged. Ids packed
-    closely. It renews what is there and makes nothing (I7)."""
+    """These objects (ids, packed closely) were used and now have a lease of this length; written only if every renewal
+    is logged. It renews existing objects and creates none (I7)."""
 
     ids: bytes
     left_ms: int
@@ -172,7 +172,7 @@ class ReplicaAdded(Record, tag=30):
 
 
 class ReplicaDropped(Record, tag=31):
-    """These replicas are given up, though the objects live on elsewhere. Both: (id, segment, offset) per replica.
+    """These replicas are given up; the objects have others. Both fields: (id, segment, offset) per replica.
 
     Readers may still hold leases on those in `held`: their ranges go to quarantine.
     """
@@ -182,40 +182,40 @@ class ReplicaDropped(Record, tag=31):
 
 
 class NodeModeChanged(Record, tag=32):
-    """By the node's name, so that it survives the node's restart. `mode` is one of core.state's OPEN and so on."""
+    """Keyed by the node's name, so that it survives the node's restart. `mode` is OPEN etc. of core.state."""
 
     node: str
     mode: int
 
 
 class NodeDrained(Record, tag=49):
-    """Nothing is left on this node, which was draining: it may be stopped without loss."""
+    """Nothing is left on this draining node: it may be stopped without loss."""
 
     node: str
 
 
 class SegmentLimited(Record, tag=33):
-    """The segment shrinks: nothing new is placed at `limit_bytes` or beyond, and what is there moves away."""
+    """The segment shrinks: nothing new is placed at `limit_bytes` or beyond, and the objects there move away."""
 
     handle: SegmentHandle
     limit_bytes: int
 
 
 class DiskLeft(Record, tag=34):
-    """The disk's node is away, or cannot read it: its replicas are kept, and cannot be read until it is back."""
+    """The disk's node is away, or cannot read it: its replicas are kept, but cannot be read until it is back."""
 
     handle: SegmentHandle
 
 
 class DiskClosed(Record, tag=35):
-    """Nothing new is written to this disk, because of this; empty: it is written to again."""
+    """Nothing new is written to this disk, for this reason; empty if it takes files again."""
 
     handle: SegmentHandle
     reason: str
 
 
 class CopyingChanged(Record, tag=36):
-    """How fast a node may copy, as logs of an earlier version say it; `SettingsChanged` says it now."""
+    """The speed of copies, in logs of an earlier version; now part of `SettingsChanged`."""
 
     bytes_per_second: int
 
@@ -223,7 +223,7 @@ class CopyingChanged(Record, tag=36):
 class CatalogueCarried(Record, tag=42):
     """A piece of the catalogue that a restored history begins with: pieces 0 to `count` - 1 of a snapshot.
 
-    Pieces change nothing by themselves. A piece 0 begins anew: whoever wrote the pieces before it did not finish.
+    Pieces alone change nothing. A piece 0 begins anew: the writer of the pieces before it did not finish.
     """
 
     number: int
@@ -232,18 +232,18 @@ class CatalogueCarried(Record, tag=42):
 
 
 class HistoryRestored(Record, tag=43):
-    """From here on the log is a new history, which has the catalogue that the pieces before this record carry.
+    """From here on the log is a new history, with the catalogue in the pieces before this record.
 
-    It stands alone in its batch. Sessions, grants and quarantine of the old history are over (I19). The memory and
-    the disks that the catalogue names are unsettled and unverified until later records say otherwise.
+    It is alone in its batch. Sessions, grants and quarantine of the old history are over (I19). The memory and the
+    disks in the catalogue are unsettled and unverified until later records say otherwise.
     """
 
     log_id: int
     secret: bytes
     checksum: int
-    """Of all pieces, joined."""
+    """Checksum of all pieces, joined."""
     replaces: list[int] = []
-    """Histories that were served since the one that is restored: memory mounted under them is verified and kept too."""
+    """Histories served since the one that is restored: memory mounted under them is verified and kept too."""
 
 
 class MemorySettled(Record, tag=44):
@@ -253,6 +253,6 @@ class MemorySettled(Record, tag=44):
 
 
 class MemoryVerified(Record, tag=45):
-    """The node has compared every range of these segments with its object's checksum; what differed was dropped."""
+    """The node has compared every range of these segments with its object's checksum; differing ranges were dropped."""
 
     handles: list[SegmentHandle]

@@ -1,4 +1,4 @@
-"""What clients ask of a master, and what it answers. Every verb takes many keys; one key is a batch of one.
+"""Requests of clients to a master, and its replies. Every verb takes many keys; one key is a batch of one.
 
 Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A tag is never given another meaning.
 """
@@ -17,18 +17,18 @@ class Hello(Message, tag=1):
     control: bool = False
     """True: this is the client's one control connection; an older one of the same client is closed first."""
     looks: bool = False
-    """True: only asks how things stand, which a standby answers too."""
+    """True: it only sends status requests, which a standby answers too."""
 
 
 class Exists(Message, tag=2):
-    """Which keys are stored? With `touch`, those found are leased and used, as by a read."""
+    """Which keys are stored? With `touch`, those found are leased and marked as used, as by a read."""
 
     keys: list[str]
     touch: bool = False
     use: bool = False
-    """Mark those found as used, for the order of eviction, without leasing them. An older master only looks."""
+    """Mark those found as used, for the order of eviction, without leasing them. Ignored by an older master."""
     without: list[int] = []
-    """Segments that the caller cannot reach: what lies in these alone is not there for it. Older masters count it."""
+    """Segments that the caller cannot reach: objects only in these count as absent. Ignored by an older master."""
 
 
 class Locate(Message, tag=3):
@@ -40,7 +40,7 @@ class Locate(Message, tag=3):
 class RenewLeases(Message, tag=4):
     """Extend the leases of these objects, named by id and by the place where the reader sees them.
 
-    `rows`: (id, segment, offset) per object. Answered by `Presence`: 1 where that object is still at that place.
+    `rows`: (id, segment, offset) per object. Answered by `Presence`: 1 if that object is still at that place.
     """
 
     rows: bytes
@@ -49,8 +49,8 @@ class RenewLeases(Message, tag=4):
 class GrantRanges(Message, tag=5):
     """Ask for memory to write to. With `keys`, those that exist already (unless `upsert`) get none of it.
 
-    `sizes`, packed, is per key; without keys it is the one length wanted. Asking again with the same grant id
-    gives the same grant.
+    `sizes`, packed, is per key; without keys it is the one length wanted. A retry with the same grant id gets the same
+    grant.
     """
 
     grant: GrantId
@@ -58,14 +58,14 @@ class GrantRanges(Message, tag=5):
     keys: list[str] = []
     replicas: int = 1
     prefer: list[str] = []
-    """Names of nodes, or of segments as `node/boot/number`, to be tried first, in this order."""
+    """Names of nodes, or of segments as `node/boot/number`, to try first, in this order."""
     attached: list[Attachment] = []
     upsert: bool = False
     finished: list[GrantId] = []
     """Grants that this client is done with: no byte is still being written to them."""
     least_bytes: int = 0
-    """Where it is given, a shorter grant is welcome, down to this length: rather than that more must be evicted or the
-    put must wait. With keys it holds at least the largest of them."""
+    """If given, a shorter grant is accepted, down to this length, to avoid evictions or waiting. With keys it must
+    still hold the largest of them."""
 
 
 class ExtendGrants(Message, tag=6):
@@ -87,24 +87,24 @@ class CommitPuts(Message, tag=7):
     soft_pin: bool = False
     hard_pin: bool = False
     durability: str = ""
-    """`durable`, `memory`, or empty for the cluster's own."""
+    """`durable`, `memory`, or empty for the cluster's default."""
     finished: list[GrantId] = []
     ahead: GrantRanges | None = None
-    """Memory for the next put, of one length and for no key, if there is room at once."""
+    """Prefetch: memory for the next put, of one length and for no key, if there is room at once."""
 
 
 class ReturnGrants(Message, tag=8):
-    """The writer is done with these grants. `settled`: no byte can still be written to them, so that what is left
-    is free at once; otherwise it is quarantined until the nodes have closed the connections that may carry some."""
+    """The writer is done with these grants. `settled`: no byte can still be written to them, so that the unused part is
+    free at once; otherwise it is quarantined until the nodes have closed the connections that may still carry bytes."""
 
     grants: list[GrantId]
     settled: bool = True
 
 
 class Remove(Message, tag=9):
-    """Remove these keys. `serial` makes resending harmless: the answer to (client, serial) is remembered.
+    """Remove these keys. `serial` makes resending harmless: the reply to (client, serial) is remembered.
 
-    `forgotten`: the client has dropped its own leases on these keys and reads none of them, so that they do not count.
+    `forgotten`: the client has dropped its own leases on these keys and reads none of them, so they are ignored.
     """
 
     keys: list[str]
@@ -114,9 +114,9 @@ class Remove(Message, tag=9):
 
 
 class RemoveMatching(Message, tag=10):
-    """Remove, among the slots from `cursor` on, what matches the RE2 `pattern` (empty: everything).
+    """Remove, among the slots from `cursor` on, the keys that match the RE2 `pattern` (empty: all keys).
 
-    One call visits a bounded number of slots; the answer's cursor says where to go on, 0 that all were visited.
+    One call visits a bounded number of slots; the reply's cursor is where to go on, 0 if all were visited.
     """
 
     pattern: str
@@ -128,7 +128,7 @@ class RemoveMatching(Message, tag=10):
 
 
 class ListKeys(Message, tag=11):
-    """Keys that begin with `prefix`, a bounded number of slots at a time, in no order."""
+    """List the keys that begin with `prefix`, a bounded number of slots at a time, in no order."""
 
     prefix: str = ""
     cursor: int = 0
@@ -145,7 +145,7 @@ class Explain(Message, tag=13):
 
 
 class ListSegments(Message, tag=14):
-    """Every mounted segment and how to reach it."""
+    """List every mounted segment and how to reach it."""
 
 
 class GetStatus(Message, tag=15):
@@ -153,22 +153,22 @@ class GetStatus(Message, tag=15):
 
 
 class ListNodes(Message, tag=16):
-    """The nodes and how they stand; the same as `/api/v1/nodes`."""
+    """The nodes and their standing; the same as `/api/v1/nodes`."""
 
 
 class ChangeMode(Message, tag=30):
-    """Make a node `open`, `cordoned` (nothing new is placed there) or `draining` (what it holds moves away, too)."""
+    """Make a node `open`, `cordoned` (nothing new is placed there) or `draining` (its objects also move away)."""
 
     node: str
     mode: str
     evict: bool = False
-    """Drain also where the other nodes have no room for all, so that objects are evicted."""
+    """Drain even if the other nodes have no room for all objects, so that some are evicted."""
 
 
 class ResizeNode(Message, tag=31):
-    """Have the node lend this much memory. Growing mounts another segment; shrinking moves away what is beyond.
+    """Have the node lend this much memory. Growing mounts another segment; shrinking moves the objects beyond away.
 
-    More than the node's machine has is refused, as far as the node has reported it, unless `force`."""
+    More than the node has reported that its machine has is refused, unless `force`."""
 
     node: str
     size_bytes: int
@@ -176,26 +176,27 @@ class ResizeNode(Message, tag=31):
 
 
 class RevokeWrites(Message, tag=32):
-    """End what this client has been granted and not committed, and take no more bytes from it."""
+    """End this client's uncommitted grants, and accept no further bytes from it."""
 
     client: int
 
 
 class ChangeCopying(Message, tag=33):
-    """How fast a node may copy objects for recovery, draining and the disk tier, in bytes a second; 0: unlimited."""
+    """Set the speed at which a node may copy objects for recovery, draining and the disk tier, in bytes per second; 0
+    for no limit."""
 
     bytes_per_second: int
 
 
 class ChangeSettings(Message, tag=24):
-    """Change settings of the running cluster; None: back to what each master was started with. Without changes, only
-    ask. Answered by `SettingsInForce`."""
+    """Change settings of the running cluster; None resets one to what each master was started with. Without changes, it
+    only asks. Answered by `SettingsInForce`."""
 
     changes: dict[str, SettingValue | None] = {}
 
 
 class Welcome(Message, tag=96):
-    """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is true."""
+    """`log_id` identifies the history that ids and handles belong to; under another one nothing cached is valid."""
 
     log_id: int
     epoch: int
@@ -210,7 +211,7 @@ class Welcome(Message, tag=96):
     local: str = ""
     """The abstract Unix socket on which it also listens: half the cost of TCP for a client on the same machine."""
     shown: str = ""
-    """Another one, at which it hands out the memory in which it shows its keys, to who says the secret."""
+    """Another one, at which it hands out the memory of its key table, to clients that present the secret."""
     shown_secret: bytes = b""
 
 
@@ -220,18 +221,18 @@ class Failed(Message, tag=97):
     code: str
     text: str
     hint: str = ""
-    """With `not_leader`: the address of the primary, if it is known."""
+    """With `not_leader`: the address of the primary, if known."""
 
 
 class Presence(Message, tag=98):
-    """One byte a key: 1 found, 0 not. Where leases were renewed, for how long."""
+    """One byte per key: 1 if found, 0 if not. If leases were renewed, for how long."""
 
     found: bytes
     lease_ttl_ms: int = 0
 
 
 class Located(Message, tag=99):
-    """`rows`: (id, segment, offset, size, checksum) per key; id 0 where the key is not stored.
+    """`rows`: (id, segment, offset, size, checksum) per key; id 0 if the key is not stored.
 
     `others`: further replicas, as (index of the key, segment, offset).
     """
@@ -243,9 +244,9 @@ class Located(Message, tag=99):
 
 
 class Granted(Message, tag=100):
-    """`taken`, where keys were named: 1 for a key that exists and needs no put. No ranges: nothing is left to write.
+    """`taken`, if keys were named: 1 for a key that exists and needs no put. No ranges: nothing is left to write.
 
-    The ranges are each `length` long. Large objects go first, so that every object is aligned.
+    Each range is `length` long. Large objects go first, so that every object is aligned.
     """
 
     length: int
@@ -256,10 +257,10 @@ class Granted(Message, tag=100):
 
 
 class Committed(Message, tag=101):
-    """One byte a key: 1 stored, 0 the key was there already and keeps its object.
+    """One byte per key: 1 stored, 0 the key existed already and keeps its object.
 
-    `ahead`: what was asked for ahead. None: the next put asks by itself. With it the answer waits for the log, in every
-    durability, as any grant's does.
+    `ahead`: the prefetched grant; None if the next put must ask for memory. A reply with it waits for the log, whatever
+    the durability, as for any grant.
     """
 
     stored: bytes
@@ -267,13 +268,13 @@ class Committed(Message, tag=101):
 
 
 class Done(Message, tag=102):
-    """It is so now. `count` is how many it touched."""
+    """Done. `count` is the number of things affected."""
 
     count: int = 0
 
 
 class Removed(Message, tag=103):
-    """`leased`: how many were refused because of a live lease, and the longest that is left of one.
+    """`leased`: the number refused because of a live lease; `lease_left_ms`: the longest time left of one.
 
     `missing` is the number of keys that were not there.
     """
@@ -318,7 +319,7 @@ class Stats(Message, tag=107):
 
 
 class Explanations(Message, tag=108):
-    """Per key: the stat if it is stored, and sentences that say why it is kept or what removed it."""
+    """Per key: the stat if it is stored, and sentences that tell why it is kept or what removed it."""
 
     stats: list[ObjectStat | None]
     reasons: list[list[str]]
@@ -328,8 +329,8 @@ class SegmentList(Message, tag=109):
     topology: int
     segments: list[SegmentPlace]
     doubtful_ms: int = 0
-    """So long leases may live that were given before some memory of a restored history was verified. The object may
-    have been dropped since, because its bytes are others: what is read under such a lease is compared."""
+    """The longest that leases may live that were given before some memory of a restored history was verified. Such an
+    object may have been dropped since, because its bytes differ: bytes read under such a lease are compared."""
 
 
 class Status(Message, tag=110):
@@ -355,24 +356,24 @@ class Status(Message, tag=110):
     uptime_ms: int
     version: str
     promotion_ms: int = -1
-    """How long its last promotion took, from winning the term to serving; -1 if it never was promoted."""
+    """Duration of its last promotion, from winning the term to serving; -1 if it was never promoted."""
     log_bytes: int = 0
-    """Written to the log in this term."""
+    """Bytes written to the log in this term."""
     log_batches: int = 0
     masters: list[str] = []
-    """The addresses of all masters that are known to run, its own included."""
+    """The addresses of all masters known to run, its own included."""
     evicted: int = 0
     """Objects that this primary evicted."""
     hidden: int = 0
-    """Objects that are evicted here and still in the catalogue."""
+    """Unlogged evictions: objects that are evicted here and still in the catalogue."""
     renewal_writes: int = 0
     renewal_bytes: int = 0
     renewals: int = 0
-    """Leases whose renewal this master told others of, or was told of."""
+    """Lease renewals that this master sent to others, or received."""
     renewal_delay_ms: float = 0.0
-    """From a renewal to when the standbys can know of it."""
+    """Time from a renewal until the standbys can know of it."""
     waits: str = ""
-    """Why it waits for the operator's word before a history begins; empty: it does not."""
+    """Why it waits for the operator's decision before a history begins; empty if it does not."""
     log_id: str = ""
     """The history that it follows or leads, in hexadecimal."""
 
@@ -388,27 +389,27 @@ class NodeInfo(Message, tag=111):
     capacity_bytes: int
     used_bytes: int
     standing: str = ""
-    """Of its session: safe, jeopardy or expired."""
+    """Standing of its session: safe, jeopardy or expired."""
     session_epoch: int = 0
     lease_left_ms: int = 0
     last_command: str = ""
     figures: dict[str, int] = {}
-    """What the node last reported of itself."""
+    """The node's last usage report."""
     mode: str = "open"
     objects_left: int = 0
     """On a draining or shrinking node: objects that have not moved away yet."""
     bytes_left: int = 0
     waits_for: str = ""
-    """Why they do not, if something stands in the way."""
+    """What keeps them from moving, if anything does."""
     disk: str = ""
-    """Its disk: empty for none, `mounted`, `away`, or why nothing more is written to it."""
+    """State of its disk: empty for none, `mounted`, `away`, or why nothing more is written to it."""
     disk_capacity_bytes: int = 0
     disk_used_bytes: int = 0
     moved_objects: int = 0
-    """On a draining node, since that began: what left it and lives on elsewhere."""
+    """On a draining node, since the drain began: objects that were moved to other nodes."""
     moved_bytes: int = 0
     evicted_objects: int = 0
-    """And what was evicted meanwhile, from any node."""
+    """And objects that were evicted meanwhile, from any node."""
     evicted_bytes: int = 0
 
 
@@ -417,7 +418,7 @@ class NodeList(Message, tag=112):
 
 
 class SettingsInForce(Message, tag=120):
-    """`settings` that can be changed while the cluster runs, and the names of those that were."""
+    """`settings` that can be changed while the cluster runs, and the names of those that were changed."""
 
     settings: dict[str, SettingValue]
     changed: list[str]

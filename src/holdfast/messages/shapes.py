@@ -1,4 +1,4 @@
-"""What requests, replies and records are made of.
+"""Building blocks of requests, replies and records.
 
 All travel as msgpack arrays with a small integer tag. Columns of numbers travel packed, as little-endian
 64-bit words, so that a batch is one array operation on both sides.
@@ -24,8 +24,8 @@ class Record(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
 
 
 class Range(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Where one replica of a grant is written. `writer` is the writer's number at that node, for a writer that
-    maps the node's memory; 0 means that the bytes come over TCP."""
+    """The range where one replica of a grant is written. `writer` is the writer's number at that node, if it maps the
+    node's memory; 0 if the bytes come over TCP."""
 
     segment: SegmentHandle
     offset: int
@@ -34,14 +34,14 @@ class Range(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Attachment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The client maps this segment and is this writer to its node."""
+    """The client maps this segment, and this is its writer number at the node."""
 
     segment: SegmentHandle
     writer: int
 
 
 class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How the bytes of a segment are reached."""
+    """How to reach the bytes of a segment."""
 
     handle: SegmentHandle
     name: SegmentName
@@ -49,16 +49,16 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     data_address: str
     """host:port of the node's TCP data server."""
     socket_path: str
-    """The node's Unix socket; of use only where `host` is the reader's own."""
+    """The node's Unix socket; usable only if `host` is the reader's own."""
     host: str
     """Identity of the machine (its kernel's boot id)."""
     used_bytes: int = 0
     available: bool = True
-    """False while the node is silent or set aside: nothing new is placed there, reads go on."""
+    """False while the node is silent, cordoned or draining: nothing new is placed there, reads go on."""
     kind: int = 0
-    """0 memory, 1 disk: a disk cannot be mapped, its bytes come over TCP from the same machine too."""
+    """0 memory, 1 disk: a disk cannot be mapped, so its bytes come over TCP even on the same machine."""
     unverified: bool = False
-    """Its bytes may differ from what the restored catalogue says: copy them and compare the checksum, always."""
+    """Its bytes may differ from the restored catalogue: always copy them and compare the checksum."""
 
 
 __all__ = ["Attachment", "GrantId", "Message", "Range", "Record", "SegmentPlace"]
