@@ -400,7 +400,7 @@ class NodeInfo(Message, tag=111):
     """On a draining or shrinking node: objects that have not moved away yet."""
     bytes_left: int = 0
     waits_for: str = ""
-    """What keeps them from moving, if anything does."""
+    """The reason why they cannot move, if there is one."""
     disk: str = ""
     """State of its disk: empty for none, `mounted`, `away`, or why nothing more is written to it."""
     disk_capacity_bytes: int = 0

@@ -160,7 +160,7 @@ class RenewalSender:
 
 @dataclass(slots=True)
 class Heard:
-    """What is known of one writer from its values so far."""
+    """Knowledge of one writer from its values so far."""
 
     began: Instant
     """When the writer began, on our clock, by its fastest value."""

@@ -103,7 +103,7 @@ class Worker:
             try:
                 if not asked.answer.cancelled():
                     result = self._call(asked.call)
-            except Exception as failure:  # noqa: BLE001 - it goes to whoever asked.
+            except Exception as failure:  # noqa: BLE001 - it goes to the caller.
                 error = failure
             try:
                 asked.loop.call_soon_threadsafe(self._answer, asked.answer, result, error)
