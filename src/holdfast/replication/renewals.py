@@ -49,7 +49,7 @@ class RenewalValue(msgspec.Struct, array_like=True, frozen=True):
     lease_left_ms: bytes
     unused_ms: bytes
     soft_pinned: bytes
-    """Which of the objects are, by their place in `ids`."""
+    """The soft-pinned objects, by their index in `ids`."""
     soft_pin_left_ms: bytes
 
 

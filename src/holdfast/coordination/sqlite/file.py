@@ -62,7 +62,7 @@ class OpenFiles:
                     self._known[path] = found
 
     def moved(self) -> str:
-        """Which of them was moved or replaced, as a text; empty while all are where they were."""
+        """A text that names one that was deleted or replaced; empty while all are where they were."""
         for path, known in self._known.items():
             found = _file_at(path)
             if found != known:
