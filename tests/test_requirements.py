@@ -1,7 +1,8 @@
-"""docs/requirements.md names modules, tests and our own words: each of them exists, or the page has grown stale.
+"""Pages name modules, functions, tests and our own words: each of them exists, or the page has grown stale.
 
-A module is named as `core/x.py` (relative to src/holdfast), `src/holdfast/core/x.py` or `holdfast.core.x`, a test as
-`tests/path.py::test_name`. Names without a path are checked in the tables of words, where they stand beside theirs.
+A module is named as `core/x.py` (relative to src/holdfast), `src/holdfast/core/x.py` or `holdfast.core.x`, a function or
+class in it as `core/x.py:name` or `core/x.py:Class.name`, a test as `tests/path.py::test_name`. Names without a path are
+checked in the tables of words of docs/requirements.md, where they stand beside theirs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+FAST_PATHS = ROOT / "docs" / "fast-paths.md"
+PAGES = (
+    PAGE,
+    ARCHITECTURE,
+    FAST_PATHS,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "glossary.md",
+    ROOT / "docs" / "guides" / "simulation.md",
+)
 PACKAGE = ROOT / "src" / "holdfast"
 SPAN = re.compile(r"`([^`\n]+)`")
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 MODULE = re.compile(r"[\w/]+\.py")
+DEFINITION = re.compile(r"([\w/]+\.py):([A-Za-z_][\w.]*)")
 FOLDER = re.compile(r"(?!/)[\w/]+/")
 DOTTED = re.compile(r"holdfast(\.[a-z]\w*)+")
 LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
@@ -28,6 +42,19 @@ FROM_ROOT = {"tests", "src", "benchmarks", "examples", "chaos", "ecosystem", "do
 def functions_of(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text())
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def definitions_of(path: Path) -> frozenset[str]:
+    """Functions, classes, and methods as `Class.name`."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            names.update(f"{node.name}.{method.name}" for method in methods)
+    return frozenset(names)
 
 
 @cache
@@ -43,12 +70,14 @@ def place_of(path: str) -> Path:
 
 
 def is_there(span: str) -> bool:
-    """True also for a span that names neither a module nor a test."""
+    """True also for a span that names no module, definition or test."""
     if "::" in span and span.startswith("tests/"):
         found = TEST.fullmatch(span)
         return found is not None and (ROOT / found[1]).is_file() and found[2] in functions_of(ROOT / found[1])
     if MODULE.fullmatch(span):
-        return "/" in span and place_of(span).is_file()
+        return place_of(span).is_file()
+    if (found := DEFINITION.fullmatch(span)) is not None:
+        return place_of(found[1]).is_file() and found[2] in definitions_of(place_of(found[1]))
     if FOLDER.fullmatch(span):
         return place_of(span).is_dir()
     if DOTTED.fullmatch(span):
@@ -83,8 +112,9 @@ def stale_links(page: str) -> list[str]:
     return files + [anchor for anchor in ANCHOR.findall(page) if anchor not in headings]
 
 
-def test_every_module_and_test_of_the_page_exists() -> None:
-    assert stale_names(PAGE.read_text()) == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_module_and_test_of_the_page_exists(page: Path) -> None:
+    assert stale_names(page.read_text()) == []
 
 
 def test_every_word_of_ours_is_in_the_source() -> None:
@@ -100,6 +130,11 @@ def test_the_page_names_much() -> None:
     spans = SPAN.findall(PAGE.read_text())
     assert sum(span.startswith("tests/") and "::" in span for span in spans) > 80
     assert sum(MODULE.fullmatch(span) is not None for span in spans) > 100
+    flows = SPAN.findall(ARCHITECTURE.read_text())
+    assert sum(bool(MODULE.fullmatch(span) or DEFINITION.fullmatch(span)) for span in flows) > 100
+    pairs = SPAN.findall(FAST_PATHS.read_text())
+    assert sum(DEFINITION.fullmatch(span) is not None for span in pairs) > 60
+    assert sum(TEST.fullmatch(span) is not None for span in pairs) > 25
 
 
 def test_the_checks_themselves_can_fail() -> None:
@@ -108,12 +143,16 @@ def test_the_checks_themselves_can_fail() -> None:
         stale_names(f"`{here}::test_the_page_names_much` `{here}` `core/state/apply.py` `src/holdfast/errors.py`") == []
     )
     assert stale_names("`holdfast.core.state.apply` `holdfast.session` `session/` `put` `Standing.EXPIRED`") == []
+    assert stale_names("`settings.py` `core/state/apply.py:apply` `client/cache.py:Cache.get`") == []
     for wrong in (
         f"{here}::test_that_nobody_wrote",
         "tests/test_of_nothing.py::test_x",
         f"{here}::",
         "core/nothing.py",
         "apply.py",
+        "core/state/apply.py:nothing",
+        "core/nothing.py:apply",
+        "client/cache.py:View.get",
         "src/holdfast/core/nothing.py",
         "holdfast.core.nothing",
         "nowhere/",
