@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
 	@touch $@
 
-up: $(STAMP) ## start a master and a node here, until Ctrl-C
+up: $(STAMP) ## start two masters and a node here, until Ctrl-C
 	@exec $(BIN)/holdfast up
 
 apt:

@@ -1,8 +1,8 @@
 """Pages name modules, functions, tests and our own words: each of them exists, or the page has grown stale.
 
-A module is named as `core/x.py` (relative to src/holdfast), `src/holdfast/core/x.py` or `holdfast.core.x`, a function or
-class in it as `core/x.py:name` or `core/x.py:Class.name`, a test as `tests/path.py::test_name`. Names without a path are
-checked in the tables of words of docs/requirements.md, where they stand beside theirs.
+A module is named as `core/x.py` (relative to src/holdfast), `src/holdfast/core/x.py` or `holdfast.core.x`, a function
+or class in it as `core/x.py:name` or `core/x.py:Class.name`, a test as `tests/path.py::test_name`. Names without a path
+are checked in the tables of words of docs/requirements.md, where they stand beside theirs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PAGES = (
     FAST_PATHS,
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "glossary.md",
+    ROOT / "docs" / "guides" / "chaos.md",
     ROOT / "docs" / "guides" / "simulation.md",
 )
 PACKAGE = ROOT / "src" / "holdfast"

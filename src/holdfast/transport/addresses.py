@@ -77,7 +77,7 @@ def master_addresses(address: str) -> list[str]:
     if found:
         if scheme in _LOOKED_UP:
             raise BadValue(
-                f"finding the master through {scheme}:// is not available yet; give its address, like host:7070"
+                f"{scheme}:// says where a master is looked up; give the address of one here, like host:7070"
             )
         raise BadValue(f"{address!r} is no address: give host:port, or several with commas between them")
     parts = [part for part in (piece.strip() for piece in address.split(",")) if part]
