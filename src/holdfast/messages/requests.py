@@ -268,7 +268,7 @@ class Committed(Message, tag=101):
 
 
 class Done(Message, tag=102):
-    """Done. `count` is the number of things affected."""
+    """Success. `count` is the number of items affected."""
 
     count: int = 0
 
@@ -406,7 +406,7 @@ class NodeInfo(Message, tag=111):
     disk_capacity_bytes: int = 0
     disk_used_bytes: int = 0
     moved_objects: int = 0
-    """On a draining node, since the drain began: objects that were moved to other nodes."""
+    """On a draining node, since the drain began: objects that left it and exist elsewhere."""
     moved_bytes: int = 0
     evicted_objects: int = 0
     """And objects that were evicted meanwhile, from any node."""

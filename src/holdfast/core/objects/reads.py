@@ -58,7 +58,7 @@ def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> None:
 
 
 def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
-    """The same for one object, without an array."""
+    """Like `_lease`, for one object and without an array."""
     catalogue, rules = primary.state.catalogue, primary.rules
     before = catalogue.lease_at[slot]
     if before < now + rules.urgent_renewal_ms:

@@ -1,1 +1,1 @@
-"""State of a primary alone, which is not in the log: free space, deadlines, sessions, claims, copies."""
+"""Data of a primary alone, beside the state: free space, deadlines, claims, copies, and how its sessions stand."""

@@ -117,7 +117,7 @@ class Book:
         """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
         self.returned = False
-        """A session that was not live has become so. The shell retries what waits for one, and unsets this."""
+        """A session that was not live has become so. The engine retries what waits for one, and unsets this."""
         self._sessions: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
         self._by_connection: dict[int, dict[int, None]] = {}

@@ -62,8 +62,8 @@ class Origin:
 
 @dataclass(slots=True)
 class Drain:
-    """Progress of a node's drain since it began: replicas that were moved to other nodes, and objects that were
-    evicted anywhere meanwhile."""
+    """Progress of a node's drain since it began: replicas that left the node and exist elsewhere, and objects that
+    were evicted anywhere meanwhile."""
 
     moved_objects: int = 0
     moved_bytes: int = 0
