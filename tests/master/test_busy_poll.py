@@ -54,13 +54,13 @@ class World:
 def test_it_looks_for_a_while_after_each_answer_and_then_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     watch = world.lookout(10e-6)
-    watch.heard()
-    watch.heard()
+    watch.stay_awake()
+    watch.stay_awake()
     for _ in range(100):
         world.loop.turn()
     assert 9 <= world.looks <= 11, "10 us of looks that take one each"
     assert not world.loop.soon, "the loop may sleep"
-    watch.heard()
+    watch.stay_awake()
     assert len(world.loop.soon) == 1, "and looks again after the next answer"
 
 
@@ -68,14 +68,14 @@ def test_what_is_heard_while_it_looks_keeps_it_looking(monkeypatch: pytest.Monke
     world = World(monkeypatch)
     watch = world.lookout(10e-6)
     for _ in range(50):
-        watch.heard()
+        watch.stay_awake()
         world.loop.turn()
     assert world.looks == 50
 
 
 def test_it_never_looks_where_that_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.lookout(0.0).heard()
+    world.lookout(0.0).stay_awake()
     assert not world.loop.soon
 
 
@@ -83,7 +83,7 @@ def test_it_does_not_look_while_the_log_is_written(monkeypatch: pytest.MonkeyPat
     world = World(monkeypatch)
     world.log_waits = True
     watch = world.lookout(10e-6)
-    watch.heard()
+    watch.stay_awake()
     world.loop.turn()
     assert (world.looks, world.loop.soon) == (0, [])
 
@@ -92,12 +92,12 @@ def test_in_a_crowd_it_sleeps_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
     world = World(monkeypatch)
     world.giving_way_takes = 2 * CROWDED_SECONDS
     watch = world.lookout(100e-6)
-    watch.heard()
+    watch.stay_awake()
     world.loop.turn()
-    watch.heard()
+    watch.stay_awake()
     assert (world.looks, world.loop.soon) == (1, [])
     [(delay, rested)] = world.loop.later
     assert delay == UNCROWDED_SECONDS
     rested()
-    watch.heard()
+    watch.stay_awake()
     assert len(world.loop.soon) == 1

@@ -20,7 +20,7 @@ from holdfast.core.copies.plan import plan
 from holdfast.core.live_settings import leases_shortened
 from holdfast.core.nodes.membership import ask_to_clean, expire, given_up, unmount
 from holdfast.core.nodes.restored_memory import settle
-from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, spared, within
+from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, victims_saved_first, within
 from holdfast.core.primary.primary import Primary
 from holdfast.ids import GrantId
 from holdfast.instant import Instant
@@ -79,11 +79,11 @@ def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
     if excess <= 0:
         records = evict_from_disks(primary, now)
         return len(records), records
-    copied, staying, waiting = offload(primary, spared(primary, excess, now), now)
+    copied, evictable, waiting = offload(primary, victims_saved_first(primary, excess, now), now)
     urgent = over_brim(primary)
     if urgent > 0 and len(waiting):
-        staying = np.concatenate([staying, within(primary.state, waiting, urgent)])
-    if not len(staying):
+        evictable = np.concatenate([evictable, within(primary.state, waiting, urgent)])
+    if not len(evictable):
         # Only if this step evicts nothing from memory: one object must not lose both of its places.
         return 0, [*copied, *evict_from_disks(primary, now)]
-    return len(staying), [*copied, *let_go(primary, staying, now)]
+    return len(evictable), [*copied, *let_go(primary, evictable, now)]

@@ -20,7 +20,7 @@ poll: a woken process gets the core sooner than one that yields it and waits for
 
 
 class BusyPoll:
-    """Keeps a loop awake for `seconds` after each `heard`; not at all if that is 0, or while `may_not` is true."""
+    """Keeps a loop awake for `seconds` after each `stay_awake`; not at all if that is 0, or while `may_not` is true."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, may_not: Callable[[], bool]) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class BusyPoll:
         self._heard = False
         self._until = 0.0
 
-    def heard(self) -> None:
+    def stay_awake(self) -> None:
         """Note that a reply was sent. Reads no clock, because it is called for every reply."""
         self._heard = True
         if self._idle:

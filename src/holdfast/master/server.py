@@ -70,7 +70,7 @@ class RpcServer:
         self.controls: dict[int, Connection] = {}
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
-        self.heard: Callable[[], None] = lambda: None
+        self.on_reply_sent: Callable[[], None] = lambda: None
         """Called for every reply that is sent."""
         self._failures_logged: dict[str, tuple[int, Instant]] = {}
         """Kind -> (failures of upkeep since its last log line, when the next line may be written)."""
@@ -88,7 +88,7 @@ class RpcServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self.heard = BusyPoll(loop, self._stays_awake, self._waits_for_log).heard
+        self.on_reply_sent = BusyPoll(loop, self._stays_awake, self._waits_for_log).stay_awake
         listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
         self._listeners = [listener]
         if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = False
         out = self._out
         if out:
-            self._server.heard()
+            self._server.on_reply_sent()
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
         self._server.changed()
@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading:
             self._out.append(data)
         elif not self.transport.is_closing():
-            self._server.heard()
+            self._server.on_reply_sent()
             self.transport.write(data)
 
     def _refuse(self, error: HoldfastError) -> None:

@@ -145,7 +145,7 @@ def tell_disks(primary: Primary, now: Instant) -> None:
 
 class Offloaded(NamedTuple):
     records: list[Record]
-    staying: Slots
+    evictable: Slots
     """Evictable now: already on a disk, or no disk can take them."""
     waiting: Slots
     """Objects that could go to a disk if its queue had room."""

@@ -2,8 +2,8 @@
 
 A put that finds no room cannot wait for a disk: objects evicted for it are lost, unless they are on a disk already. So
 once memory is half full, the longest unused objects, up to a share of memory (`offload_ahead`), are also kept on disks,
-and eviction takes those first (`eviction.spared`). The disk's queue bounds the speed: a storm of puts that is faster
-than the disk uses the share up, and evictions beyond it lose objects.
+and eviction takes those first (`eviction.victims_saved_first`). The disk's queue bounds the speed: a storm of puts that
+is faster than the disk uses the share up, and evictions beyond it lose objects.
 """
 
 from __future__ import annotations

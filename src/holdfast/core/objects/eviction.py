@@ -149,7 +149,7 @@ def excess_bytes(rules: Rules, capacity: int, used: int) -> int:
     return used - int((rules.high_watermark - rules.eviction_margin) * capacity)
 
 
-def spared(primary: Primary, need_bytes: int, now: Instant) -> Slots:
+def victims_saved_first(primary: Primary, need_bytes: int, now: Instant) -> Slots:
     """Victims, preferring objects that also have a disk replica: evicting those loses nothing. The preference
     reaches as far into the longest unused as `offload_ahead` keeps them on disks."""
     state, rules = primary.state, primary.rules
