@@ -13,6 +13,7 @@ from holdfast.core.primary.primary import Parked
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
+from holdfast.messages.of_nodes import MountDisk
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.checks.bound_checks import BoundChecks
@@ -184,6 +185,8 @@ class Checkers:
             self.puts.decided(gone, engine.primary, before, reply)
         lost_ns = self._lost.get(engine.state.log_id)
         if isinstance(reply, Failed | Parked):
+            if isinstance(request, MountDisk) and isinstance(reply, Failed):
+                self.restores.disk_refused(request, reply.code, engine.state.log_id)
             return reply, wait_for
         if lost_ns is not None:
             # It cannot have renewed its term since. Until that ends it may answer, also beside a restored history.

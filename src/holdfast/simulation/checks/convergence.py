@@ -143,12 +143,16 @@ class Convergence:
             key = call.operation.keys[0]
             if call.outcome != "done":
                 return f"{key} could not be read: {call.error}"
-            hidden = call.result is None and not self._world.rules.logs_evictions
+            hidden = call.result is None and self._may_be_hidden(key)
             disagree = (call.result is not None) != (key in there)
             if disagree and not hidden and not self._left_since(key, call.result):
                 self._about = key
                 return f"{key} is {'' if key in there else 'not '}in the log, and was read as {call.result!r:.40}"
         return ""
+
+    def _may_be_hidden(self, key: str) -> bool:
+        """The log may hold it, and a read find nothing."""
+        return not self._world.rules.logs_evictions or self._log.restores.is_lost_with_its_disk(self._log.state, key)
 
     def _left_since(self, key: str, value: object) -> bool:
         """What was read may have been evicted, or lost with its node, before we looked."""

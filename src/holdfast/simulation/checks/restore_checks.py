@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.state.state import State
+from holdfast.errors import MemoryVoid
+from holdfast.messages.of_nodes import MountDisk
 from holdfast.simulation.world.nodes import NodeMachine, ServedNode
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class RestoreChecks:
     """The history that was in the store last."""
     is_trusted: bool = False
     """What the store holds was restored from all of what it held before, whose memory had been verified."""
+    emptied: dict[int, int] = field(default_factory=dict)
+    """Disks that a master had their nodes empty, by the id that they had: the history which that master served."""
     _restored_ns: int = 0
     _lived: dict[str, tuple[ServedNode, int]] = field(default_factory=dict)
     """Nodes that had the memory that the restored catalogue names: their life, and its boot."""
@@ -137,6 +141,22 @@ class RestoreChecks:
             return
         if self.now_ns() - self._restored_ns < SOON_NS:
             self.report("I14", f"{node} lived through a restore, and has voided its memory", node)
+
+    def disk_refused(self, request: MountDisk, code: str, log_id: int) -> None:
+        """A master of this history did not mount a disk. One that is void its node empties and renames."""
+        if code == MemoryVoid.code:
+            self.emptied.setdefault(request.disk, log_id)
+
+    def is_lost_with_its_disk(self, state: State, key: str) -> bool:
+        """Nothing of the object is left but files that a disk had before another history had it emptied. A restore
+        that names that disk again does not bring them back: they are away until it is given up, and the object is a
+        miss (ADR 16). A disk that the restored history itself has emptied is no excuse (I14)."""
+        catalogue = state.catalogue
+        slot = catalogue.by_key.slot_of(key)
+        if slot < 0:
+            return False
+        disks = [state.segments[place.segment] for place in catalogue.replicas(slot)]
+        return all(disk.away and self.emptied.get(disk.name.boot, state.log_id) != state.log_id for disk in disks)
 
     def differs(self, ids: list[int], fates: Mapping[int, Fate]) -> None:
         """These were dropped because their ranges hold something else."""
