@@ -8,10 +8,16 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from holdfast.core import decide
+from holdfast.core.copies.disks import mount_disk
+from holdfast.core.primary.primary import Decision, Primary
+from holdfast.errors import MemoryVoid
 from holdfast.instant import Instant
 from holdfast.master.engine import Engine
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.server import RpcServer
+from holdfast.messages.of_nodes import MountDisk
+from holdfast.simulation.checks.restore_checks import RestoreChecks
 from holdfast.simulation.runs.run import run
 from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
 from simulation.planted import PLANTED, Planted
@@ -138,4 +144,49 @@ def test_nodes_are_told_what_was_decided_before_a_term_ran_out_that_was_then_ren
     assert broken is not None
     assert broken.promise == "I11"
     found = run(A_STORE_AWAY_WHILE_A_GRANT_ENDS).violation
+    assert found is None, found
+
+
+def a_lost_store_and_files(*faults: Fault) -> Script:
+    """Objects are on a node's disk alone, because it was killed; snapshots name them there, and the store is lost."""
+    puts = tuple(Operation(1_500 + 300 * i, i % 2, "put", 1 + i, (f"key/{i}",), 262_145 + i) for i in range(8))
+    before = (
+        Fault(5_000, "kill_node", 300, "node-0"),
+        Fault(7_000, "take_snapshots", 0),
+        Fault(7_800, "take_snapshots", 0),
+    )
+    return Script(0, ScriptShape(2, 1, 2, segment_bytes=1 << 20, disk_bytes=8 << 20), puts, (*before, *faults))
+
+
+A_RESTORE_OVER_AN_EMPTY_HISTORY = a_lost_store_and_files(
+    Fault(8_500, "wipe_store", 500), Fault(13_000, "restore", 3_000, other="kept")
+)
+"""A history begins empty, so the node empties its disk under it; then the one before is restored. By hand, after what
+seed 2003170 had met."""
+A_RESTORE_AT_ONCE = a_lost_store_and_files(Fault(8_500, "wipe_store", 3_000, other="newest"))
+
+
+def test_files_of_a_disk_that_another_history_had_emptied_are_a_miss() -> None:
+    """I10: the restored catalogue names them, and they are away until the disk is given up."""
+    with patch.object(RestoreChecks, "is_lost_with_its_disk", lambda *given: False):
+        met = run(A_RESTORE_OVER_AN_EMPTY_HISTORY).violation
+    assert met is not None
+    assert "in the log, and was read as None" in met.what
+    found = run(A_RESTORE_OVER_AN_EMPTY_HISTORY).violation
+    assert found is None, found
+
+
+def test_a_restored_history_that_empties_the_disk_that_it_names_is_found() -> None:
+    """I10: the excuse is for disks that were emptied before."""
+
+    def mount_no_older_one(primary: Primary, request: MountDisk, client: int, now: Instant) -> Decision:
+        if request.log_id not in (0, primary.state.log_id):
+            raise MemoryVoid("the files on this disk are of another history; empty it and mount it again")
+        return mount_disk(primary, request, client, now)
+
+    with patch.dict(decide._DECIDE, {MountDisk: mount_no_older_one}):
+        broken = run(A_RESTORE_AT_ONCE).violation
+    assert broken is not None
+    assert broken.promise == "I10"
+    found = run(A_RESTORE_AT_ONCE).violation
     assert found is None, found
