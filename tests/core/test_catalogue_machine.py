@@ -33,8 +33,8 @@ CLIENTS = st.sampled_from([7, 8])
 class Machine(RuleBasedStateMachine):
     @initialize(nodes=st.integers(1, 3), watermark=st.sampled_from([0.5, 0.9, 1.0]), disks=st.integers(0, 2),
                 eviction=st.sampled_from(["follow", "independent", "none"]),
-                sync=st.sampled_from(["off", "batched", "every"]))  # fmt: skip
-    def begin(self, nodes: int, watermark: float, disks: int, eviction: str, sync: str) -> None:
+                sync=st.sampled_from(["off", "batched", "every"]), guessed=st.booleans())  # fmt: skip
+    def begin(self, nodes: int, watermark: float, disks: int, eviction: str, sync: str, guessed: bool) -> None:
         self.world = World(
             high_watermark=watermark,
             lease_ttl_ms=1_000,
@@ -43,6 +43,8 @@ class Machine(RuleBasedStateMachine):
             lease_sync=sync,
         )
         self.nodes = nodes
+        self.guessed = guessed
+        """How the standby takes over at the end."""
         for i in range(nodes):
             self.world.node(f"n{i}", size=NODE_BYTES, boot=10 + i, connection=100 + i)
         self.orders = Nodes(self.world)
@@ -205,12 +207,12 @@ class Machine(RuleBasedStateMachine):
         now = self.world.now + 12_345
         rules = self.world.primary.rules
         logged = rules.standby_eviction == "follow"
-        engine = Engine(promote(twin, rules, 5_000, proven=True, now=now))
+        engine = Engine(promote(twin, rules, 5_000, not self.guessed, now, [] if self.guessed else None))
         engine.start_epoch(2, now)
         check_partition(engine.primary)
         by_key = twin.catalogue.by_key
         assert not [key for key in self.removed if by_key.slot_of(key) >= 0], "I7: what was removed is back"
-        if rules.standby_eviction != "independent":
+        if rules.standby_eviction != "independent" or self.guessed:
             assert all(by_key.slot_of(key) >= 0 for key in self.model), "I1"
         if logged:
             assert twin.objects == was.objects

@@ -16,7 +16,8 @@ from holdfast.wire.key_table_layout import FIRST_PLACES, GONE, MASK, SEQUENCE
 from tests.core.shown import fingerprints_in, show
 
 NUMBERS = st.lists(st.integers(0, 40), min_size=1, max_size=12, unique=True)
-STEPS = st.lists(st.tuples(st.sampled_from(["put", "drop", "hide", "unhide", "catch up"]), NUMBERS), max_size=40)
+WHAT = st.sampled_from(["put", "drop", "hide", "unhide", "unhide all", "catch up"])
+STEPS = st.lists(st.tuples(WHAT, NUMBERS), max_size=40)
 
 
 def few_fingerprints(key: bytes) -> int:
@@ -64,6 +65,8 @@ class Story:
             self.mask.add(catalogue, np.array(bound, np.intp))
         elif what == "unhide":
             self.mask.release(catalogue, self.mask.slots_under(keys))
+        elif what == "unhide all":
+            self.mask.clear(catalogue)
         else:
             self.shown.catch_up()
 

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.drift import lengthened
+from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.rules import Rules
 from holdfast.core.state.apply import apply
@@ -19,6 +20,8 @@ from holdfast.messages import requests as q
 from holdfast.messages.records import SettingsChanged
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, load
+from holdfast.wire.key_table_layout import FIRST_PLACES
+from tests.core.shown import fingerprints_in, show
 from tests.core.world import CLIENT, World
 
 
@@ -75,6 +78,47 @@ def test_every_lease_is_at_least_the_guard(world: World) -> None:
             assert until == 7_000 + 10_000 + (0 if proven else 5_000)
             live = state.catalogue.live()
             assert (state.catalogue.lease_until[live] >= until).all()
+
+
+def hiding(world: World) -> tuple[State, list[str]]:
+    """A standby's state in which some objects are evicted without a record, and their keys."""
+    state = world.primary.twin
+    rules = Rules(standby_eviction="independent", high_watermark=0.1, eviction_margin=0.05)
+    while evict_alone(state, rules, world.now + 3_600_000):
+        pass
+    keys = [state.catalogue.keys[slot] for slot in state.mask.slots().tolist()]
+    assert len(keys) > 10
+    return state, [key for key in keys if key is not None]
+
+
+def test_a_takeover_by_a_guess_shows_what_the_standby_had_evicted_alone(world: World) -> None:
+    """I7: the earlier primary may still show it. A put of the new one under its key would be there beside it."""
+    state, keys = hiding(world)
+    shown, words = show(state.catalogue, FIRST_PLACES)
+    before = digest(state.catalogue)
+    engine = Engine(promote(state, world.primary.rules, 5_000, False, 5_000, suspects=[]))
+    engine.start_epoch(2, 5_000)
+    assert (len(state.mask), state.objects) == (0, world.state.objects)
+    assert digest(state.catalogue) == before, "it has only been hidden"
+    assert engine.primary.free_bytes == world.primary.free_bytes
+    sizes = (64).to_bytes(8, "little") * len(keys)
+    reply, _ = engine.handle(q.GrantRanges(GrantId(CLIENT, 900), sizes, keys=keys), CLIENT, 1, 5_000)
+    assert isinstance(reply, q.Granted)
+    assert reply.taken == b"\1" * len(keys), "all of them are stored"
+    while shown.catch_up():
+        pass
+    live = state.catalogue.live()
+    assert fingerprints_in(words) == sorted(state.catalogue.key_hashes[live].tolist())
+
+
+def test_a_takeover_by_proof_evicts_what_the_standby_had_evicted_alone(world: World) -> None:
+    """Nobody shows it any more; its memory waits for the leases that the earlier primary may have given (I2, I8)."""
+    state, keys = hiding(world)
+    engine = Engine(promote(state, world.primary.rules, 5_000, proven=True, now=5_000))
+    engine.start_epoch(2, 5_000)
+    assert (len(state.mask), state.objects) == (0, world.state.objects - len(keys))
+    assert not any(state.catalogue.by_key.presence(keys))
+    assert engine.primary.free_bytes == world.primary.free_bytes
 
 
 def test_grants_quarantine_and_answers_survive(world: World) -> None:

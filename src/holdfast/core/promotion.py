@@ -42,6 +42,11 @@ def promote(
 ) -> Primary:
     """Raises ValueError, with nothing served, if the ranges of the state overlap (I9). With `suspects`, earlier
     primaries may still be answering: these, or if it is empty, some whose process nobody knows."""
+    if suspects is not None:
+        # An earlier primary may still show the objects that this master masked. If they were evicted, a put under such
+        # a key would be acknowledged, and the old object read there after it (I7). Their memory stays taken for the
+        # guard either way.
+        state.mask.clear(state.catalogue)
     primary = Primary(state, rules)
     primary.adopt(state.changed)
     for handle, (offsets, lengths) in _occupied(state).items():
@@ -91,7 +96,7 @@ def guard_leases(state: State, until: Instant) -> None:
 
 def evicted_alone(state: State) -> list[Record]:
     """The record of a standby's unlogged evictions. Their memory waits for the guard in quarantine: the old primary
-    did not know of them, and may have leased these objects."""
+    did not know of them, and may have leased these objects. None after a takeover by a guess: see `promote`."""
     slots = state.mask.slots()
     ids = state.catalogue.ids[slots]
     return [ObjectsEvicted(pack_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)]

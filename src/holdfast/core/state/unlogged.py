@@ -4,7 +4,8 @@ If evictions are not logged, the catalogue still holds the evicted objects, equa
 has a mask of its own beside it. On a primary a masked object's memory is free: a grant over it records in the log that
 its old content is gone, before anything is written there (I9), and a put, removal or replacement under its key names
 it too, so that it cannot come back on another master (I7). On a standby the mask is a guess of what the primary
-evicted; a renewal unmasks the object, and a promotion logs the evictions that are left.
+evicted; a renewal unmasks the object, a promotion by a guess unmasks all, and any other promotion logs the evictions
+that are left.
 """
 
 from __future__ import annotations
@@ -69,6 +70,19 @@ class Mask:
             for place in catalogue.replicas(slot):
                 self._forget_place(place.segment, place.offset)
         return masked
+
+    def clear(self, catalogue: Catalogue) -> None:
+        """Unmask all objects, in one pass: `release` would search the sorted places for each."""
+        if not self._by_key:
+            return
+        slots = self.slots()
+        catalogue.by_key.bind_many(list(self._by_key), list(self._by_key.values()))
+        catalogue.flags[slots] ^= MASKED
+        if catalogue.shown is not None:
+            catalogue.shown.show(slots)
+        self._by_key.clear()
+        self._starts.clear()
+        self._slot_at.clear()
 
     def _forget_place(self, handle: SegmentHandle, offset: int) -> None:
         places = self._slot_at.get(handle)
