@@ -134,11 +134,14 @@ def read_all(cache: Cache, told: list[Told]) -> tuple[dict[str, list[int] | None
     unreadable: dict[str, str] = {}
     for start in range(0, len(keys), KEYS_AT_ONCE):
         some = keys[start : start + KEYS_AT_ONCE]
+        errors: dict[str, HoldfastError] = {}
         try:
-            found = cache.get_many(some)
-            judged.update({key: seen(found.get(key)) for key in some})
+            found = cache.get_many(some, errors=errors)
         except HoldfastError:
             _read_one_by_one(cache, some, judged, unreadable)
+            continue
+        judged.update({key: seen(found.get(key)) for key in some if key not in errors})
+        _read_one_by_one(cache, list(errors), judged, unreadable)
     return judged, unreadable
 
 
