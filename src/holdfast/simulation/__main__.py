@@ -8,6 +8,6 @@ import sys
 from holdfast.simulation.runs.commands import main
 
 if __name__ == "__main__":
-    # As Ctrl-C: it says what was done, and ends the processes that play.
+    # Treated as Ctrl-C, which prints what was done and ends the worker processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""Everything is bounded (I17): while the world goes wrong what a rule limits, and at rest that nothing is left over.
+"""Everything is bounded (I17): during the faults the limits of the rules hold, and at rest nothing is left over.
 
 Most limits are far above what a run of a minute can reach. So the world has small ones where they are settings, and
-beyond that the checker asks at rest whether what is over is forgotten: sessions, waiting requests, commands,
-connections, tasks, records behind the snapshots. What grows with every failover is seen after one.
+the checker also tests at rest that finished things are forgotten: sessions, waiting requests, commands, connections,
+tasks, records behind the snapshots. Anything that grows with every failover shows after one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.simulation.world.nodes import REFUSED_KEPT
 from holdfast.simulation.world.world import World
 
 MOST_TASKS = 40
-"""Of one process at rest: a master has some twenty."""
+"""Tasks of one process at rest: a master has some twenty."""
 LINES_PER_NODE = 2
-"""Its session, and what it says of copies."""
+"""Connections per node: its session, and its reports of copies."""
 COPIES = 0
 """The client that grants for copying belong to."""
 
@@ -39,11 +39,11 @@ class BoundChecks:
     """By epoch: (number, time) of the last value of renewals."""
 
     def wiped(self) -> None:
-        """Epochs begin from the start."""
+        """Forget the epochs, which begin again."""
         self._written_ms.clear()
 
     def appended(self, record: Record, state: State) -> None:
-        """A client holds at most its window of memory that it has not committed, or one grant alone."""
+        """A client holds at most its window of uncommitted memory, or one grant alone."""
         if not isinstance(record, RangesGranted) or record.grant.client == COPIES:
             return
         held = [grant for grant in state.grants.values() if grant.id.client == record.grant.client]
@@ -55,7 +55,7 @@ class BoundChecks:
             )
 
     def published(self) -> None:
-        """Renewals go to coordination no more often than they may, however many are urgent."""
+        """Renewals are not written to coordination more often than allowed, however many are urgent."""
         cluster = self.world.store.only
         if cluster.publishings == self._published:
             return
@@ -76,7 +76,7 @@ class BoundChecks:
         self._written_ms[value.epoch] = value.number, value.written_ms
 
     def look(self, name: str, engine: Engine) -> None:
-        """Now and then: the limits that have a number."""
+        """Check the numeric limits. Called now and then."""
         sessions = engine.primary.sessions
         over = {
             "answers of removals": (len(engine.state.answers), REMEMBERED_ANSWERS),
@@ -87,14 +87,14 @@ class BoundChecks:
         for what, (count, most) in over.items():
             if count > most:
                 self.report("I17", f"{name} keeps {count:,} {what}, and may keep {most:,}", name)
-        # Beside the grants one number a client, and one for the copies.
+        # Besides the grants, one number per client and one for the copies.
         most = REFUSED_KEPT + 1 + sum(process.name in self.world.clients for process in self.world.clocks)
         for node, machine in self.world.nodes.items():
             if machine.alive is not None and (count := machine.alive.refused_kept) > most:
                 self.report("I17", f"{node} keeps {count} refused grants, and may keep {most}", node)
 
     def left_over(self, leading: MasterMachine, engine: Engine) -> str:
-        """At rest: the first thing that is kept though what it was for is over."""
+        """At rest: the first thing that is kept though its use is over."""
         return next(self._kept(leading, engine), "")
 
     def _kept(self, leading: MasterMachine, engine: Engine) -> Iterator[str]:
@@ -139,7 +139,7 @@ class BoundChecks:
     def _lines(self) -> Iterator[str]:
         world = self.world
         # Another master may be fetching a snapshot.
-        lines = LINES_PER_NODE + (world.script.shape.disk_bytes > 0)  # What it says of its disk has a line as well.
+        lines = LINES_PER_NODE + (world.script.shape.disk_bytes > 0)  # Reports about its disk have a line as well.
         most = lines * len(world.nodes) + len(world.masters) - 1
         for name, machine in world.masters.items():
             if machine.alive is not None and (count := len(machine.alive.server.connections)) > most:

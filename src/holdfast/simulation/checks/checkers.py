@@ -1,6 +1,6 @@
 """The promises, checked: at every change of the log, at every reply, now and then, and when the world has healed.
 
-A checker looks at the whole world, which nobody inside it can. The first violation ends the run.
+A checker sees the whole world, which no process inside it can. The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Checkers:
         self.room = RoomChecks(self.report)
         self.puts = PutChecks(world.history, world.nodes, self.report)
         self.undecided = 0
-        """Keys whose order could not be searched to the end."""
+        """The number of keys whose orders could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
-        """(epoch, is the end of the one before it sure?)"""
+        """(epoch, is it sure that the one before has ended?)"""
         self._guessed: list[tuple[int, int]] = []
-        """(from, until): an earlier primary may answer beside the one that took over by a guess."""
+        """(from, until): times in which an earlier primary may answer beside one that took over by a guess."""
         self._lost: dict[int, int] = {}
         """Histories that the store has lost, and when."""
         self._seen_batch = 0
         self._first_batch = 1
-        """The first that the log still held at the last look."""
+        """The first batch that the log still held at the last check."""
         self._looked: dict[str, tuple[State, int, int]] = {}
-        """What was there at the last look: (state, index, durable index) of each master."""
+        """(state, index, durable index) of each master at the last check."""
         self.log.may_begin = world.history_may_begin
         world.wiped = self._wiped
         world.stored_history = lambda: self.log.state.log_id
@@ -149,7 +149,7 @@ class Checkers:
         engine.tick = partial(self._tick, machine, checked)  # type: ignore[method-assign]
 
     def _doubt_over(self, epoch: int, then: Callable[[str], None], witness: str) -> None:
-        """From here on no earlier primary answers, as this one has it: it takes away what they may have."""
+        """This primary believes that no earlier one answers from here on: it may remove objects that those may show."""
         self._terms = [(one, proven or one == epoch) for one, proven in self._terms]
         self.world.tell(f"epoch {epoch} knows from {witness} that no earlier primary answers any more")
         then(witness)
@@ -162,7 +162,7 @@ class Checkers:
             raise
 
     def _defect(self, machine: MasterMachine, error: Exception) -> None:
-        """Production logs it and goes on; here it is what is looked for."""
+        """Report a defect. Production logs it and goes on; here it is a violation."""
         self.report("I10", f"a defect: {machine.name}: {error!r} at {_where(error)}", machine.name)
 
     def _handle(
@@ -245,7 +245,7 @@ class Checkers:
         self.world.scheduler.after(LOOK_NS, self._look)
 
     def _trimmed(self) -> None:
-        """I13, I19: what was trimmed from the log is in a snapshot of the log's own history."""
+        """I13, I19: batches trimmed from the log are in a snapshot of the log's own history."""
         first, log_id = next(iter(self.world.store.only.batches), 1), self.log.state.log_id
         newest = max(machine.disk.newest_batch(log_id) for machine in self.world.masters.values())
         if first > self._first_batch and first > newest + 1:
@@ -294,7 +294,7 @@ class Checkers:
             raise Broken(self.violation)
 
     def _acknowledged(self) -> None:
-        """I1: what was acknowledged as stored is in the log."""
+        """I1: an object that was acknowledged as stored is in the log."""
         stored = {(fate.key, fate.size_bytes) for fate in self.log.all_fates()}
         for call in self.world.history.calls:
             operation = call.operation
@@ -310,7 +310,7 @@ class Checkers:
                         )
 
     def _bytes(self) -> None:
-        """I2: what was read is what was put under that key."""
+        """I2: the bytes that were read are the bytes that were put under that key."""
         puts = {
             (key, call.operation.number): call.operation.size_bytes
             for call in self.world.history.calls
@@ -332,7 +332,7 @@ class Checkers:
             steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]
             steps = [step for step in steps if not self._is_a_miss_after_a_guess(step) and not self._is_unsure(step)]
             steps += self._setbacks(key)
-            # What is on a disk that is away is not seen until it is back, just as what was evicted without a record.
+            # Objects on a disk that is away are hidden until it is back, as are unlogged evictions.
             if not self.world.rules.logs_evictions or self.world.script.shape.disk_bytes:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
             possible = is_linearizable(steps)
@@ -342,7 +342,7 @@ class Checkers:
                 self.report("I7", f"what the clients saw of {key} cannot have happened in any order", key)
 
     def _setbacks(self, key: str) -> list[Step]:
-        """Restores from less than the log held: what they brought back, which may leave again."""
+        """Steps for restores from less than the log held: the objects they brought back, which may leave again."""
         steps: list[Step] = []
         numbers = {
             call.operation.size_bytes: call.operation.number
@@ -357,8 +357,8 @@ class Checkers:
         return steps
 
     def _is_unsure(self, step: Step) -> bool:
-        """What is seen around such a restore may be of either history: the old primary answers until its term ends,
-        and leases that it gave are good until they end."""
+        """Is it near such a restore? Then it may see either history: the old primary answers until its term ends, and
+        leases that it gave are valid until they end."""
         unsure_ns = GUESS_NS + self.world.longest_lease_ms * MS * 11 // 10
         return step.effect == "sees" and any(
             step.from_ns <= setback.at_ns + unsure_ns and setback.at_ns <= step.until_ns
@@ -366,7 +366,8 @@ class Checkers:
         )
 
     def _is_a_miss_after_a_guess(self, step: Step) -> bool:
-        """Until its deadline the earlier primary may not know of what was put since. What it has, nobody takes away."""
+        """Is it a miss at an earlier primary? Until its deadline that one may not know of later puts. Objects that it
+        has are not removed by anyone."""
         if step.effect != "sees" or step.number != 0:
             return False
         return any(step.from_ns <= until and start <= step.until_ns for start, until in self._guessed)

@@ -1,9 +1,9 @@
-"""No absolute clock value crosses a process (I16): whatever leaves one is searched for instants of anybody's clock.
+"""No absolute clock value crosses a process (I16): all bytes that leave one are searched for instants of any clock.
 
 The clocks of the world begin in a range where nothing else is: as milliseconds, their upper four bytes are `MARK`; as
 seconds, the upper bytes of the float are. So a search for a few bytes in each frame, batch, published value and
-snapshot finds an instant wherever it lies, and costs next to nothing. What is found must then be a moment of a
-clock that somebody lives by, so that chance is not taken for one.
+snapshot finds an instant wherever it is, and costs next to nothing. A find must also be a moment that some process's
+clock has shown or soon will, so that chance is not mistaken for an instant.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from holdfast.simulation.world.disks import Disk
 
 MARK = 0x065D
 FAR_SECONDS = (MARK << 32) // 1000 + 1
-"""Where the clocks begin, or up to `SPREAD_SECONDS` later."""
+"""The clocks begin here, or up to `SPREAD_SECONDS` later."""
 SPREAD_SECONDS = 10**6
 SOON_MS = 60_000
-"""Deadlines are instants too: so much later than now."""
+"""Deadlines are instants too, up to this much later than now."""
 _BIG = MARK.to_bytes(4, "big")
 _LITTLE = MARK.to_bytes(4, "little")
 _FLOAT = b"\xcb" + struct.pack(">d", FAR_SECONDS)[:2]
-"""As msgpack writes a float: what a column of floats holds is not looked for, because there is none."""
+"""As msgpack writes a float. Columns of floats are not searched, because there are none."""
 
 
 def may_hold_an_instant(data: bytes) -> bool:
-    """Asked of everything that is sent, so quick."""
+    """A quick test, because it runs on everything that is sent."""
     return _LITTLE in data or _BIG in data or _FLOAT in data
 
 
@@ -58,13 +58,13 @@ def _places(data: bytes, pattern: bytes) -> Iterator[int]:
 @dataclass(slots=True)
 class ClockChecks:
     clocks: list[ProcessLoop]
-    """Of everybody who ever lived."""
+    """The clocks of every process that ever lived."""
     report: Report
     _published: int = 0
     _kept: set[tuple[str, str]] = field(default_factory=set)
 
     def left(self, data: bytes, who: str, what: str) -> None:
-        """These bytes leave a process, or stay behind when it dies."""
+        """Check bytes that leave a process, or stay behind when it dies."""
         for found in instants_in(data):
             for process in self.clocks:
                 if process.began_ms <= found <= process.now_ns() // 1_000_000 + SOON_MS:
@@ -73,7 +73,7 @@ class ClockChecks:
                     )
 
     def store_changed(self, cluster: Cluster) -> None:
-        """What is published there, and who leads."""
+        """Check the values published in the store, and its leader."""
         if cluster.publishings > self._published:
             for name, number in cluster.published_at.items():
                 if number > self._published:

@@ -1,8 +1,8 @@
-"""After the faults: everybody lives again, and the world must come to rest within a bound.
+"""After the faults every process runs again, and the world must come to rest within a bound.
 
-In order: one primary serves, every standby holds what it holds and knows of every use, nodes are back, no call is
-under way; then every key is read by every client; then the clients hang up, the memory that they held comes back, and
-nothing else is left over.
+In order: one primary serves, every standby has its state and knows of every use, nodes are back, no call is under way;
+then every client reads every key; then the clients hang up, the memory that they held comes back, and nothing else is
+left over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Convergence:
                 world.start(name)
 
     def done(self) -> bool:
-        """Asked after every event; looks now and then."""
+        """Has the world come to rest? Called after every event; checks now and then."""
         now = self._world.scheduler.now_ns
         if now < self._next_ns:
             return False
@@ -53,7 +53,7 @@ class Convergence:
             self._stage += 1
             self._enter()
             if self._stage < len(self._stages):
-                return False  # What was begun has not happened yet.
+                return False  # Something that was begun has not happened yet.
         return True
 
     def unfinished(self) -> tuple[str, str, str] | None:
@@ -76,7 +76,7 @@ class Convergence:
                 return f"{name} has not connected"
             if client.running:
                 return f"call {min(client.running)} of {name} has not ended"
-        # What a client reads under a lease may be older than the log.
+        # A client may read older objects than the log's under a lease.
         if (lease := next(self._log.leases(), None)) is not None:
             return f"{lease.client} holds a lease on {lease.id:x}"
         leading = self._leading()
@@ -92,7 +92,7 @@ class Convergence:
         return self._nodes_back(engine) or self._renewals.untold(*leading)
 
     def _leading(self) -> tuple[MasterMachine, Engine] | str:
-        """The one primary, with everything durable; or what is missing to that."""
+        """The one primary, with everything durable; or the reason why there is none."""
         leading = [m for m in self._world.masters.values() if m.alive is not None and m.alive.server.engine is not None]
         if len(leading) != 1:
             return f"{len(leading)} masters lead"
@@ -103,7 +103,7 @@ class Convergence:
         return leading[0], engine
 
     def _nodes_back(self, engine: Engine) -> str:
-        """Each has mounted the memory that it has now, under a session that this primary has heard from."""
+        """Each has mounted its present memory, under a session from which this primary has had a keepalive."""
         primary = engine.primary
         for name, node in self._world.nodes.items():
             session, member = primary.sessions.named(name), primary.members.get(name)
@@ -115,7 +115,7 @@ class Convergence:
                 disk.name.node == name and not disk.away for disk in engine.state.disks()
             ):
                 return f"{name} has not mounted its disk"
-        # Until then a read says honestly that the bytes in a range are others, and to try again.
+        # Until then a read reports that the bytes in a range differ, and asks to try again.
         if any(segment.handle in engine.state.unverified for segment in engine.state.memory_segments()):
             return "memory of an older history is not verified"
         return ""
@@ -131,7 +131,7 @@ class Convergence:
                 client.do(Operation(world.now_ms, index, "get", number, (key,)))
 
     def _verified(self) -> str:
-        """I1: what the log holds can be read."""
+        """I1: every object in the log can be read."""
         there = {key for key in self._log.state.catalogue.keys if key is not None}
         for name, client in self._world.clients.items():
             if client.running:
@@ -155,7 +155,7 @@ class Convergence:
         return not self._world.rules.logs_evictions or self._log.restores.is_lost_with_its_disk(self._log.state, key)
 
     def _left_since(self, key: str, value: object) -> bool:
-        """What was read may have been evicted, or lost with its node, before we looked."""
+        """May the object that was read have been evicted, or lost with its node, before this check?"""
         fates = [fate for fate in self._log.fates.values() if fate.key == key and fate.left in LEFT_BY_ITSELF]
         return isinstance(value, bytes) and any(fate.size_bytes == len(value) for fate in fates)
 

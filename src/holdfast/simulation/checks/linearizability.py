@@ -1,9 +1,9 @@
-"""Could all that the clients saw of one key have happened one after another?
+"""Could all calls that clients made on one key have happened one after another?
 
-Each call takes effect at one moment between its call and its answer; a read under a lease may take effect as early as
-the lease began; a call whose outcome is unknown may take effect at any later moment, or never. An object that the log
-says was evicted or lost with its node may leave at any moment. A search tries the orders that these bounds allow,
-and remembers which (set of calls done, object there) it has seen. It gives up undecided, not wrong, past a limit.
+Each call takes effect at one moment between its call and its reply; a read under a lease may take effect as early as
+the lease began; a call whose outcome is unknown may take effect at any later moment, or never. An object that was
+evicted or lost with its node, according to the log, may leave at any moment. A search tries the orders that these
+bounds allow, and remembers each (set of calls done, object there) that it has seen. Past a limit it gives up undecided.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_STATES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call as far as it concerns the key. `number` is the put's whose object it stores, sees or takes; 0: none."""
+    """One call's effect on the key. `number` is the put whose object it stores, sees or removes; 0: none."""
 
     effect: Effect
     number: int
@@ -31,11 +31,11 @@ class Step:
     until_ns: int
     optional: bool = False
     removes: bool = False
-    """It saw nothing in order to remove it."""
+    """A removal that found nothing."""
 
 
 def after(step: Step, present: int) -> list[int]:
-    """Which objects may be there after the step, with `present` there before; none if it cannot happen now."""
+    """The objects that may be there after the step, with `present` there before; empty if it cannot happen now."""
     match step.effect:
         case "store":
             return [step.number] if present == 0 else []
@@ -62,7 +62,7 @@ ANY = -1
 
 
 def steps_of(call: ClientCall, key: str) -> Iterator[Step]:
-    """What this call did to the key, or saw of it."""
+    """The steps by which this call changed or saw the key."""
     operation = call.operation
     start, end = call.called_ns, call.answered_ns
     unknown = call.outcome in ("unknown", "pending")
@@ -100,15 +100,15 @@ def steps_of(call: ClientCall, key: str) -> Iterator[Step]:
 def steps_in_log(
     call: ClientCall, key: str, in_log: set[tuple[str, int]], left: set[tuple[str, int]]
 ) -> Iterator[Step]:
-    """The same with what the log tells of its object, known by key and size: which ones it holds, and which of these
-    were evicted or lost with their node."""
+    """The same, using the log's knowledge of its object, identified by key and size: whether the log holds it, and
+    whether it was evicted or lost with its node."""
     operation = call.operation
     known = (key, operation.size_bytes)
     puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many", "reserve")
     in_memory = puts and operation.durability == "memory" and call.outcome == "done"
     if in_memory and (known not in in_log or not call.result):
-        # Lost, as it may be, with all that was not durable below it; so nobody was shown it, but others who asked for
-        # no more than this: what such a put found in its way may be lost as well.
+        # A put with durability in memory may be lost, with everything before it that was not durable. So only calls of
+        # the same durability saw it: an object that such a put found in its way may be lost as well.
         return
     if key in operation.keys or operation.verb == "remove_all":
         yield from steps_of(call, key)
@@ -117,9 +117,9 @@ def steps_in_log(
 
 
 def where_objects_hide(step: Step) -> Iterator[Step]:
-    """The same step where evictions are in no log: an object may not be seen for a while, and be back after a failover.
-    So nothing follows from not seeing it, and a put may do away with one that it did not see. What was removed, or
-    found absent by a removal, must stay away as ever."""
+    """The same step with unlogged evictions: an object may be hidden for a while, and be back after a failover. So
+    nothing follows from not seeing it, and a put may replace one that it did not see. An object that was removed, or
+    that a removal found absent, must still stay away."""
     if step.effect == "store":
         yield replace(step, effect="replace")
     elif step.effect == "may_store":
@@ -131,7 +131,7 @@ def where_objects_hide(step: Step) -> Iterator[Step]:
 
 
 def _stored_some(call: ClientCall, start: int, end: int) -> Step:
-    """The answer only counts how many of the keys were free."""
+    """A step for a reply that only counts how many of the keys were free."""
     if call.result == len(call.operation.keys):
         return Step("store", call.operation.number, start, end)
     if call.result == 0:
@@ -140,7 +140,7 @@ def _stored_some(call: ClientCall, start: int, end: int) -> Step:
 
 
 def seen_number(value: object) -> int:
-    """Whose bytes these are; 0 for none. Bytes of no put at all are another checker's business."""
+    """The number of the put whose bytes these are; 0 for none. Another checker looks for bytes of no put."""
     if value is None:
         return 0
     assert isinstance(value, bytes)
@@ -169,7 +169,7 @@ def is_linearizable(steps: Iterable[Step]) -> bool | None:
 
 
 def _next(ordered: list[Step], by_end: list[tuple[int, int]], done: int, present: int) -> list[tuple[int, int]]:
-    # Whatever must still happen and has been answered happened before anything that was called later.
+    # A step that must still happen and has been answered comes before every call that was made later.
     limit = next((until_ns for until_ns, bit in by_end if not done & bit), NEVER_NS)
     found: list[tuple[int, int]] = []
     for i in range(_lowest_zero(done), len(ordered)):
@@ -180,7 +180,7 @@ def _next(ordered: list[Step], by_end: list[tuple[int, int]], done: int, present
         if not done & bit:
             for object_there in after(step, present):
                 if step.effect == "sees":
-                    # What changes nothing and fits now is best taken now: in any order in which it comes later, it
+                    # A step that changes nothing and fits now is taken now: in any order in which it comes later, it
                     # can come here as well.
                     return [(done | bit, present)]
                 found.append((done | bit, object_there))

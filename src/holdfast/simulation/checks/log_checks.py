@@ -1,7 +1,7 @@
-"""What must be true of the log, at the moment that each batch gets into it.
+"""Checks of the log, at the moment that each batch is appended.
 
-The checker is a follower that misses nothing: it applies every batch to a state of its own. So it knows what every
-master must hold at the same index, and can look into the clients to see who still counts on what the batch takes.
+The checker is a follower that misses nothing: it applies every batch to a state of its own. So it knows the state of
+every master at the same index, and can look into the clients to see which of them rely on memory that a batch frees.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Report = Callable[[str, str, str], None]
 
 
 LEFT_BY_ITSELF = ("EVICTED", "UNMOUNTED", "FILE_LOST", "MISMATCH")
-"""Why an object may be gone though nobody took it away."""
+"""Why an object may be gone though no client removed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A place that a client counts on now, by its own clock."""
+    """A place that a client relies on now, by its own clock."""
 
     client: str
     id: int
@@ -55,13 +55,13 @@ class LogChecks:
     granted: set[GrantId] = field(default_factory=set)
     """All grants of that history."""
     may_begin: Callable[[], bool] = lambda: True
-    """Whether a history may begin at this moment."""
+    """May a history begin at this moment?"""
     session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
     """By index."""
     _carried: Carried = field(default_factory=Carried)
     _granted_over: set[int] = field(default_factory=set)
-    """Slots of the objects that the grant in question does away with."""
+    """Slots of the objects that the grant being checked replaces."""
 
     def appended(self, number: int, epoch: int, leading: int, batch: bytes) -> list[Record]:
         if epoch != leading:
@@ -91,7 +91,7 @@ class LogChecks:
         self.digests[self.state.index] = digest(self.state.catalogue)
 
     def wiped(self) -> None:
-        """The store has lost everything: whatever begins next is another history."""
+        """Start over: the store has lost everything, and the next history is another one."""
         self._end()
         self.state, self.position, self._carried = State(), Position(), Carried()
 
@@ -177,16 +177,17 @@ class LogChecks:
     def _one_boot(self, record: r.SegmentMounted) -> None:
         name = record.name
         for segment in self.state.segments.values():
-            # A disk has an identity of its own, which outlives the node's boots. One that is away stays known for an
-            # hour while its node lends another: nobody reads it, and it comes back only under its own identity. So it
-            # is after a restore over a history that began empty, for which the node emptied and renamed its disk.
+            # A disk has an identity of its own, which outlives the node's boots. A disk that is away stays known for an
+            # hour while its node lends another: nobody reads it, and it comes back only under its own identity. The
+            # same happens after a restore over a history that began empty, for which the node emptied its disk and gave
+            # it a new identity.
             if segment.kind != record.kind or segment.away:
                 continue
             if segment.name.node == name.node and segment.name.boot != name.boot:
                 self.report("I14", f"{name} is mounted while {segment.name} is", name.node)
 
     def _granted(self, record: r.RangesGranted) -> None:
-        """Nobody counts on these bytes, and the log says that whatever was there is gone."""
+        """No client relies on these bytes, and according to the log everything that was there is gone."""
         self.granted.add(record.grant)
         for place in record.ranges:
             start, end = place.offset, place.offset + record.length
@@ -204,7 +205,7 @@ class LogChecks:
                     self.report("I9", f"granted {start}..{end} on segment {place.segment}, where {what} is", what)
 
     def _gone_unlogged(self, record: r.RangesGranted) -> None:
-        """Objects that were evicted without a record of their own leave by the grant that takes their memory."""
+        """Note objects of unlogged evictions: they leave by the grant that takes their memory."""
         by_id = self.state.catalogue.by_id
         slots = set(by_id.slots_of(packed_numbers.unpack_ids(record.evicted).tolist()))
         if record.sweeps:
@@ -234,7 +235,7 @@ class LogChecks:
                     yield offset, offset + length, f"quarantine entry {entry}"
 
     def leases(self) -> Iterator[SeenLease]:
-        """What clients count on at this moment."""
+        """The leases that clients rely on at this moment."""
         for name, client in self.clients.items():
             process, core = client.process, client.core
             if process is None or process.dead or core is None:
@@ -253,15 +254,15 @@ class LogChecks:
                     yield SeenLease(name, view.id, view.segment, view.offset, extent_of(fate.size_bytes))
 
     def is_same(self, client: ClientMachine, handle: int) -> bool:
-        """Does the segment's number name the same memory to the client as to the log? To one of the history that this
-        one was restored from it may be another's, mounted since the snapshot."""
+        """Does the segment's number name the same memory for the client as for the log? For a client of the history
+        that this one was restored from, it may be another segment, mounted since the snapshot."""
         core = client.core
         assert core is not None, "it lives"
         place, segment = core.segments.places.get(handle), self.state.segments.get(handle)
         return place is None or segment is None or place.name == segment.name
 
     def same_as(self, state: State, who: str) -> None:
-        """At the same index two catalogues are the same."""
+        """Check that this catalogue equals the checker's at the same index."""
         if state.log_id != self.state.log_id:
             return  # It has not noticed yet that the store was emptied.
         expected = self.digests.get(state.index)
@@ -270,7 +271,7 @@ class LogChecks:
 
 
 def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:
-    """What objects, grants and quarantine occupy, by segment; also of segments that are not there."""
+    """The ranges that objects, grants and quarantine occupy, by segment; also in segments that are not there."""
     taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
     live = state.catalogue.live()
     live = live[(state.catalogue.flags[live] & MASKED) == 0]

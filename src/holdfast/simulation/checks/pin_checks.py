@@ -1,8 +1,8 @@
-"""A hard pin holds (I8): such an object is never evicted, and removed by force alone. And nothing new is placed on a
+"""A hard pin holds (I8): such an object is never evicted, and removed only by force. And nothing new is placed on a
 node that is set aside.
 
-The log does not say by which call an object was removed. But a removal is answered after its record is durable, so
-that when the record gets into the log the call by force must still be open.
+The log does not say which call removed an object. But a removal is answered after its record is durable, so the forced
+call must still be open when the record is appended.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class PinChecks:
     _pinned: dict[int, str] = field(default_factory=dict)
     """The key of each object under a hard pin."""
     _aside: dict[str, int] = field(default_factory=dict)
-    """Nodes that are set aside as of the record in question; the state is already behind the whole batch."""
+    """Nodes that are set aside as of the record being checked; the state has applied the whole batch already."""
 
     def wiped(self) -> None:
-        """Ids of the next history may be those of the last."""
+        """Forget the pins: the next history may reuse ids of the last."""
         self._pinned.clear()
         self._aside.clear()
 
     def _restored(self, state: State) -> None:
-        """Pins and modes are as they were in what was restored."""
+        """Take over the pins and modes of the restored state."""
         catalogue = state.catalogue
         pinned = [slot for slot in catalogue.live().tolist() if catalogue.flags[slot] & HARD_PIN]
         self._pinned = {catalogue.id_at[slot]: str(catalogue.keys[slot]) for slot in pinned}

@@ -1,8 +1,8 @@
 """No put is acknowledged into memory that was lost before its commit was sent.
 
-Two sides keep that. A writer on the node's machine sees the node's death at its life line, and sends no commit then. A
-primary that has seen a node's connection end refuses commits to it until it is back. A node that dies while a commit
-is on its way, or behind a network that tells nobody, is nobody's fault: its object is lost with it.
+Two sides keep that. A writer on the node's machine sees the node's death by its life line, and then sends no commit. A
+primary that has seen a node's connection end refuses commits to it until it is back. If a node dies while a commit is
+under way, or behind a network that does not show it, the object is lost with it, which breaks no promise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PutChecks:
         """The segments of each grant that are written through a map."""
 
     def appended(self, record: Record, state: State) -> None:
-        """The record is in the log."""
+        """Check a record that was appended to the log."""
         match record:
             case HistoryRestored():
                 self._segments = {handle: segment.name for handle, segment in state.segments.items()}
@@ -53,7 +53,7 @@ class PutChecks:
                     self._report(PROMISE, f"{key} is stored on {name.node}, dead {late_ms} ms before its commit", key)
 
     def gone(self, primary: Primary, request: Message) -> str:
-        """Before a commit is decided: a node of its grant whose connection this primary has seen end."""
+        """A node of the commit's grant whose connection this primary has seen end. Called before the decision."""
         grant = primary.state.grants.get(request.grant) if isinstance(request, CommitPuts) else None
         for one in grant.ranges if grant is not None else ():
             node = primary.state.segments[one.segment].name.node
@@ -63,7 +63,7 @@ class PutChecks:
         return ""
 
     def decided(self, gone: str, primary: Primary, before: int, reply: Message) -> None:
-        """It was decided. `before`: the number of the next object until then. A commit that was made earlier is only
-        confirmed, whatever else the request carries."""
+        """Check a commit that was decided. `before`: the next object's id before the decision. A commit that was made
+        earlier is only confirmed, whatever else the request carries."""
         if gone and isinstance(reply, Committed) and primary.state.next_counter > before and 1 in reply.stored:
             self._report(PROMISE, f"a put is accepted on {gone}, whose connection has ended", gone)

@@ -1,8 +1,8 @@
-"""What standbys must know of leases and evictions beside the log: soft, so that losing it breaks no promise; and yet,
-once the world has healed, nothing of it is lost.
+"""Standbys' knowledge of leases and evictions beside the log: soft, so that losing it breaks no promise; but once the
+world has healed, none of it is lost.
 
-Where evictions are logged, a standby hides nothing. Where renewals are told, it knows of every use under the primary
-that leads now, as late as that one does: otherwise its first evictions would be of what is in use.
+If evictions are logged, a standby hides nothing. If renewals pass beside the log, it knows every use under the current
+primary, as late as the primary does: otherwise it would first evict objects in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.simulation.world.masters import MasterMachine
 from holdfast.simulation.world.world import World
 
 LATE_MS = 1_500
-"""What clocks, and the time that a value took to arrive, may make of one moment."""
+"""How far clock drift and a value's delay may move one moment."""
 
 
 class RenewalChecks:
@@ -34,12 +34,12 @@ class RenewalChecks:
         self._led_since[machine.name] = _now_ms(machine.process)
 
     def look(self, name: str, state: State) -> None:
-        """Now and then, at a standby."""
+        """Check a standby. Called now and then."""
         if self._world.rules.logs_evictions and state.mask:
             self._report("I5", f"{name} hides {len(state.mask)} objects, where evictions are in the log", name)
 
     def untold(self, leading: MasterMachine, engine: Engine) -> str:
-        """At rest: a use of an object that a standby has not heard of."""
+        """At rest: a use of an object that a standby does not know."""
         if self._world.rules.lease_sync == "off" or leading.process is None:
             return ""
         catalogue = engine.state.catalogue

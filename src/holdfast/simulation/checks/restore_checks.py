@@ -1,9 +1,9 @@
-"""What must be true of a restored history, compared with the one that the store lost.
+"""Checks of a restored history against the one that the store lost.
 
-From a master that held the log to its end: nothing that was durable is missing (I1), nothing that was removed is back
-(I7), and no range turns out to hold something else. From an older snapshot: the catalogue is what the log said at that
-record; what was put since is gone and what was removed since is back, as the runbook says. Whatever the source: it is
-of a history that was (I19), and a node that kept its memory through all of it does not void it (I14).
+From a master that held the log to its end: no durable object is missing (I1), no removed object is back (I7), and no
+range turns out to hold other bytes. From an older snapshot: the catalogue is that of the log at its record; objects put
+since are gone and objects removed since are back, as the runbook says. From any source: it is of a real history (I19),
+and a node that kept its memory throughout does not void it (I14).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from holdfast.simulation.checks.log_checks import Report
 
 NOT_RESTORED = "NOT_RESTORED"
-"""Why an object is gone: with its history, or because a restored one does not have it."""
+"""Why an object is gone: it went with its history, or a restored history does not have it."""
 NOTED_NS = 1_500_000_000
-"""A history that was served for less is perhaps not known to the master that restores over it."""
+"""A history that was served for a shorter time may be unknown to the master that restores over it."""
 SOON_NS = 3_000_000_000
-"""A node that comes back within this long was not given up."""
+"""A node that comes back within this time was not given up."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A history that is in the store no more, as its log ended."""
+    """A history that is no longer in the store, as its log ended."""
 
     state: State
     fates: dict[int, Fate]
@@ -51,11 +51,11 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """A restore from less than the log held: from then on there is what the older catalogue says."""
+    """A restore from less than the log held: from then on the older catalogue counts."""
 
     at_ns: int
     sizes: dict[str, int]
-    """Of the object under each key, by which its put is known."""
+    """The size of the object under each key, which identifies its put."""
 
 
 @dataclass(slots=True)
@@ -65,20 +65,20 @@ class RestoreChecks:
     now_ns: Callable[[], int]
     pasts: dict[int, Past] = field(default_factory=dict)
     continued: set[int] = field(default_factory=set)
-    """Of these, the ones whose objects went over into a later history, all of them."""
+    """Those of these histories whose objects all went over into a later one."""
     setbacks: list[Setback] = field(default_factory=list)
     newest: int = 0
     """The history that was in the store last."""
     is_trusted: bool = False
-    """What the store holds was restored from all of what it held before, whose memory had been verified."""
+    """The store's history was restored from everything that it held before, and that memory had been verified."""
     emptied: dict[int, int] = field(default_factory=dict)
     """Disks that a master had their nodes empty, by the id that they had: the history which that master served."""
     _restored_ns: int = 0
     _lived: dict[str, tuple[ServedNode, int]] = field(default_factory=dict)
-    """Nodes that had the memory that the restored catalogue names: their life, and its boot."""
+    """Nodes that had the memory named by the restored catalogue: their life, and its boot."""
 
     def ended(self, past: Past) -> None:
-        """The store has lost this history, or another one takes its place."""
+        """Remember a history that the store has lost, or that another one replaces."""
         self.pasts[past.state.log_id] = past
         self.newest = past.state.log_id
         self.is_trusted = False
@@ -93,7 +93,7 @@ class RestoreChecks:
             return dict(_fates_of(state))
         if state.grants or state.quarantine or state.sessions:
             self.report("I19", "a restored history begins with promises of the one before", f"{origin.log_id:x}")
-        # A deposed primary may hold records that are in no log, in the place of those of later epochs.
+        # A deposed primary may hold records that are in no log, in place of those of later epochs.
         strays = origin.epoch < _epoch_at(past.state, origin.index)
         if not strays:
             self._same_as_the_log(past, state)
@@ -105,7 +105,7 @@ class RestoreChecks:
         if not whole:
             self.setbacks.append(Setback(self.now_ns(), {fate.key: fate.size_bytes for _, fate in _fates_of(state)}))
             return dict(_fates_of(state))
-        # The same history goes on, as far as clients can tell.
+        # For clients the same history goes on.
         self.continued.add(origin.log_id)
         there = dict(_fates_of(state))
         went = {oid: replace(fate, left=fate.left or NOT_RESTORED) for oid, fate in past.fates.items()}
@@ -135,7 +135,7 @@ class RestoreChecks:
                 yield segment.name.node, (served, served.boot)
 
     def mounted(self, node: str, boot: int, state: State) -> None:
-        """A segment is about to be mounted. Of a restored history a node that lived through it offers what it had."""
+        """Check a segment that is about to be mounted. A node that lived through a restore offers the memory it had."""
         served, before = self._lived.get(node, (None, 0))
         if served is None or boot == before or served is not self.nodes[node].alive:
             return
@@ -159,20 +159,20 @@ class RestoreChecks:
         return all(disk.away and self.emptied.get(disk.name.boot, state.log_id) != state.log_id for disk in disks)
 
     def differs(self, ids: list[int], fates: Mapping[int, Fate]) -> None:
-        """These were dropped because their ranges hold something else."""
+        """Check objects that were dropped because their ranges hold other bytes."""
         for oid in ids if self.is_trusted else ():
             key = fates[oid].key if oid in fates else ""
             self.report("I1", f"{key} ({oid:x}) was restored from the newest state, and its range differs", key)
 
     def all_fates(self) -> Iterator[Fate]:
-        """Of the histories that are over."""
+        """The fates in all histories that are over."""
         for log_id, past in self.pasts.items():
             for fate in past.fates.values() if log_id not in self.continued else ():
                 yield Fate(fate.key, fate.size_bytes, fate.left or NOT_RESTORED)
 
 
 def _epoch_at(state: State, index: int) -> int:
-    """In which epoch the log got its record of this index."""
+    """The epoch of the log's record with this index."""
     return max((epoch for epoch, start in state.epoch_starts.items() if start < index), default=0)
 
 

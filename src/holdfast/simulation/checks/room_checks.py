@@ -1,9 +1,9 @@
 """Room is made for puts at the least cost: none waits while a window exists (I10), a put that waits evicts nothing, one
 that is served evicts about as much as it gets, and soft-pinned objects go last.
 
-The checker looks at every decision about a grant, before and after it, and finds windows in the simplest way there is:
-it goes through everything in a segment that must stay, and measures the gaps between. Of soft pins ADR 28 promises: for
-a put they go only if no window of its least length is without them; for the watermark only if nothing else is left.
+The checker sees every decision about a grant, before and after it, and finds windows in the simplest way: it goes
+through everything in a segment that must stay, and measures the gaps between. ADR 28 promises of soft pins: for a put
+they go only if no window of its least length is without them; for the watermark only if nothing else is left.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class RoomChecks:
             self._report("I10", f"{name} lets a put of {length:,} bytes wait although there is a window", name)
 
     def tick(self, name: str, engine: Engine, tick: Callable[[Instant], bool], now: Instant) -> bool:
-        """Eviction by watermark. Where nodes come, go or are emptied, objects leave for other reasons."""
+        """Check eviction by watermark. When nodes come, go or are emptied, objects leave for other reasons."""
         primary, state = engine.primary, engine.state
         soft, topology = soft_pinned(primary, now), state.topology
-        waited = engine.parked  # For these a window is emptied, which may hold soft-pinned objects.
+        waited = engine.parked  # A window is emptied for these, which may hold soft-pinned objects.
         more = tick(now)
         if soft and state.topology == topology and not (state.modes or state.disks() or waited or engine.parked):
             lost = soft - memory_of(primary).keys()
@@ -80,7 +80,7 @@ class RoomChecks:
 
 
 def memory_of(primary: Primary) -> dict[int, int]:
-    """Of every object in memory that is to be seen: the bytes of all its replicas there."""
+    """The bytes of all replicas in memory, for every visible object."""
     catalogue = primary.state.catalogue
     return {
         catalogue.id_at[slot]: extent_of(catalogue.size_at[slot])
@@ -91,7 +91,7 @@ def memory_of(primary: Primary) -> dict[int, int]:
 
 
 def soft_pinned(primary: Primary, now: Instant) -> set[int]:
-    """Ids of objects whose soft pin counts: unless it is over."""
+    """Ids of objects whose soft pin has not ended."""
     state = primary.state
     return {
         state.catalogue.id_at[slot]
@@ -108,7 +108,7 @@ def _may_go(primary: Primary, slot: int, now: Instant, soft_too: bool) -> bool:
 
 
 def has_window(primary: Primary, request: GrantRanges, now: Instant, soft_too: bool) -> bool:
-    """Is there a piece as long as the request needs on enough nodes, with nothing in it that must stay?"""
+    """Is there a range as long as the request needs on enough nodes, with nothing in it that must stay?"""
     length = least_wanted_bytes(request)
     segments = [one for one in primary.state.segments.values() if primary.available(one, now)]
     nodes = {one.name.node for one in segments if _longest_gap(primary, one, length, now, soft_too) >= length}

@@ -1,4 +1,4 @@
-"""What must be true of sessions: seen from the followers' own clocks, which no master can."""
+"""Checks of sessions by the followers' own clocks, which no master can see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SessionChecks:
     """By node: (its life, the history and the epoch that it followed last)."""
 
     def closed(self, record: SessionClosed) -> None:
-        """I4: a session that a master calls expired is so by its follower's clock."""
+        """I4: a session that a master calls expired has expired by its follower's clock."""
         if record.cause is not SessionEnd.EXPIRED:
             return
         for name, node in self.nodes.items():

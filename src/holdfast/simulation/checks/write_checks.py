@@ -1,8 +1,8 @@
-"""Nobody gets memory that another may still write (I11), looked at from the writers' side.
+"""Nobody gets memory that another may still write (I11), checked from the writers' side.
 
-A client that lives holds a grant until it has said its word about it. As long as it does, what no commit took of
-the grant is given to nobody else: except over TCP, where the node's refusal of that grant is as good as the word, and
-where the memory is mapped, once the client has unmapped it and hung up.
+A live client holds a grant until it has committed or returned it. Until then, the uncommitted part of the grant goes to
+nobody else, with two exceptions: over TCP, once the node refuses that grant; through a map, once the client has
+unmapped the memory and hung up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class WriteChecks:
         self._report = report
         self._committed: dict[GrantId, IntervalSet] = {}
         self._granted_on: dict[GrantId, set[SegmentName]] = {}
-        """Handles begin anew with a restored history, and a node may have other memory by then; names do not."""
+        """Segments by name: handles begin again with a restored history, and a node may have other memory by then."""
 
     def appended(self, record: Record, state: State) -> None:
-        """The record is in the log, and the state is the one behind it."""
+        """Check a record that was appended to the log; the state is the one after it."""
         if isinstance(record, ObjectsCommitted):
             self._commits(record)
         elif isinstance(record, RangesGranted):
@@ -57,7 +57,7 @@ class WriteChecks:
                 )
 
     def _may_write(self, handle: int, name: SegmentName, state: State) -> Iterator[tuple[str, GrantId, int, int]]:
-        """(client, grant, start, end): what live clients may still write on this segment."""
+        """(client, grant, start, end): the ranges that live clients may still write on this segment."""
         for client, machine in self._clients.items():
             if machine.core is None or not machine.alive:
                 continue
@@ -73,7 +73,8 @@ class WriteChecks:
                             yield client, grant.id, place.offset + start, place.offset + end
 
     def _can(self, machine: ClientMachine, name: SegmentName, grant: GrantId, writer: int, known: int) -> bool:
-        """Known: the history that the client has the grant from. The node of a restored one refuses older grants."""
+        """Can the client still write? `known` is the history of its grant: a node of a restored one refuses older
+        grants."""
         node = self._nodes[name.node].alive
         if node is None or node.boot != name.boot:
             return False

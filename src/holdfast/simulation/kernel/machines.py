@@ -1,7 +1,7 @@
 """The machines of a simulated world: which processes share one, and what they see of each other there.
 
-A process has one number through all its lives, and each life another start: so whoever is started again has the number
-of a dead one. A stopped process is there; a killed one is not.
+A process has one number through all its lives, and another start time in each life: so a restarted process has the
+number of a dead one. A stopped process exists; a killed one does not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Machine:
-    """One kernel; everybody on it sees everybody else on it."""
+    """One kernel; all processes on it see each other."""
 
     name: str
     processes: dict[int, ProcessLoop] = field(default_factory=dict)
-    """Number -> the one that has it, dead or alive."""
+    """Number -> the process that has it, dead or alive."""
 
     def started(self, number: int, process: ProcessLoop) -> None:
         self.processes[number] = process
@@ -37,8 +37,8 @@ class Machine:
 
 
 def place(seed: int, masters: list[str], nodes: list[str], others: list[str]) -> dict[str, Machine]:
-    """Each process's machine. In half of the seeds a node beside each master, as far as there are; in a quarter all
-    masters and a node on one machine; in a quarter everybody alone."""
+    """Each process's machine. In half of the seeds there is a node beside each master, if there are enough; in a
+    quarter all masters and a node share one machine; in a quarter every process is alone."""
     names = {name: name for name in (*masters, *nodes, *others)}
     kind = random.Random(f"machines {seed}").choice(("beside", "beside", "together", "alone"))
     if kind == "beside":

@@ -1,8 +1,8 @@
 """Connections between simulated processes: ordered streams that are late, cut off, broken, and never garbled.
 
-What a cut holds back arrives when the cut is healed, as TCP sends again; what a reset takes with it never does. A cut
-has a direction. A connection of a process that died ends at its peer a moment later; one of a process that stands
-still stays open and silent.
+Bytes that a cut holds back arrive when it is healed, as TCP sends again; bytes that a reset takes never do. A cut has a
+direction. When a process dies, its connection ends at the peer a moment later; while one is stopped, its connections
+stay open and silent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SYN_AGAIN_NS = 200 * MS
 
 
 class _UnixLike:
-    """All that production code asks of a socket is its family: this one's takes no TCP options."""
+    """A socket of which production code reads only the family: this one takes no TCP options."""
 
     family = socket.AF_UNIX
 
@@ -39,9 +39,9 @@ class Endpoint(asyncio.Transport):
         self.protocol: asyncio.BaseProtocol | None = None
         self.closed = False
         self.arrives_ns = 0
-        """When the last thing sent from here gets there, at the earliest."""
+        """When the last bytes sent from here arrive, at the earliest."""
         self.waiting: list[bytes | None] = []
-        """What arrived here and cannot be told yet; None is the end of the stream."""
+        """Bytes that arrived here and cannot be delivered yet; None is the end of the stream."""
         self.reading = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -79,11 +79,11 @@ class Endpoint(asyncio.Transport):
         self.protocol = protocol
         protocol.connection_made(self)
         self.resume_reading()
-        if self.closed:  # It was broken before anybody had it.
+        if self.closed:  # It broke before its owner had it.
             self.owner.call_soon(protocol.connection_lost, ConnectionResetError("reset"))
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is over on this side."""
+        """End the connection on this side."""
         if self.closed:
             return
         self.closed = True
@@ -104,7 +104,7 @@ class Endpoint(asyncio.Transport):
             self.owner.call_soon(self.arrived, data)
 
     def arrived(self, data: bytes | None) -> None:
-        """In the owner's turn."""
+        """Deliver bytes, in the owner's turn."""
         if self.closed:
             return
         if self.protocol is None or not self.reading:
@@ -155,11 +155,11 @@ class Network:
         self.fastest_ns = MS // 10
         self.slowest_ns = MS
         self.cuts: dict[tuple[str, str], int] = {}
-        """(from, to): how many cuts lie on that way now."""
+        """(from, to): how many cuts there are in that direction now."""
         self.late_ns: dict[str, int] = {}
-        """By process: so much longer takes whatever goes there or comes from there."""
+        """By process: the extra delay of all traffic to and from it."""
         self.refused: list[tuple[str, str]] = []
-        """(from, to): who is turned away now."""
+        """(from, to): connections that are refused now."""
         self._chance = chance
         self._open: dict[Endpoint, None] = {}
         self._blocked: dict[tuple[str, str], list[tuple[Endpoint, bytes | None]]] = {}
@@ -170,7 +170,7 @@ class Network:
         return self.fastest_ns + int(self._chance.random() * (self.slowest_ns - self.fastest_ns))
 
     def stall(self, delay_ns: int) -> None:
-        """The work that is being done now takes so much longer: its peer does not answer."""
+        """Delay the current work by this much: its peer does not answer."""
         self._stall_ns = delay_ns
 
     def take_stall_ns(self) -> int:
@@ -195,7 +195,7 @@ class Network:
         return (sender, receiver) in self.cuts
 
     def reset(self, one: str, other: str) -> None:
-        """Break every connection between the two; what is on the way is lost."""
+        """Break every connection between the two; bytes under way are lost."""
         for endpoint in [e for e in self._open if {e.owner.name, e.peer_name} == {one, other}]:
             self.scheduler.after(self.delay_ns(), partial(endpoint.lose, ConnectionResetError("reset")), endpoint.owner)
             endpoint.peer.arrives_ns = 1 << 62

@@ -1,8 +1,8 @@
 """A simulated process: an event loop of its own on the shared scheduler, with its own clock, chance and life.
 
-The loop is a real `asyncio` loop to the production code: tasks, timers, servers, connections and threads' work are
-there, only time and the network are the world's. A clock has a rate and an offset; a process can stand still and go
-on (SIGSTOP), and can die between two steps of its (kill -9), after which none of its code runs any more.
+For production code the loop is a real `asyncio` loop: it has tasks, timers, servers, connections and threads' work;
+only time and the network are the world's. A clock has a rate and an offset; a process can be stopped and continued
+(SIGSTOP), and can die between two of its steps (kill -9), after which none of its code runs.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.machine = machine
         self.number = number
         self.life = life
-        """Of all lives in the world, which one this is."""
+        """The number of this life among all lives in the world."""
         self.failures: list[str] = []
-        """What no code of the process handled."""
+        """Errors that no code of the process handled."""
         self.longest_work_ns = SLOWEST_WORK_NS
         self._rate = rate
         self._offset_ns = offset_ns
@@ -77,7 +77,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     @property
     def began_ms(self) -> int:
-        """What its clock showed when the world began."""
+        """The time on its clock when the world began."""
         return self._offset_ns // 1_000_000
 
     @property
@@ -85,7 +85,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return sum(isinstance(kept, asyncio.Task) and not kept.done() for kept in self._kept)
 
     def world_ns(self, local_seconds: float) -> int:
-        """How long that is by the world's clock."""
+        """This duration by the world's clock."""
         return int(local_seconds * SECOND / self._rate) + 1
 
     # Life.
@@ -100,7 +100,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.failures.append(f"{self.name} ended by {error!r}\n{trace}")
 
     def die(self) -> None:
-        """From here on nothing of it happens. What its code holds is kept, so that no finalizer runs at some moment."""
+        """End the process: none of its code runs from here on. Its objects are kept, so that no finalizer runs at a
+        random moment."""
         self.dead = True
         self.network.process_died(self)
 
@@ -111,7 +112,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.paused = False
         self.scheduler.resume(self)
 
-    # What asyncio asks of a loop.
+    # The interface that asyncio needs of a loop.
 
     def time(self) -> float:
         return self.now_ns() / SECOND
@@ -154,7 +155,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The scheduler asks the handle itself."""
+        """Does nothing: the scheduler asks the handle itself."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -165,7 +166,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """A thread's work: done in one step, some time from now, and known some time later."""
+        """Run a thread's work: done in one step after a delay, and its result known after another."""
         done: asyncio.Future[Any] = self.create_future()
         wait_ns = self.chance.randint(FASTEST_WORK_NS, self.longest_work_ns)
 

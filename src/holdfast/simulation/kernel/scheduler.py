@@ -1,8 +1,8 @@
-"""Virtual time: what is to happen, in order. Nothing here waits, so an hour passes as fast as its events run.
+"""Virtual time: the future events, in order. Nothing here waits, so an hour passes as fast as its events run.
 
-Events at the same moment happen in the order in which they were asked for. An event of a process that stands still
-waits for it; one of a process that is dead never happens. The trace is a running hash of what happened when to whom:
-two runs of one seed have the same.
+Events at the same moment happen in the order in which they were scheduled. An event of a stopped process waits for it;
+one of a dead process never happens. The trace is a running hash of each event's time and owner: two runs of one seed
+have the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 class Owner(Protocol):
-    """Whose event it is."""
+    """The owner of an event."""
 
     name: str
     dead: bool
@@ -26,17 +26,17 @@ class Owner(Protocol):
     held: list[Event]
 
     def enter(self) -> None:
-        """Its turn begins: clock and chance are its own."""
+        """Begin its turn, with its own clock and random numbers."""
 
 
 class Cancellable(Protocol):
-    """Such as the handle of an asyncio callback."""
+    """Anything that can be cancelled, such as the handle of an asyncio callback."""
 
     _cancelled: bool
 
 
 Event: TypeAlias = tuple[int, int, Callable[[], object], Owner | None, Cancellable | None]
-"""When, the how-manieth, what, whose, and who says whether it is still wanted."""
+"""(time, sequence number, callback, owner, handle that says whether it was cancelled)"""
 
 
 class Scheduler:
@@ -47,10 +47,10 @@ class Scheduler:
         self._heap: list[Event] = []
         self._order = 0
         self.owners: list[tuple[int, str]] | None = None
-        """(when, whose) of every event so far, where somebody wants to know."""
+        """(time, owner) of every event so far, if wanted."""
         self._after_steps: dict[int, Callable[[], object]] = {}
         self._entered: Owner | None = None
-        """Whose clock and chance are in place."""
+        """The owner whose clock and random numbers are in place."""
 
     def at(self, when_ns: int, run: Callable[[], object], owner: Owner | None = None) -> None:
         self.after(max(0, when_ns - self.now_ns), run, owner)
@@ -66,11 +66,11 @@ class Scheduler:
         heappush(self._heap, (self.now_ns + delay_ns, self._order, run, owner, handle))
 
     def after_steps(self, steps: int, run: Callable[[], object]) -> None:
-        """Let it happen right behind the event of that number."""
+        """Run this right after the event with that number."""
         self._after_steps[steps] = run
 
     def run_until(self, when_ns: int, stop: Callable[[], bool] = lambda: False) -> None:
-        """Let everything up to that moment happen; earlier, once `stop` says so."""
+        """Run all events up to that moment; end earlier once `stop` is true."""
         heap = self._heap
         while heap and heap[0][0] <= when_ns:
             self._step(heappop(heap))
@@ -101,7 +101,7 @@ class Scheduler:
             then()
 
     def resume(self, owner: Owner) -> None:
-        """What came while it stood still happens now."""
+        """Run the events that came while it was stopped."""
         held, owner.held = owner.held, []
         for _, _, run, _, handle in held:
             self.after(0, run, owner, handle)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Violation:
     promise: str
-    """I1 to I18, or what else must hold."""
+    """I1 to I18, or another rule that must hold."""
     at_ms: int
     what: str
     subject: str = ""

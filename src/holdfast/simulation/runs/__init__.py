@@ -1,1 +1,1 @@
-"""Playing, repeating and shortening runs."""
+"""Play, repeat and shorten runs."""

@@ -165,7 +165,7 @@ def _length(one: Run) -> str:
 
 
 def _tell(one: Run, whole: bool = False, replayable: bool = True, scene: str = "") -> None:
-    """The promise, the story, and how to see it again."""
+    """Print the promise, the story, and how to replay it."""
     if one.violation is None:
         say(f"seed {one.script.seed} breaks no promise")
         return

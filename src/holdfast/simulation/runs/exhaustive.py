@@ -1,8 +1,8 @@
-"""Short scripts with a fault at every moment at which it makes a difference: no chance, nothing left out.
+"""Short scripts with a fault at every moment at which it makes a difference: no randomness, nothing left out.
 
-A process can be killed, stopped or cut off between any two events; but only behind an event of its own is that another
-run than behind the event before. So each fault is placed behind each event of the process that it befalls, from
-the first operation until the last was answered. With `pairs`, every two of a selection are placed together.
+A process can be killed, stopped or cut off between any two events, but that makes another run only after an event of
+its own. So each fault is placed after each event of the process that it hits, from the first operation until the last
+was answered. With `pairs`, every two of a selection are placed together.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast.simulation.scripts.script import Fault, FaultKind, Operation, Scri
 FIRST_MS = 600
 STEP_MS = 40
 CALM_MS = 300
-"""After the last operation has begun, faults are placed for so long."""
+"""How long faults are placed after the last operation has begun."""
 _WORLD = ScriptShape(masters=2, nodes=2, clients=2, segment_bytes=1 << 20)
 _BIG = 200_000
 
 
 def _script(*operations: Operation, faults: tuple[Fault, ...] = ()) -> Script:
-    """One operation after the other, each by a client that has read what the last one wrote, or not."""
+    """One operation after the other, each by a client that may or may not have read the last one's write."""
     placed = tuple(
         msgspec.structs.replace(operation, at_ms=FIRST_MS + STEP_MS * i, number=i + 1)
         for i, operation in enumerate(operations)
@@ -65,7 +65,7 @@ _LASTS_MS: dict[FaultKind, int] = {
 
 
 def single_faults(script: Script) -> list[Fault]:
-    """Every fault of every process behind every event of it."""
+    """Every fault of every process after every event of it."""
     last_ms = max(operation.at_ms for operation in script.operations) + CALM_MS
     found = []
     for steps, (when_ns, owner) in enumerate(owners_of(script, last_ms), 1):
@@ -77,7 +77,7 @@ def single_faults(script: Script) -> list[Fault]:
 
 
 def _struck_behind(script: Script, owner: str) -> Iterator[tuple[str, tuple[FaultKind, ...]]]:
-    """Whom a fault befalls behind an event of this process. Clients reach into nodes in events of their own."""
+    """The processes that a fault hits after an event of this one. Clients reach into nodes in their own events."""
     for prefix, kinds in _BEFALLS.items():
         if owner.startswith(prefix):
             yield owner, kinds
@@ -87,7 +87,7 @@ def _struck_behind(script: Script, owner: str) -> Iterator[tuple[str, tuple[Faul
 
 
 def exhausted(script: Script, every: int = 1, pairs: bool = False) -> Iterator[Script]:
-    """The script with one fault at a time, or two; with `every`, only every so many-th of the faults is taken."""
+    """The script with one fault at a time, or two; `every` n takes only each n-th fault."""
     faults = single_faults(script)[::every]
     chosen = combinations(faults, 2) if pairs else ((fault,) for fault in faults)
     for some in chosen:

@@ -18,7 +18,7 @@ from holdfast.simulation.scripts.stories import told as story_of
 from holdfast.simulation.world.world import World, undisturbed
 
 SETTLE_MS = 25_000
-"""Within this long after healing the world must be as if nothing had been."""
+"""Within this time after healing, the world must be at rest again."""
 
 T = TypeVar("T")
 
@@ -30,11 +30,11 @@ class Run:
     steps: int
     trace: int
     lines: tuple[Line, ...] = ()
-    """What happened, if it was asked for."""
+    """The lines of the story, if it was asked for."""
 
     @property
     def story(self) -> list[str]:
-        """Of what the violation is about, or of everything."""
+        """The story of the violation's subject, or of everything."""
         return story_of(self.lines, self.violation.subject if self.violation is not None else "")
 
 
@@ -45,7 +45,7 @@ def run(script: Script, tell: bool = False) -> Run:
 
 
 def within(script: Script, look: Callable[[World], T]) -> T:
-    """For stories: what `look` sees of a world in which it plays the script itself."""
+    """For stories: the result of `look`, which plays the script itself in a world."""
     with _quiet_end(), undisturbed():
         return _look(script, look)
 
@@ -77,7 +77,7 @@ def _play(script: Script, tell: bool) -> Run:
 
 
 def owners_of(script: Script, until_ms: int) -> list[tuple[int, str]]:
-    """(when, whose) of every event up to that moment."""
+    """(time, owner) of every event up to that moment."""
     with _quiet_end(), undisturbed():
         return _owners(script, until_ms)
 
@@ -97,7 +97,7 @@ def told(script: Script) -> Run:
 
 @contextmanager
 def _quiet_end() -> Iterator[None]:
-    """Code of dead processes is thrown away in the middle of what it was doing, which Python would complain about."""
+    """Silence Python's complaints about dead processes, whose code is dropped in the middle of its work."""
     said = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:

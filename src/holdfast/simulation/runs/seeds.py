@@ -1,4 +1,4 @@
-"""Many seeds, on as many processes as there are cores: each seed is a world of its own, so nothing is shared."""
+"""Play many seeds, on one process per core: each seed is a world of its own, so nothing is shared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
             yield run(script)
         return
     left = iter(scripts)
-    # A fork of a process with threads may never go on; a process started anew always does.
+    # A fork of a process with threads may hang; a newly started process does not.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
         with _uninterrupted():  # The first one starts all processes.
@@ -56,7 +56,7 @@ def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Whoever is told to end meanwhile ends after it: a pool that has started by half can be neither used nor ended."""
+    """Delay an interrupt until afterwards: a half-started pool can be neither used nor ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -65,13 +65,13 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """What was imported lives as long as the process: the collector need not look at it after every run."""
+    """Keep the garbage collector off imported objects, which live as long as the process."""
     gc.collect()
     gc.freeze()
 
 
 def _prepare_worker() -> None:
-    # Ctrl-C goes to every process of the terminal; only the first one has something to say.
+    # Ctrl-C goes to every process of the terminal; only the first one should handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     prepare()

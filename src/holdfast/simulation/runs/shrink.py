@@ -1,9 +1,9 @@
-"""A failing script made short: what is left is what it takes to break the promise.
+"""Make a failing script short: only what is needed to break the promise is left.
 
 First everything after the violation goes; then operations and faults, in halves, quarters and so on down to single
 ones (delta debugging); then clients, nodes and the third master. A cut is kept if the same promise still breaks.
-Leaving something out also shifts delays, which are drawn as they come; so a cut that seems to heal the run is tried
-with the delays of a few other seeds before it is given up.
+A cut also shifts delays, which are drawn during the run; so a cut that seems to heal the run is tried with the delays
+of a few other seeds before it is given up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHER_DELAYS = 2
 
 @dataclass(slots=True)
 class Shrinking:
-    """The shortest script known so far, and how many runs it took to find."""
+    """The shortest failing script so far, and how many runs it took to find."""
 
     best: Run
     play: Callable[[Script], Run] = run
@@ -49,7 +49,7 @@ class Shrinking:
         return self.best
 
     def _holds_with(self, script: Script) -> bool:
-        """Is the promise kept by this shorter script? If not, it is the best one now."""
+        """Does this shorter script keep the promise? If not, it is the best one now."""
         if script == self.best.script:
             return True
         for other in range(OTHER_DELAYS + 1):
@@ -103,7 +103,7 @@ class Shrinking:
             self._holds_with(smaller)
 
     def _make_simple(self) -> None:
-        """One replica, no durability of its own, no pin, not cancelled, and small, wherever that is enough."""
+        """Simplify operations where it still fails: one replica, default durability, no pin, not cancelled, small."""
         for index, operation in enumerate(self.best.script.operations):
             for simple in simpler(operation):
                 script = self.best.script
@@ -125,7 +125,7 @@ def simpler(operation: Operation) -> Iterator[Operation]:
 
 
 def smaller_worlds(script: Script) -> Iterator[Script]:
-    """The script with one client, node or master less, and nothing of theirs."""
+    """The script with one client, node or master fewer, and without its operations and faults."""
     shape = script.shape
     if shape.clients > 1:
         for gone in range(shape.clients):

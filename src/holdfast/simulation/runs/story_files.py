@@ -38,7 +38,7 @@ def test_{name}() -> None:
 
 
 def test_file(shortest: Run, seed: int) -> str:
-    """The text of a test that fails as long as the bug is there."""
+    """The text of a test that fails while the bug exists."""
     violation = shortest.violation
     assert violation is not None, "a test is written of a run that breaks a promise"
     script = shortest.script
@@ -56,7 +56,7 @@ def test_file(shortest: Run, seed: int) -> str:
 
 
 def literal(struct: msgspec.Struct) -> str:
-    """As one would write it: whatever is as by default is left out."""
+    """The struct as source text, without fields that have their default."""
     said = [
         f"{field.name}={getattr(struct, field.name)!r}"
         for field in msgspec.structs.fields(struct)

@@ -1,1 +1,1 @@
-"""Scripts: what clients and faults do in a run, as data; and what was seen of it."""
+"""Scripts: the operations and faults of a run, as data; and the record of what clients saw."""

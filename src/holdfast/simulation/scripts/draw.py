@@ -1,7 +1,7 @@
 """A script from a seed: operations, faults and scenes, each from a random stream of its own.
 
 All of it is drawn before the run begins, so that leaving one out does not shift the others. Each seed also switches
-whole classes of faults on or off (a swarm): what always happens together hides what happens when one is missing.
+whole classes of faults on or off (a swarm): faults that always happen together hide bugs that need one without others.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from holdfast.simulation.scripts.script import (
 )
 
 SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")))
-"""What is changed while the cluster runs, and to what. A lease and the leader's time stay below a grant's timeout."""
+"""Settings that are changed while the cluster runs, and their values. A lease and the leader's time stay below a
+grant's timeout."""
 
 
 def draw(seed: int, shape: ScriptShape | None = None, scene: str = "") -> Script:
-    """`scene`: with this one, and no other."""
+    """Draw a script. `scene`: with this scene, and no other."""
     shape = shape if shape is not None else draw_shape(seed)
     of_scenes, faults = draw_scenes(seed, shape, scene)
     operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *of_scenes)
@@ -57,7 +58,7 @@ def draw_shape(seed: int) -> ScriptShape:
 
 
 def draw_disk(seed: int) -> int:
-    """In a fifth of the worlds nodes have a disk, now and then one that must evict as well."""
+    """The disk size of each node. In a fifth of the worlds nodes have a disk, sometimes one so small that it evicts."""
     chance = random.Random(f"disks {seed}")
     return 0 if chance.random() >= 0.2 else chance.choice((512 << 10, 8 << 20, 8 << 20))
 
@@ -72,7 +73,7 @@ def draw_operations(seed: int, shape: ScriptShape) -> tuple[Operation, ...]:
     for number in range(1, count + 1):
         verb = chance.choices(verbs, weights)[0]
         many = verb in ("put_many", "get_many")
-        # Every value of a run has a size of its own, so that the log tells whose it is.
+        # Every value of a run has a unique size, so that the log shows which put it is of.
         size = number + (BIG if chance.random() < (0.5 if crowded else 0.15) else chance.choice((64, 1_000, 4_000)))
         found.append(
             Operation(
@@ -83,7 +84,7 @@ def draw_operations(seed: int, shape: ScriptShape) -> tuple[Operation, ...]:
                 keys=tuple(sorted(chance.sample(keys, min(len(keys), 3)))) if many else (chance.choice(keys),),
                 size_bytes=size,
                 replicas=2 if shape.nodes > 1 and chance.random() < 0.2 else 1,
-                # An upsert that is lost brings back what it replaced: that is said plainly, and not checked here.
+                # A lost upsert brings back the object that it replaced: that is documented, and not checked here.
                 durability="memory" if chance.random() < 0.05 and verb != "upsert" else None,
                 hold_ms=chance.randint(1, 4_000),
             )
@@ -92,7 +93,7 @@ def draw_operations(seed: int, shape: ScriptShape) -> tuple[Operation, ...]:
 
 
 def with_pins(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """In half of the seeds some objects are pinned; only small ones hard, or there would be no room for others."""
+    """In half of the seeds, pin some objects; only small ones hard, or there would be no room for others."""
     chance = random.Random(f"pins {seed}")
     if chance.random() < 0.5:
         return operations
@@ -100,7 +101,7 @@ def with_pins(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, 
 
 
 def with_cancels(seed: int, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """In a third of the seeds some calls are cancelled: puts mostly while they copy, which is soon."""
+    """In a third of the seeds, cancel some calls: puts mostly while they copy, which is soon."""
     chance = random.Random(f"cancels {seed}")
     if chance.random() < 0.67:
         return operations

@@ -1,4 +1,4 @@
-"""What clients saw: every operation from its call to its answer, by the world's clock."""
+"""The record of what clients saw: every operation from its call to its reply, by the world's clock."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class ClientCall:
     result: object = None
     error: str = ""
     asked_without: bool = False
-    """Nodes that did not answer were left out of account: that it saw nothing there says nothing."""
+    """Nodes that did not answer were ignored: a miss there says nothing."""
     left_out: frozenset[str] = frozenset()
-    """Keys of a batch that could not be read: that they are not in its answer says nothing."""
+    """Keys of a batch that could not be read: their absence from its reply says nothing."""
     leased_since_ns: dict[str, int] = field(default_factory=dict)
-    """Keys that the client held a live lease on when it was called, and since when: it may answer from then."""
+    """Keys that the client held a live lease on when it was called, and since when: the reply may be as old as that."""
 
 
 @dataclass(slots=True)
 class History:
     calls: list[ClientCall] = field(default_factory=list)
     commits_sent: dict[tuple[GrantId, int], int] = field(default_factory=dict)
-    """(grant, offset in it) -> when its commit was sent, last."""
+    """(grant, offset in it) -> when its commit was last sent."""
 
     def of_key(self, key: str) -> list[ClientCall]:
         return [call for call in self.calls if key in call.operation.keys]
@@ -45,6 +45,6 @@ def value_of(number: int, size_bytes: int) -> bytes:
 
 
 def number_of(value: bytes) -> int | None:
-    """Which put these bytes are of; None if of none, or of several."""
+    """The number of the put that these bytes are of; None if of none, or of several."""
     number = int.from_bytes(value[:8], "little")
     return number if value == value_of(number, len(value)) else None

@@ -1,9 +1,9 @@
 """Scenes: a few operations and faults that mean something only together, drawn into a script now and then.
 
-Some mistakes need three things within a second: a wrong guess, a removal behind it, somebody who still asks the old
-primary. Drawn one by one they hardly ever meet. A scene draws its parts around one moment, with chance in every
-time; the rest of the script goes on beside it. Scenes have random streams of their own: a seed without one is the
-script that it would be if there were no scenes.
+Some bugs need three things within a second: a wrong guess, a removal after it, a client that still asks the old
+primary. Drawn one by one they hardly ever meet. A scene draws its parts around one moment, with random times; the rest
+of the script goes on beside it. Scenes have random streams of their own: a seed without one plays the script that it
+would play if there were no scenes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from holdfast.simulation.scripts.script import BIG, FAULT_MS, PRIMARY, Fault, Op
 
 Scene: TypeAlias = tuple[list[Operation], list[Fault]]
 FIRST_NUMBER = 200
-"""Of a scene's operations: those of the rest of the script have smaller ones."""
+"""The first number of a scene's operations: those of the rest of the script have smaller ones."""
 SMALL = 1_000
 LARGE = 20_000
-"""Of which each has a grant of its own; several of them are far from filling the memory."""
+"""Objects of this size have a grant of their own; several of them are far from filling the memory."""
 
 
 def draw_scenes(seed: int, shape: ScriptShape, only: str = "") -> Scene:
-    """`only`: this one for sure, and no other."""
+    """Draw the scenes of a seed. `only`: this one for sure, and no other."""
     operations: list[Operation] = []
     faults: list[Fault] = []
     for name, (share, draw) in SCENES.items():
@@ -37,8 +37,8 @@ def draw_scenes(seed: int, shape: ScriptShape, only: str = "") -> Scene:
 
 
 def a_wrong_guess(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """The primary is cut off from the store and refused to the other masters and to a client, which takes an object
-    away at the new one, while somebody else still asks the old one."""
+    """The primary is cut off from the store and refuses the other masters and a client, which removes an object at the
+    new one, while another client still asks the old one."""
     at_ms = chance.randint(3_500, FAULT_MS - 3_000)
     asks, takes = chance.sample(range(shape.clients), 2)
     key = ("scene/guess",)
@@ -54,8 +54,8 @@ def a_wrong_guess(chance: random.Random, shape: ScriptShape, number: int) -> Sce
 
 
 def a_late_writer(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """A client on another machine is stopped, or its bytes are, between grant and copy, until the range is somebody
-    else's; then they arrive."""
+    """A client on another machine is stopped, or its bytes are, between grant and copy, until the range belongs to
+    another writer; then the bytes arrive."""
     if shape.clients <= shape.nodes:
         return [], []
     at_ms = chance.randint(1_000, FAULT_MS - 12_000)
@@ -75,7 +75,7 @@ def a_late_writer(chance: random.Random, shape: ScriptShape, number: int) -> Sce
     if chance.random() < 0.5:
         faults.append(Fault(at_ms + chance.randint(20, 200), "pause_client", 9_000, who))
     else:
-        # All ways to the nodes: wherever the grant is, its bytes wait, and leave when the cut ends.
+        # Cut all ways to the nodes: wherever the grant is, its bytes wait, and leave when the cut ends.
         begins_ms = at_ms + chance.randint(20, 200)
         faults += [Fault(begins_ms, "cut", 9_000, who, f"node-{i}") for i in range(shape.nodes)]
     return operations, faults
@@ -118,9 +118,9 @@ def a_cancelled_writer(chance: random.Random, shape: ScriptShape, number: int) -
 
 
 def puts_in_a_row(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """A client puts one large object after another, each into memory that came with the commit before, while something
-    happens to it, to the primary or on the way between; others read them, and want the memory that it is left with.
-    After a while it goes on."""
+    """A client puts a streak of large objects, each into memory that the commit before prefetched, while a fault hits
+    it, the primary or the network between; others read them, and want the memory that it has left. After a while it
+    goes on."""
     at_ms = chance.randint(1_000, FAULT_MS - 9_000)
     writer, reader = chance.sample(range(shape.clients), 2)
     operations: list[Operation] = []
@@ -134,7 +134,7 @@ def puts_in_a_row(chance: random.Random, shape: ScriptShape, number: int) -> Sce
         number += 2
     row_ended_ms = when_ms
     for i in range(chance.randint(2, 5)):
-        # What the row has left is back a second after it.
+        # The memory that the streak has left is back a second after it.
         later_ms, key = row_ended_ms + chance.randint(1_050, 3_000), (f"scene/row/other/{i}",)
         operations.append(Operation(later_ms, reader, "put", number, key, number + chance.choice((LARGE, BIG))))
         operations.append(Operation(later_ms + chance.randint(300, 3_000), reader, "get", number + 1, key))
@@ -160,7 +160,7 @@ def puts_in_a_row(chance: random.Random, shape: ScriptShape, number: int) -> Sce
 
 
 def a_dying_node(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """A client puts into the memory of its machine's node, one small object after another or a row of larger ones,
+    """A client puts into the memory of its machine's node, one small object after another or a streak of larger ones,
     while that node is killed; it may also lose its connection to the primary for a moment before."""
     at_ms = chance.randint(1_500, FAULT_MS - 6_000)
     node = chance.randrange(min(shape.nodes, shape.clients))
@@ -181,8 +181,8 @@ def a_dying_node(chance: random.Random, shape: ScriptShape, number: int) -> Scen
 
 
 def a_crowded_node(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """Objects of middling size fill the memory; some are pinned hard or soft, some read again and again. Then there are
-    puts that need several of them out of the way, side by side."""
+    """Objects of middling size fill the memory; some are pinned hard or soft, some read again and again. Then come puts
+    for which several adjacent objects must be evicted."""
     at_ms = chance.randint(1_000, FAULT_MS - 12_000)
     operations: list[Operation] = []
     count = chance.randint(30, 60)
@@ -210,8 +210,8 @@ def a_crowded_node(chance: random.Random, shape: ScriptShape, number: int) -> Sc
 
 
 def a_stopped_primary(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """The primary stands still for a moment in which nobody may take it for dead: somebody asks it for an object,
-    somebody else takes that away, and it goes on before its leadership has run out."""
+    """The primary is stopped for a moment in which nobody may take it for dead: one client asks it for an object,
+    another removes that, and the primary goes on before its leadership has run out."""
     at_ms = chance.randint(3_500, FAULT_MS - 3_000)
     asks, takes = chance.sample(range(shape.clients), 2)
     key = ("scene/stopped",)
@@ -227,8 +227,8 @@ def a_stopped_primary(chance: random.Random, shape: ScriptShape, number: int) ->
 
 
 def a_false_witness(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """As a wrong guess, and the nodes are refused too: they go to the new primary, which asks them about the old one,
-    while that one lives and somebody still asks it."""
+    """As a wrong guess, and the old primary refuses the nodes too: they go to the new primary, which asks them about
+    the old one, while that one lives and a client still asks it."""
     operations, faults = a_wrong_guess(chance, shape, number)
     (refused,) = faults
     lasts_ms = refused.lasts_ms
@@ -237,7 +237,7 @@ def a_false_witness(chance: random.Random, shape: ScriptShape, number: int) -> S
 
 
 def a_killed_primary(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """The primary is killed; objects that it leased are read on, put and taken away while it is replaced."""
+    """The primary is killed; objects that it leased are still read, put and removed while it is replaced."""
     at_ms = chance.randint(3_500, FAULT_MS - 4_000)
     reads, takes = chance.sample(range(shape.clients), 2)
     keys = [f"scene/killed/{i}" for i in range(3)]
@@ -255,9 +255,9 @@ def a_killed_primary(chance: random.Random, shape: ScriptShape, number: int) -> 
 
 
 def an_emptied_store(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """The store loses everything, under masters that run or that are all killed with it; after a while the operator has
-    a new history begin. The masters keep snapshots of the old one, with larger numbers than the new log has for long.
-    What is put then must outlive masters that die one after another."""
+    """The store loses everything, under masters that run or that are all killed with it; after a while the operator
+    begins a new history. The masters keep snapshots of the old one, with larger numbers than the new log will have for
+    long. Objects put then must outlive masters that die one after another."""
     at_ms = chance.randint(5_000, FAULT_MS - 6_000)
     begins_ms = chance.randint(2_500, 4_000)
     with_masters = "masters" if chance.random() < 0.5 else ""
@@ -278,10 +278,10 @@ def an_emptied_store(chance: random.Random, shape: ScriptShape, number: int) -> 
 
 
 def a_restored_store(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
-    """The store loses everything, and the operator brings the history back, from the newest that the masters hold or
+    """The store loses everything, and the operator restores the history, from the newest state that the masters hold or
     from a snapshot that is older than the log was. Since that snapshot, objects were removed and others put, some
     where those had been. Clients read, put and remove all the while; the command may be repeated, and masters, nodes
-    and clients may die or stand still in the middle of it."""
+    and clients may die or be stopped in the middle of it."""
     at_ms = chance.randint(6_000, FAULT_MS - 10_000)
     after_ms = chance.randint(600, 3_000)
     source = chance.choice(("newest", "newest", "kept"))
@@ -318,12 +318,12 @@ def _doubted_leases(
     chance: random.Random, shape: ScriptShape, lost_ms: int, since_ms: int, ordered_ms: int, number: int
 ) -> Scene:
     """Objects come back that were removed since the last snapshot, and whose ranges hold later ones; verification waits
-    for a writer that stands still. Until then a client is given leases on them; its puts make it learn, under those
-    leases, that the memory is verified."""
+    for a stopped writer. Until then a client gets leases on them; by its puts it learns, under those leases, that the
+    memory is verified."""
     writer = chance.randrange(min(shape.nodes, shape.clients))
     reader = chance.choice([client for client in range(shape.clients) if client != writer])
     removed_ms = lost_ms - since_ms
-    # Pinned, so that nothing evicts them before, and the holes of the removed ones join no others.
+    # Pinned, so that nothing evicts them before, and the gaps of the removed ones do not merge with others.
     keys = [f"scene/doubted/{i}" for i in range(7)]
     sizes = [64 * (328 + i) for i in range(7)]
     parts: list[tuple[int, int, Verb, str, int]] = [
@@ -332,7 +332,7 @@ def _doubted_leases(
     removed = (1, 3, 5)
     for i in removed:
         parts.append((removed_ms + chance.randint(20, 150), writer, "force_remove", keys[i], 0))
-        # A hole that it fits exactly is taken first: both are rounded up to the same 64 bytes.
+        # A gap that it fits exactly is taken first: both are rounded up to the same 64 bytes.
         later_ms = removed_ms + chance.randint(300, 500)
         parts.append((later_ms, writer, "put", f"scene/doubted/later/{i}", sizes[i] - 32))
     lasts_ms = chance.randint(1_500, 2_500)
@@ -350,7 +350,7 @@ def _doubted_leases(
 
 
 def _around_a_restore(chance: random.Random, shape: ScriptShape, ordered_ms: int) -> list[Fault]:
-    """What goes wrong while a history is restored, and soon after: each in some of the scenes."""
+    """Faults while a history is restored, and soon after: each in some of the scenes."""
     master, node = f"master-{chance.randrange(shape.masters)}", f"node-{chance.randrange(shape.nodes)}"
     client = f"client-{chance.randrange(shape.clients)}"
     soon_ms = ordered_ms + chance.randint(250, 900)
@@ -372,7 +372,7 @@ def _around_a_restore(chance: random.Random, shape: ScriptShape, ordered_ms: int
 
 def an_engine(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     """A client reserves memory, fills it by parts and commits it, or abandons it while a thread still copies into it;
-    others want the memory at once, hold leases on what they find, and read it later."""
+    others want the memory at once, hold leases on the objects that they find, and read them later."""
     at_ms = chance.randint(1_000, FAULT_MS - 9_000)
     writer = chance.randrange(shape.clients)
     others = [client for client in range(shape.clients) if client != writer]
@@ -415,5 +415,5 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene
     "restored store": (0.08, a_restored_store),
     "engine": (0.0, an_engine),
 }
-"""The share of seeds with it, and how it is drawn. Of "engine" it is none, so that the seeds that found
-bugs play what they played: it is asked for by name."""
+"""The share of seeds with each scene, and how it is drawn. "engine" has none, so that the seeds that found bugs play
+what they played: it is asked for by name."""

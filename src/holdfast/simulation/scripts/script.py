@@ -1,4 +1,4 @@
-"""What happens in a run, as data: operations of clients and faults of the world. `drawing.py` draws it from a seed."""
+"""The script of a run, as data: operations of clients and faults of the world. `draw.py` draws it from a seed."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ FaultKind: TypeAlias = Literal[
 ]
 
 OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store", "restore")
-"""What is drawn in scenes alone: it means something only there, or ends all that was stored before."""
+"""Faults drawn in scenes alone: they mean something only there, or end all that was stored before."""
 FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind.__args__ if kind not in OF_SCENES)  # type: ignore[attr-defined]
 DISK_FAULTS: tuple[FaultKind, ...] = ("lose_files", "spoil_files", "slow_disk")
-"""In worlds whose nodes have disks."""
+"""Faults in worlds whose nodes have disks."""
 VERBS: dict[Verb, int] = {
     "put": 30,
     "upsert": 8,
@@ -77,12 +77,12 @@ VERBS: dict[Verb, int] = {
     "remove_matching": 1,
     "remove_all": 1,
 }
-"""How often each is drawn. The others are of scenes: a share of theirs would change what every seed plays."""
+"""How often each is drawn. Other verbs occur only in scenes: a share for them would change what every seed plays."""
 FAULT_MS = 20_000
-"""How long faults go on to begin; when the last is over, the world heals."""
+"""New faults begin until then; when the last is over, the world heals."""
 HEAL_MS = 100
 PRIMARY = "primary"
-"""As the one whom a fault befalls: whoever leads at that moment."""
+"""As the target of a fault: the master that leads at that moment."""
 KEYS = 10
 BIG = 256 << 10
 
@@ -92,7 +92,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     client: int
     verb: Verb
     number: int
-    """Of this operation; its values are known by it."""
+    """The number of this operation, which identifies its values."""
     keys: tuple[str, ...]
     size_bytes: int = 0
     replicas: int = 1
@@ -100,7 +100,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     hold_ms: int = 0
     pin: Literal["", "soft", "hard"] = ""
     cancel_ms: int = 0
-    """The call is cancelled so long after it began; 0: it is not."""
+    """How long after its start the call is cancelled; 0: it is not."""
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +111,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     other: str = ""
     share: float = 0.0
     after_steps: int = 0
-    """Where it is given, the fault begins right behind the event of that number instead of at its time."""
+    """If given, the fault begins right after the event with that number instead of at its time."""
 
 
 class ScriptShape(msgspec.Struct, frozen=True, array_like=True):
@@ -121,12 +121,12 @@ class ScriptShape(msgspec.Struct, frozen=True, array_like=True):
     nodes: int = 2
     clients: int = 3
     segment_bytes: int = 4 << 20
-    """Of each node. With little of it there is always something to evict."""
+    """The memory of each node. With little of it there is always something to evict."""
     slowest_ms: int = 1
-    """The longest that a message is on its way while nothing is wrong."""
+    """The longest that a message is under way while nothing is wrong."""
     preset: PresetName = "follow"
     disk_bytes: int = 0
-    """Of each node; 0: it has none."""
+    """The disk of each node; 0: it has none."""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):
@@ -137,7 +137,7 @@ class Script(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def restores(self) -> bool:
-        """The operator brings a history back: objects without checksums would not come back with it."""
+        """Does the operator restore a history? Objects without checksums would not come back with it."""
         return any(fault.kind == "restore" or (fault.kind == "wipe_store" and fault.other) for fault in self.faults)
 
     @property

@@ -1,7 +1,7 @@
-"""What happened in a run, a line each, and which of the lines are one key's story.
+"""The events of a run, one line per event, and which of the lines are one key's story.
 
-A line without a subject (a fault, a new epoch, a segment that comes or goes) belongs to everybody's story; one with
-subjects only to theirs. Lines are gathered only when a run is told again: a run that holds needs none.
+A line without a subject (a fault, a new epoch, a segment that comes or goes) belongs to every story; one with subjects
+only to theirs. Lines are gathered only when a run is replayed: a run that keeps its promises needs none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.simulation.kernel.scheduler import MS
 from holdfast.simulation.scripts.history import ClientCall, number_of
 
 Line: TypeAlias = tuple[int, str, tuple[str, ...]]
-"""(millisecond, what happened, whose story it belongs to; nobody's is everybody's)"""
+"""(millisecond, what happened, the subjects whose story it belongs to; none: every story)"""
 MOST_LINES = 120
 
 
@@ -64,7 +64,7 @@ def _answer(result: object) -> str:
 
 
 def subjects_of(record: Record, key_of: Callable[[int], str]) -> tuple[str, ...]:
-    """The keys that a record is about; of those that are about a range only, that range's owner."""
+    """The keys that a record is about; if it is only about a range, the key of that range's owner."""
     match record:
         case r.ObjectsCommitted():
             gone = unpack_ids(record.replaced) + unpack_ids(record.held)

@@ -33,9 +33,9 @@ class ClientMachine:
     nodes: Mapping[str, NodeMachine]
     history: History
     longest_lease_ms: int
-    """That may be given in this world."""
+    """The longest lease that may be given in this world."""
     stores_checksums: bool = False
-    """With its puts; reads compare them where production has them compared whatever the client was told."""
+    """Puts store checksums; reads compare them only where production does so whatever the client's setting."""
     process: ProcessLoop | None = None
     core: Core | None = None
     bytes: SimulatedBytes | None = None
@@ -51,7 +51,7 @@ class ClientMachine:
     async def _connect(self) -> None:
         assert self.process is not None
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
-        # Checksums would hide wrong bytes by reading again: here they are to be seen.
+        # Checksums would hide wrong bytes by reading again: here wrong bytes must show.
         self.core = Core(now_seconds, "", False, self.bytes)
         self.core.stores_checksums = self.stores_checksums
         runner = TearingRunner(self.core, Masters(self.masters), self.process, self._sends)
@@ -74,7 +74,7 @@ class ClientMachine:
                 call.asked_without = True
 
     def died(self) -> None:
-        """What was under way may have happened."""
+        """Note that calls under way may have happened: the process was killed."""
         for call in self.running.values():
             call.outcome = "unknown"
         self.running = {}
@@ -86,7 +86,7 @@ class ClientMachine:
         return self.process is not None and not self.process.dead
 
     def do(self, operation: Operation) -> None:
-        """Begin it, if there is a client to do it."""
+        """Begin the operation, if the client is alive."""
         process = self.process
         if process is not None and self.cache is not None and not process.dead:
             process.scheduler.after(0, lambda: self._begin(operation), process)
@@ -103,7 +103,7 @@ class ClientMachine:
             self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
     def _note_leases(self, call: ClientCall) -> None:
-        """Which leases the call may read under, and when they began."""
+        """Note the leases that the call may read under, and when they began."""
         assert self.process is not None
         assert self.core is not None
         now, now_ns = now_seconds(), self.process.scheduler.now_ns
@@ -117,7 +117,7 @@ class ClientMachine:
     async def _run(self, call: ClientCall) -> None:
         assert self.cache is not None
         try:
-            # Another call's answer may have brought a lease since this one began: it was asked for earlier.
+            # Another call's reply may have brought a lease since this one began: it was asked for earlier.
             self._note_leases(call)
             call.result = await _DO[call.operation.verb](self.cache, call.operation)
             call.outcome = "done"
@@ -159,7 +159,7 @@ async def _get(cache: AsyncCache, operation: Operation) -> bytes | None:
 
 
 class Found(dict[str, bytes]):
-    """The answer to get_many, and which keys are not in it because they could not be read."""
+    """The reply to get_many, and the keys that are not in it because they could not be read."""
 
     left_out: frozenset[str]
 
@@ -185,7 +185,7 @@ async def _reserve(cache: AsyncCache, operation: Operation) -> bool:
 
 
 async def _abandon(cache: AsyncCache, operation: Operation) -> None:
-    """While another task still fills it."""
+    """Abandon a reservation while another task still fills it."""
     value = value_of(operation.number, operation.size_bytes)
     reservation = await cache.reserve(operation.keys[0], len(value), replicas=operation.replicas)
     if reservation is None:
@@ -209,7 +209,7 @@ async def _hold(cache: AsyncCache, operation: Operation) -> Found:
 
 
 async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:
-    """Look at it for a while: what was there at the end, if the view was good until then."""
+    """View it for a while. Returns the bytes at the end, if the view was valid until then."""
     try:
         async with cache.view(operation.keys[0]) as view:
             await asyncio.sleep(operation.hold_ms / 1000)

@@ -1,6 +1,6 @@
-"""Copies between simulated nodes: the production order of a copy, its bytes read in one step if the network lets it.
+"""Copies between simulated nodes: the production code of a copy, its bytes read in one step if the network allows it.
 
-Orders for the disk have a lane of their own, as in production: what a slow disk delays is the disk's alone.
+Orders for the disk have a lane of their own, as in production: a slow disk delays only the disk's work.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Served(Protocol):
 
 
 class Peer(Protocol):
-    """Another node, as far as its bytes can be reached."""
+    """Another node, whose bytes may be reachable."""
 
     name: str
     process: ProcessLoop | None
@@ -69,7 +69,7 @@ class Lane:
 
 
 class SimulatedCopies:
-    """The orders that a node has: to copy, and for its disk."""
+    """The orders of a node: for copies, and for its disk."""
 
     def __init__(
         self,
@@ -126,22 +126,22 @@ class SimulatedCopies:
         return served
 
     def check_file(self, address: str, name: SegmentName, offset: int) -> None:
-        with contextlib.suppress(HoldfastError):  # It reports what it finds.
+        with contextlib.suppress(HoldfastError):  # The node reports damage itself.
             self._reach(address).check_file(name, offset)
 
     def begin_copy(self, grant: GrantId) -> None:
         self.refused.check(grant)
 
     def end_copy(self, grant: GrantId) -> None:
-        """A piece is copied in one step, so that `clean` never finds one half done."""
+        """Does nothing: a piece is copied in one step, so that `clean` never finds one half done."""
 
     def is_refused(self, grant: GrantId) -> bool:
         return grant in self.refused
 
 
 def _as_calls(order: Operation[Any], late_seconds: Callable[[], float]) -> Operation[None]:
-    """As a line wants it: what is said is said again until it is answered, as production's errands do. Each piece of
-    work begins so much later."""
+    """The order as calls of a line: a message is repeated until it is answered, as in production. Each piece of work is
+    delayed by `late_seconds`."""
     result: Any = None
     error: HoldfastError | None = None
     try:
@@ -160,7 +160,7 @@ def _as_calls(order: Operation[Any], late_seconds: Callable[[], float]) -> Opera
             except HoldfastError as thrown:
                 error = thrown
     except (StopIteration, HoldfastError):
-        return  # Where nobody heard of it, the grant ends by its time.
+        return  # If no master got the message, the grant times out.
 
 
 def _said(message: Message) -> Operation[Message]:

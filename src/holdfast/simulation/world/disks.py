@@ -1,4 +1,4 @@
-"""Snapshots on a simulated disk: they outlive their process, and can be spoiled."""
+"""Snapshots on a simulated disk: they outlive their process, and can be damaged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.replication.snapshots import dump
 
 @dataclass(slots=True)
 class Disk:
-    """Of one machine: what was written stays when the process dies."""
+    """The disk of one machine: its files stay when the process dies."""
 
     files: dict[str, bytes] = field(default_factory=dict)
 
     def snapshots(self) -> dict[str, bytes]:
-        """Those that count, the newest last."""
+        """The complete snapshots, the newest last."""
         named = [(found[1], name) for name in self.files if (found := parse_name(name)) is not None]
         return {name: self.files[name] for _, name in sorted(named)}
 
@@ -29,7 +29,7 @@ class Disk:
         return max((named[1] for named in found if named is not None and named[0] == log_id), default=0)
 
     def spoil(self) -> None:
-        """Turn over a bit in the newest snapshot."""
+        """Flip a bit in the newest snapshot."""
         snapshots = self.snapshots()
         if snapshots:
             name, content = list(snapshots.items())[-1]
@@ -39,11 +39,11 @@ class Disk:
 
 
 class SnapshotDisk(SnapshotStore):
-    """The snapshot store on a disk of bytes: everything but the files themselves is the production's."""
+    """The snapshot store on a disk of bytes: production code, except for the files themselves."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(None)
-        self.directory = Path("/")  # There is one, as far as others ask.
+        self.directory = Path("/")  # Callers only check that there is one.
         self._disk = disk
         for name in [name for name in disk.files if name.endswith(UNPROVEN)]:
             del disk.files[name]
@@ -52,7 +52,7 @@ class SnapshotDisk(SnapshotStore):
         return sorted((name, len(content)) for name, content in self._disk.files.items())
 
     def check_writable(self) -> None:
-        """It always is."""
+        """Does nothing: it is always writable."""
 
     def _part(self, name: str, offset: int, length: int) -> bytes:
         if name not in self._disk.files:
@@ -70,6 +70,6 @@ class SnapshotDisk(SnapshotStore):
 
 
 def at_once(store: SnapshotStore, state: State, position: Position) -> object:
-    """In place of a forked child: the state is written as it is now."""
+    """Write the state as it is now, in place of a forked child."""
     store.write(position.batch, b"".join(dump(state, position, now_ms())), proven=False)
     return lambda: 0

@@ -22,7 +22,7 @@ PORT = 7070
 
 
 class StrictSupervisor(Supervisor):
-    """Background work that fails by a defect is a failure of the process, though a real one would go on."""
+    """Counts a defect in background work as a failure of the process, though a real process would go on."""
 
     def __init__(self, machine: MasterMachine) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class StrictSupervisor(Supervisor):
 class ObservedServer(RpcServer):
     def __init__(self, machine: MasterMachine) -> None:
         super().__init__(machine.name, "", supervisor=StrictSupervisor(machine))
-        self.tick_seconds = 0.1  # Half as many events; nothing that is promised depends on it.
+        self.tick_seconds = 0.1  # Half as many events; no promise depends on it.
         self._machine = machine
 
     def lead(self, engine: Engine) -> None:
@@ -46,7 +46,7 @@ class ObservedServer(RpcServer):
         super().lead(engine)
 
     def upkeep_failed(self, failure: UpkeepFailure) -> None:
-        """In a simulated world it is a violation: the checkers report what no code of the process handled."""
+        """Count it as a violation: the checkers report errors that no code of the process handled."""
         super().upkeep_failed(failure)
         assert self._machine.process is not None
         trace = "".join(traceback.format_exception(failure.error)[-3:])
@@ -83,7 +83,7 @@ class MasterMachine:
             supervisor=server.supervisor,
         )
         self.master = Master(server, coordination, self.plan, SnapshotDisk(self.disk))
-        MasterView(self.master)  # It answers what is asked about the process, snapshots among it.
+        MasterView(self.master)  # It answers requests about the process, such as for snapshots.
         assert self.master.snapshots is not None
         self.master.snapshots.in_child = at_once  # type: ignore[assignment]
         await self.master.run()

@@ -30,7 +30,7 @@ SEND_AGAIN_NS = SECOND // 5
 
 
 class SimulatedLink:
-    """A Unix connection to a node: its end tells the node that this writer can write no more."""
+    """A Unix connection to a node: its end tells the node that this writer can no longer write."""
 
     def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
         self.writer = 0
@@ -61,7 +61,7 @@ class SimulatedLink:
         return mapping
 
     def ended(self) -> bool:
-        """As the kernel tells it: once the process is dead, and not while it only stands still."""
+        """As the kernel shows it: once the process is dead, and not while it is only stopped."""
         return self._closed or self._node.alive is not self._life
 
     def close(self) -> None:
@@ -84,10 +84,10 @@ class SimulatedLink:
 
 
 class SimulatedConnection:
-    """A TCP connection to a node's data port; whatever it does takes place in one step.
+    """A TCP connection to a node's data port; each call takes place in one step.
 
-    What a cut, or a node that stands still, holds back of a write arrives later, as TCP sends again: also when the
-    client has given up, or is dead."""
+    Bytes of a write that a cut or a stopped node holds back arrive later, as TCP sends again: also when the client has
+    given up, or is dead."""
 
     def __init__(self, client: ProcessLoop, node: NodeMachine) -> None:
         self.closed = False
@@ -149,7 +149,7 @@ class SimulatedConnection:
         if life is not None and process is not None and (process.paused or network.is_cut(client, node.name)):
             self._send_again(life, process, request, bytes(source))
         elif life is not None and network.is_cut(node.name, client):
-            life.write(request, source)  # It arrives; nobody will hear of it.
+            life.write(request, source)  # It arrives, but no reply comes back.
         self._reach().write(request, source)
         if digest is not None:
             digest.update(source)
@@ -172,7 +172,7 @@ class SimulatedConnection:
             if self._client.network.is_cut(self._client.name, self._node.name):
                 self._send_again(life, process, request, source)
             elif self._node.alive is life:
-                # The connection is closed by now, as far as the client goes: a refusal has nobody to hear it.
+                # For the client the connection is closed by now: a refusal would reach nobody.
                 with contextlib.suppress(HoldfastError):
                     life.write(request, memoryview(source))
 
@@ -204,13 +204,13 @@ class SimulatedBytes(NodeBytes):
         self._heed = heed
 
     def _listen(self, place: SegmentPlace) -> None:
-        """For another history alone. Nobody tells of revoked leases here: it is a hint."""
+        """Listen for another history only. Revoked leases are not simulated: they are a hint."""
         node = self._nodes[place.socket_path.removeprefix("/")]
         if node.alive is not None:
             node.alive.listeners[self] = None
 
     def told_of(self, history: int) -> None:
-        """By a node of this machine, as the thread that listens would be."""
+        """A node of this machine announces a history, as the listening thread would receive it."""
         if not self._client.dead:
             delay_ns = self._client.network.delay_ns()
             self._client.scheduler.after(delay_ns, partial(self._heed, [], history), self._client)
@@ -225,6 +225,6 @@ class SimulatedBytes(NodeBytes):
         return any(cast("SimulatedLink", link).writes_to(node, writer) for link in links)
 
     def process_died(self) -> None:
-        """The kernel leaves the memory, then closes the sockets."""
+        """As the kernel does it: free the memory, then close the sockets."""
         for link in [*self._links.values(), *self._doomed]:
             cast("SimulatedLink", link).hang_up()

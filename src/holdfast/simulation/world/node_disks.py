@@ -1,7 +1,7 @@
 """The disk of a simulated node: the production store and tier over files in a dict, which outlive the node's process.
 
-Faults lose some of the files, or spoil them by a flipped byte or a missing end; nobody is told. Reads and writes of one
-file happen in one step; a slow disk keeps them waiting.
+Faults lose some of the files, or damage them by a flipped byte or a missing end, unnoticed. Reads and writes of one
+file happen in one step; a slow disk delays them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DictFiles(Files):
         self.content: dict[Path, bytes] = {}
 
     def take(self, directory: Path) -> int:
-        return 0  # The process before has ended, or this one would not be started.
+        return 0  # The previous process has ended, or this one would not be started.
 
     def release(self, lock: int) -> None:
         pass
@@ -59,26 +59,26 @@ class DictFiles(Files):
 
 
 class SimulatedDisk:
-    """One node's, through all its lives."""
+    """One node's disk, through all its lives."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.files = DictFiles()
         self.late_seconds = 0.0
-        """What each step of a copy to it waits for."""
+        """The delay of each step of a copy to it."""
 
     def opened(self, node: str, lost: LostFiles) -> DiskTier:
         return DiskTier(node, DiskStore.open(PLACE, "boot", self.files), self.size_bytes, lost)
 
     def lose(self, share: float, chance: random.Random) -> int:
-        """Some files are gone; how many."""
+        """Delete some files. Returns how many."""
         chosen = self._some(share, chance)
         for path in chosen:
             del self.files.content[path]
         return len(chosen)
 
     def spoil(self, share: float, chance: random.Random) -> int:
-        """Some files have another byte somewhere, or their end is missing; how many."""
+        """Flip a byte in some files, or cut their end off. Returns how many."""
         chosen = self._some(share, chance)
         for path in chosen:
             content = bytearray(self.files.content[path])

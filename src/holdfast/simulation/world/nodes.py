@@ -1,9 +1,9 @@
 """A simulated node: production life, memory, report and refusals; attaching and TCP are calls at the moment of arrival.
 
 Its memory is real shared memory, mapped by the clients of the same machine as in production, so that a late write
-changes the bytes that somebody else reads. A write over TCP is checked and done in one step, when its last byte
-arrives; `clean` confirms at once, since no write is ever half done. A node that is refused its name, because the
-master has not noticed the death of the one before, ends and is started again, as a supervisor would.
+changes the bytes that another client reads. A write over TCP is checked and done in one step, when its last byte
+arrives; `clean` confirms at once, since no write is ever half done. If a node is refused its name, because the master
+has not noticed the death of its predecessor, it ends and is restarted, as by a supervisor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from holdfast.simulation.world.copies import SimulatedCopies
 from holdfast.simulation.world.node_disks import SimulatedDisk
 
 MARK = "mark"
-"""A command that does nothing but be counted."""
+"""A command that is only counted."""
 STARTED_AGAIN_SECONDS = 0.5
 REFUSED_KEPT = 3
-"""Grants, one by one; so few that a run has more of them, and they are folded into one number a client."""
+"""Refused grants kept one by one: few, so that a run has more of them and folds them into one number per client."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class NodeMachine:
     died_ns: dict[int, int] = field(default_factory=dict)
     """Boot id -> when its process was killed."""
     stale: list[bytes] = field(default_factory=list)
-    """Marks of an epoch that was over, as far as the node knew."""
+    """Marks of an epoch that the node knew to be over."""
     disk: SimulatedDisk | None = None
 
     def start(self, process: ProcessLoop) -> None:
@@ -75,12 +75,12 @@ class NodeMachine:
         return self.served if self.process is not None and not self.process.dead else None
 
     def died(self) -> None:
-        """Its process was killed."""
+        """Note that its process was killed."""
         if self.served is not None and self.process is not None:
             self.died_ns[self.served.boot] = self.process.scheduler.now_ns
 
     def end(self) -> None:
-        """Give its memory back; whoever has it mapped keeps it."""
+        """Give its memory back; clients that have mapped it keep it."""
         if self.served is not None:
             self.served.lending.withdraw()
 
@@ -89,7 +89,7 @@ class NodeListener(Protocol):
     """A client of this machine that has the memory mapped."""
 
     def told_of(self, history: int) -> None:
-        """The memory belongs to this history now."""
+        """Learn that the memory belongs to this history now."""
 
 
 class ServedNode:
@@ -105,7 +105,7 @@ class ServedNode:
         self._history = 0
         self._older: list[int] = []
         self.known_from: dict[int, int] = {}
-        """Of each writer: the history that it knew the memory from."""
+        """By writer: the history under which it knew the memory."""
         self.listeners: dict[NodeListener, None] = {}
         self._memory: LentMemory | None = None
         commands = Commands()
@@ -158,7 +158,7 @@ class ServedNode:
         self._copies.mount_disk(self.boot, self._card.data_address, self._card.host)
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
-        """Writes and copies take place in one step, so none is under way; the new secret refuses older ones."""
+        """Enter a history. Writes and copies take one step, so none is under way; the new secret refuses older ones."""
         changed = self._history != history
         self._history, self._older = history, older
         if changed and older:
@@ -167,11 +167,11 @@ class ServedNode:
 
     @property
     def history(self) -> int:
-        """That its memory belongs to."""
+        """The history that its memory belongs to."""
         return self._history
 
     def is_older(self, history: int) -> bool:
-        """Whoever knows the memory from this history may not have it any more."""
+        """Is this an older history, whose clients may no longer have the memory?"""
         return history in self._older
 
     def older_writers(self) -> int:

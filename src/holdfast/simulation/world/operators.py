@@ -1,7 +1,7 @@
-"""What an operator asks of a running cluster: to drain a node, to change a setting; and to have it back as it was.
+"""An operator's requests to a running cluster: drain a node, change a setting, and undo both.
 
-An operator is stubborn: the request is repeated to whoever leads until it is in the log, because the world must be able
-to heal. Clients read and masters die meanwhile, as ever.
+The operator repeats a request to the current leader until it is in the log, because the world must be able to heal.
+Clients read and masters die meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.simulation.scripts.script import Fault
 
 AGAIN_NS = 300 * MS
 OPERATOR = 1
-"""As a client of the masters."""
+"""The operator's number as a client of the masters."""
 Leading = Callable[[], tuple[Engine, ProcessLoop] | None]
 
 
@@ -32,7 +32,7 @@ class Operators:
 
     def drain(self, fault: Fault) -> Callable[[], None]:
         def is_so(engine: Engine, mode: str) -> bool:
-            # A node that nobody knows cannot be set aside.
+            # An unknown node cannot be set aside.
             known = fault.one in engine.primary.members or fault.one in engine.state.modes
             return not known or MODES[engine.state.modes.get(fault.one, 0)] == mode
 
@@ -48,7 +48,7 @@ class Operators:
         return partial(self._ask, ChangeSettings({name: None}), lambda engine: name not in engine.state.changed)
 
     def _ask(self, request: Message, is_so: Callable[[Engine], bool], tries: int = 1_000) -> None:
-        """Ask again until it is so, and durable."""
+        """Repeat the request until it has taken effect and is durable."""
         leading = self._leading()
         if leading is not None:
             engine, process = leading

@@ -1,8 +1,8 @@
-"""The operator who brings a lost history back: asks the masters what they hold, chooses one, and gives the order.
+"""The operator who restores a lost history: asks the masters what they hold, chooses one, and gives the order.
 
-As `holdfast restore` does, with the masters' own answers: it takes the master that holds the most records, or a
-snapshot that was kept from before. A master that stands still or dies has not answered; then the others are chosen
-from. The order may be refused, lost with its master or broken off: a stubborn operator gives it again.
+As `holdfast restore` does, with the masters' own replies: it takes the master that holds the most records, or a
+snapshot that was kept from before. A stopped or dead master does not reply; then it chooses among the others. The order
+may be refused, lost with its master or broken off: a stubborn operator gives it again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from holdfast.simulation.world.masters import MasterMachine
 
 ANSWERS_NS = 300 * MS
 AGAIN_NS = 2_500 * MS
-"""Longer than a restore takes where nothing is wrong: one that is under way is not ordered again all the time."""
+"""Longer than a restore takes if nothing is wrong, so that one under way is not ordered again all the time."""
 MOST_TRIES = 60
 FRUITLESS = 6
-"""After so many looks at masters that hold nothing of the history, it is given up for lost."""
+"""After this many rounds in which no master holds anything of the history, it is given up for lost."""
 KEPT = "kept"
-"""From a snapshot that the operator kept, instead of from the newest that masters hold."""
+"""Restore from a snapshot that the operator kept, instead of the newest that masters hold."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class RestoreOperator:
     masters: Mapping[str, MasterMachine]
     tell: Callable[[str], None]
     give_up: Callable[[], None] = lambda: None
-    """Nobody holds anything of the history: begin an empty one."""
+    """Called when no master holds anything of the history: begins an empty one."""
     lost: int = 0
     """The history that the store lost last."""
     kept: bytes = b""
@@ -66,7 +66,7 @@ class RestoreOperator:
 
     @property
     def is_restored(self) -> bool:
-        """A master serves a history that continues the lost one."""
+        """Does a master serve a history that continues the lost one?"""
         engines = [one.alive.server.engine for one in self.masters.values() if one.alive is not None]
         return any(engine is not None and self.lost in engine.state.continues for engine in engines)
 
@@ -115,7 +115,8 @@ class RestoreOperator:
         return next((name for name, described in answers.items() if described.role == "primary"), "")
 
     def _restore(self, name: str, source: HistoryFound | None) -> None:
-        """By this master; without a source, from what was kept. A file can also be sent to whoever leads."""
+        """Order this master to restore; without a source, from the kept snapshot. A file can also be sent to the
+        leader."""
         content = self.kept if source is None else b""
         leading = self._leading(self._answers)
         if source is not None and leading not in ("", name) and source.where != MEMORY_OF_PROCESS:

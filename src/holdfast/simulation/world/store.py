@@ -1,8 +1,7 @@
 """The simulated coordination service: the memory backend at the end of a network that loses, delays and repeats.
 
-A request may be lost on its way, which nothing was changed by, or its answer may be, after the change. Watch events
-are late, lost or told twice. The store can be out of order altogether, and can drop a leader as a server drops a
-lease.
+A request may be lost before the change, or its reply after the change. Watch events are late, lost or repeated. The
+store can fail altogether, and can drop a leader as a server drops a lease.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ANSWER_S = 1.0
 
 @dataclass(slots=True)
 class StoreFaults:
-    """What goes wrong now; shares are of one."""
+    """The current faults of the store; shares are between 0 and 1."""
 
     outages: int = 0
     lost_requests: float = 0.0
@@ -34,7 +33,7 @@ class StoreFaults:
 
 
 class ObservedCluster(Cluster):
-    """Tells whoever checks the world of every change, at the moment of it."""
+    """Reports every change to the checkers, at the moment it happens."""
 
     __slots__ = ("observe",)
     observe: Callable[[], None]

@@ -1,8 +1,8 @@
 """Copies that take time: of a large put, the second half is written some time after the first, or never.
 
-Between the two the process may stand still, die, or be told that the call is cancelled; the range must be nobody
-else's until the thread is through with it (I2, I11). What is copied in the loop itself, small puts, is one step, as in
-production, where nothing else of the process runs meanwhile.
+Between the two the process may be stopped, die, or have the call cancelled; the range must go to nobody else until the
+thread has finished with it (I2, I11). Small puts are copied in the loop itself, in one step, as in production, where
+nothing else of the process runs meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TORN_SHARE = 0.5
 
 
 def halves_of(run: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
-    """The same copy as two, one after the other; None if it is none."""
+    """The same copy as two halves, one after the other; None if it is not a copy."""
     if not isinstance(run, MappedWrite | RemoteWrite):
         return None
     # Simulated clients put bytes, none from several buffers.
@@ -47,7 +47,7 @@ class TearingRunner(AsyncRunner):
     def __init__(
         self, core: Core, masters: Masters, process: ProcessLoop, sent: Callable[[Message], None] = lambda message: None
     ) -> None:
-        """`sent` is called with every message at the moment that it leaves."""
+        """`sent` is called with every message at the moment it is sent."""
         super().__init__(core, masters)
         self._process = process
         self._sent = sent

@@ -1,7 +1,7 @@
 """One run: masters, nodes, clients and the store, put together; the script played; the checkers asked.
 
-First everything goes wrong that the script says, and nothing that was promised may break. Then the world heals, and
-within a bound one primary must serve, the standbys must hold what it holds, and every request must have ended.
+First come the faults of the script, during which no promise may break. Then the world heals, and within a bound one
+primary must serve, the standbys must have its state, and every request must have ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FADE_EVERY_MS = 500
 OPERATOR_LOOKS_MS = 500
 LEADER_TTL_MS = 1_000
 PIECE_BYTES = 500
-"""So that a restored catalogue has several, and a restore can break off between them."""
+"""So small that a restored catalogue has several pieces, and a restore can break off between them."""
 RULES = Rules(
     lease_ttl_ms=2_000,
     grant_timeout_ms=4_000,
@@ -61,7 +61,7 @@ RULES = Rules(
 
 
 def rules_of(name: PresetName) -> Rules:
-    """The preset's; other presets than the default are crowded, because they are about eviction."""
+    """The rules of a preset; presets other than the default are crowded, because they are about eviction."""
     if name == "follow":
         return RULES
     preset = PRESETS[name]
@@ -92,15 +92,15 @@ class World:
         self.wiped: Callable[[], None] = lambda: None
         """Called when the store has lost everything."""
         self.stored_history: Callable[[], int] = lambda: 0
-        """Which history the store holds, as a checker knows."""
+        """The history in the store, as a checker knows it."""
         self.asked = False
-        """The store was emptied, and the operator has not spoken yet."""
+        """The store was emptied, and the operator has not decided yet."""
         self.watch_engine: Callable[[MasterMachine, Engine], None] = lambda machine, engine: None
         self._clocks = random.Random(f"clocks {seed}")
         self._lives = 0
         self._marks = 0
         self.confirmed: list[tuple[str, bytes]] = []
-        """(node, mark) that a master was told has been handled."""
+        """(node, mark) that a node has confirmed to a master."""
         shape = script.shape
         self.rules = rules_of(shape.preset)
         if shape.disk_bytes:
@@ -122,7 +122,7 @@ class World:
         self.restores = RestoreOperator(self.scheduler, self.masters, self.tell, self._begin_anew)
 
     def _clients(self, masters: str) -> dict[str, ClientMachine]:
-        """One each on the machines of the nodes, the others elsewhere: both ways of the bytes are used."""
+        """One client on each node's machine, the others elsewhere: both shared memory and TCP are used."""
         shape = self.script.shape
         return {
             f"client-{i}": ClientMachine(
@@ -161,7 +161,7 @@ class World:
         return self.scheduler.now_ns // MS
 
     def tell(self, line: str, *subjects: str) -> None:
-        """For the story, where one is told: everybody's, or that of the subjects alone."""
+        """Add a line to the story, if one is recorded: to everybody's, or to that of the subjects alone."""
         if self.lines is not None:
             self.lines.append((self.now_ms, line, subjects))
 
@@ -173,7 +173,7 @@ class World:
         # Two clocks differ by at most the drift that is allowed for, and by any offset.
         rate = 1 + self._clocks.uniform(-0.0045, 0.0045)
         offset_ns = (FAR_SECONDS + self._clocks.randint(1, SPREAD_SECONDS)) * SECOND
-        # What a loop may also offer, and nobody here asks for, is left out.
+        # Loop methods that no code here uses are left out.
         machine, number = self._placed[name], list(self._placed).index(name) + 1
         made = ProcessLoop(  # type: ignore[abstract]
             self.scheduler, self.network, name, chance, rate, offset_ns, machine, number, self._lives
@@ -226,7 +226,7 @@ class World:
             self.scheduler.after(fault.lasts_ms * MS, end)
 
     def _leading(self) -> str:
-        """Whoever leads, or the first."""
+        """The master that leads, or the first one."""
         leading = [
             name for name, machine in self.masters.items() if machine.alive and machine.alive.server.engine is not None
         ]
@@ -266,7 +266,7 @@ class World:
         return end
 
     def _fade(self, fault: Fault) -> Callable[[], None]:
-        """What it is told comes later and later, then nothing comes at all: the answers that it last heard are old."""
+        """Messages to it come later and later, then not at all: the last replies that it got are old."""
         name = fault.one
         for step in range(1, 5):
             late = partial(self.network.late_ns.__setitem__, name, step * FADE_STEP_MS * MS)
@@ -311,8 +311,8 @@ class World:
         return lambda: setattr(self.network, "slowest_ns", self.script.shape.slowest_ms * MS)
 
     def _refuse(self, fault: Fault) -> Callable[[], None]:
-        """A master loses one of its networks: the others and a client are refused, the store is out of reach, and
-        yet it lives and its other clients reach it. Who guesses that it is dead is wrong."""
+        """A master loses one of its networks: the other masters and a client are refused, and the store is out of
+        reach, but it is alive and its other clients reach it. A guess that it is dead is wrong."""
         others = [name for name in (*self.masters, fault.other) if name not in (fault.one, "")]
         for other in others:
             self.network.reset(fault.one, other)
@@ -329,7 +329,7 @@ class World:
         return end
 
     def _slow_threads(self, fault: Fault) -> Callable[[], None] | None:
-        """Its threads are kept waiting: a copy may come long after it was asked for."""
+        """Delay its threads: a copy may come long after it was asked for."""
         process = self.machines[fault.one].process
         if process is None:
             return None
@@ -345,7 +345,7 @@ class World:
                 self.scheduler.after(0, machine.alive.hand_over.set, machine.process)
 
     def _command(self, fault: Fault) -> None:
-        """Whoever believes to lead sends a mark."""
+        """Have the master that believes it leads send a mark."""
         for machine in self.masters.values():
             master, process = machine.alive, machine.process
             if master is not None and process is not None and master.server.engine is not None:
@@ -359,7 +359,7 @@ class World:
             if error is None:
                 self.confirmed.append((node, body))
 
-        # It may have ceased to lead, or not know the node: then nothing was sent.
+        # It may no longer lead, or not know the node: then nothing was sent.
         with contextlib.suppress(HoldfastError):
             engine.notify(node, MARK, body, instant.now_ms(), confirm)
 
@@ -381,14 +381,14 @@ class World:
         return lambda: setattr(disk, "late_seconds", 0.0)
 
     def _take_snapshots(self, fault: Fault) -> None:
-        """The operator has every master write one."""
+        """Have every master write a snapshot, as an operator would."""
         for machine in self.masters.values():
             if machine.alive is not None and machine.process is not None:
                 machine.process.spawn(partial(_asked_for_a_snapshot, machine.alive))
 
     def _wipe(self, fault: Fault) -> Callable[[], None]:
-        """The store loses everything; when the fault ends, the operator has a new history begin, or the old one
-        restored, from where `other` says."""
+        """Empty the store; when the fault ends, the operator begins a new history, or restores the old one from the
+        source in `other`."""
         self.restores.store_lost(self.stored_history())
         if fault.one:
             for name in self.masters:
@@ -404,13 +404,13 @@ class World:
         self.restores.order(fault.other)
 
     def history_may_begin(self) -> bool:
-        """By the operator's word, or because whoever leads knows of no other."""
+        """May a history begin? By the operator's decision, or because the leader knows of no other."""
         record = self.store.only.record
         leads = [one for one in self.masters.values() if record is not None and one.plan.address == record.address]
         return not self.asked or not any(one.disk.files for one in leads)
 
     def _begin_anew(self) -> None:
-        """The operator tells the first master that waits; again, until a history has begun."""
+        """Have the operator order the first waiting master to begin, again and again until a history has begun."""
         if self.store.only.last:
             return
         self.asked = False
@@ -446,13 +446,13 @@ class World:
 
 
 async def _asked_for_a_snapshot(master: Master) -> None:
-    with contextlib.suppress(HoldfastError):  # Its term may end meanwhile; whoever asked is told.
+    with contextlib.suppress(HoldfastError):  # Its term may end meanwhile; the caller gets the error.
         await master.snapshot()
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Nothing of this process gets into the run: no log lines, no collector, and its own clock afterwards."""
+    """Keep this process out of the run: no log lines, no garbage collector, and its own clock again afterwards."""
     collecting = gc.isenabled()
     gc.disable()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -464,8 +464,8 @@ def undisturbed() -> Iterator[None]:
         instant.read_from(instant.SYSTEM_CLOCK)
         entropy.draw_from(entropy.SYSTEM_CHANCE)
         witness.see_through(witness.KERNEL)
-        # The world is one heap of cycles; whoever enabled the collector first would have it looked at twice. What its
-        # processes log as they are thrown away is part of the run still.
+        # The world is full of reference cycles, so collect before the collector is enabled, or it would traverse them
+        # twice. Log lines of processes that are dropped here still belong to the run.
         gc.collect()
         logging.disable(logging.NOTSET)
         structlog.reset_defaults()
