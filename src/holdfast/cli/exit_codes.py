@@ -1,4 +1,4 @@
-"""What a script learns from the exit code alone."""
+"""Exit codes, from which a script learns what to do next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATER = 3
 NOT_FOUND = 4
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a shell sees of a program that SIGPIPE ended, as `holdfast ls | head` should."""
+"""The exit code of a program that SIGPIPE ended, as `holdfast ls | head` should be."""
 
 
 def exit_code_of(error: HoldfastError) -> int:

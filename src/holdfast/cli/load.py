@@ -57,7 +57,7 @@ class Load:
         return any(thread.is_alive() for thread in self._threads)
 
     def stop(self, within_s: float) -> bool:
-        """Whether all have ended."""
+        """End the writers. Returns whether all have ended in time."""
         self._stop.set()
         until = now_seconds() + within_s
         for thread in self._threads:
@@ -118,7 +118,7 @@ class Verified:
 
 
 def verify(cache: Cache, keys: list[str], value_size: int, stop: threading.Event) -> Verified:
-    """Every one of them, byte for byte. `stop` ends it as Ctrl-C does."""
+    """Read every one of them and compare it byte for byte. `stop` ends it as Ctrl-C does."""
     found = Verified()
     at_once = max(1, min(512, GET_AT_ONCE_BYTES // value_size))
     for start in range(0, len(keys), at_once):

@@ -51,7 +51,7 @@ def run(arguments: list[str], as_json: bool) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return report("interrupted", "interrupted; what was not acknowledged may be undone", INTERRUPTED, as_json)
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes stdout at exit.
+        # The reader of our output has closed it. Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except typer.TyperException as error:

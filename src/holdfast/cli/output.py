@@ -1,4 +1,4 @@
-"""What a verb prints: for people, or JSON for scripts. Never both on stdout.
+"""The output of a verb: for people, or JSON for scripts. Never both on stdout.
 
 Keys are printed as they are into a pipe; on a terminal, control characters are escaped, because a key could hold
 an escape sequence.
@@ -46,7 +46,7 @@ class Output:
         _print(table)
 
     def facts(self, facts: Sequence[tuple[str, object]]) -> None:
-        """Names and values, one a line."""
+        """Names and values, one per line."""
         table = Table.grid(padding=(0, 2))
         for name, value in facts:
             table.add_row(Text(name, style="bold"), Text(shown(str(value))))

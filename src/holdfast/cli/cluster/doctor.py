@@ -128,7 +128,7 @@ MACHINE_CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def check_cluster(settings: ClientSettings) -> tuple[bool, list[Finding]]:
-    """Whether a master answered, and what was found."""
+    """Did a master answer, and the findings."""
     try:
         cache = connection.open_cache(settings)
     except HoldfastError as error:

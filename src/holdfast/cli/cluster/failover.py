@@ -1,4 +1,4 @@
-"""`failover`: the primary hands over to a standby, while a client measures what others notice of it.
+"""`failover`: the primary hands over to a standby, while a client measures the effect on others.
 
 The old primary makes durable what it has begun and resigns; a standby that has caught up takes over at once, because a
 resignation is proof. Without such a standby nothing is done: the cluster would be without a primary.
@@ -138,7 +138,7 @@ class Probe:
                 self._answered.notify_all()
 
     def await_answer(self, deadline: float) -> None:
-        """Two more: the first may have been on its way already."""
+        """Wait for two more replies: the first may have been under way already."""
         with self._answered:
             enough = self.answers + 2
             self._answered.wait_for(lambda: self.answers >= enough, max(0.0, deadline - now_seconds()))

@@ -77,7 +77,7 @@ def given_addresses(address: str) -> list[str]:
     try:
         return master_addresses(address)
     except BadValue:
-        # Whoever connects with it says what is wrong with it.
+        # Connecting with it reports what is wrong with it.
         return []
 
 

@@ -1,7 +1,7 @@
 """`drain`, and what `nodes` can change: cordon, uncordon, resize, the speed of copies, the end of a client's writes.
 
-Whatever is asked for is in the log once it is answered: a failover or a restart of this command changes nothing of
-it. `drain` then only watches; ended early, the draining goes on.
+A request is in the log once it is answered: a failover or a restart of this command does not undo it. `drain` then only
+watches; if it is ended early, the draining goes on.
 """
 
 from __future__ import annotations

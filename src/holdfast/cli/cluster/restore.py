@@ -35,7 +35,7 @@ from holdfast.wire.codec import expect
 LOOK_SECONDS = 5.0
 LOOK_EVERY_SECONDS = 0.1
 OFFER_BYTES = 4 << 20
-"""A piece; a frame takes no more than 16 MiB."""
+"""The size of a piece; a frame holds at most 16 MiB."""
 MASTERS = "masters/"
 
 
@@ -47,7 +47,7 @@ class Ambiguous(Refused):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSource:
-    """What is restored, and which master does it."""
+    """The history to restore, and the master that does it."""
 
     found: HistoryFound
     address: str
@@ -57,7 +57,7 @@ class RestoreSource:
 
     @property
     def reaches(self) -> tuple[int, int]:
-        """How far it goes: what has the larger epoch is newer, however many records the other holds."""
+        """How far it goes: the one with the larger epoch is newer, however many records the other holds."""
         return self.found.epoch, self.found.index
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ async def announced(url: str) -> list[str]:
 
 
 def describe(addresses: list[str], token: str) -> tuple[dict[str, HistoriesDescribed], str]:
-    """What each master knows, by its address; and why others did not say."""
+    """The histories that each master knows, by its address; and why others did not answer."""
     found: dict[str, HistoriesDescribed] = {}
     faults: list[str] = []
     for address in addresses:
@@ -210,7 +210,7 @@ def offer(chosen: RestoreSource, token: str, deadline: float) -> None:
 def await_restored(
     out: Output, chosen: RestoreSource, before: int, token: str, deadline: float, for_nodes: bool
 ) -> HistoriesDescribed:
-    """Until it is served and, if they are waited for, every node has verified its memory; or the time is up."""
+    """Wait until it is served and, with `for_nodes`, every node has verified its memory; or until the deadline."""
     said = ""
     described: HistoriesDescribed | None = None
     while now_seconds() < deadline:

@@ -30,7 +30,7 @@ from holdfast.messages.requests import Done, NodeInfo, Status
 from holdfast.settings import ClientSettings
 
 PAST_ANY_SNAPSHOT = 1 << 40
-"""Asking for the piece there gives the size alone."""
+"""An offset past any snapshot: a request for the piece there returns only the size."""
 
 
 @takes(ClientSettings)
@@ -49,7 +49,7 @@ def status(settings: ClientSettings, out: Output) -> int:
     else:
         assert primary is not None
         seen = survey([*given, primary.leader, *primary.masters], settings.token, min(settings.timeout, LOOK_SECONDS))
-        # Whoever answered may have led until a moment ago.
+        # The master that answered may have led until a moment ago.
         leading = [one for one in (primary, primary_of(seen)) if one is not None and one.role == "primary"]
         primary = max(leading, key=lambda one: (one.epoch, one.applied_index), default=None)
     if out.as_json:

@@ -47,7 +47,7 @@ CLIENT_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Story:
-    """What happened so far."""
+    """The events of the demo so far."""
 
     began: float = field(default_factory=now_seconds)
     events: list[tuple[float, str]] = field(default_factory=list)
@@ -92,7 +92,7 @@ def demo(settings: DemoSettings, out: Output) -> int:
 
 
 class Performance:
-    """From the start of the cluster to the verdict. Whoever calls it ends the fleet."""
+    """The demo from the start of the cluster to the verdict. The caller must end the fleet."""
 
     def __init__(self, settings: DemoSettings, wanted: ClusterWanted, stop: Event, screen: Screen) -> None:
         self.settings = settings
@@ -217,7 +217,7 @@ def wanted_by(settings: DemoSettings, directory: Path, size_bytes: int) -> Clust
         coordination=settings.coordination,
         cluster=f"demo-{secrets.token_hex(4)}",
         arguments=("--log-level", "error"),
-        # What the user has set for a cluster of theirs is not meant for this one; empty is as if unset.
+        # The user's settings for their own cluster are not meant for this one; empty counts as unset.
         variables={name: "" for name in os.environ if name.startswith(PREFIX)},
     )
 

@@ -1,4 +1,4 @@
-"""What `demo` shows while it runs: a live table on a terminal, plain lines anywhere else."""
+"""The screen of `demo` while it runs: a live table on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TIMEOUT_S = 30.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What an engine is started with."""
+    """The configuration that an engine is started with."""
 
     shape: Shape
     seed: int

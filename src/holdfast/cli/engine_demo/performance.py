@@ -30,7 +30,7 @@ from holdfast.messages.requests import Status
 from holdfast.settings import DemoSettings
 
 QUESTION_TOKENS = 16
-"""What follows the prefix, and is computed by every request."""
+"""Tokens after the prefix, which every request computes."""
 NEXT_PRIMARY_WITHIN_S = 60.0
 HEAD_WIDTH = 64
 
@@ -65,7 +65,7 @@ def prompt_of(settings: DemoSettings, shape: Shape) -> list[int]:
 
 
 class EnginePerformance:
-    """From the start of the cluster to the verdict. Whoever calls `run` calls `end`."""
+    """The demo from the start of the cluster to the verdict. The caller of `run` must call `end`."""
 
     def __init__(self, settings: DemoSettings, wanted: ClusterWanted, stop: Event, screen: Screen) -> None:
         self.settings = settings
@@ -80,7 +80,7 @@ class EnginePerformance:
 
     @property
     def prefix_tokens(self) -> int:
-        """What can be stored: whole blocks."""
+        """The number of tokens that can be stored: whole blocks."""
         return (len(self.prompt) - 1) // self.settings.block_tokens * self.settings.block_tokens
 
     def tell(self, text: str) -> None:
@@ -131,7 +131,7 @@ class EnginePerformance:
         )
 
     def look_after(self) -> None:
-        """What dies is started again, as a supervisor would."""
+        """Restart processes that die, as a supervisor would."""
         if self._stop.is_set():
             raise KeyboardInterrupt
         for child, _ in [*self.cluster.masters, *self.cluster.nodes]:

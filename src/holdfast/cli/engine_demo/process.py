@@ -27,7 +27,7 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class EngineProcess:
-    """One engine. `meanwhile` is called several times a second while it is waited for, and may raise."""
+    """One engine. `meanwhile` is called several times per second while it is waited for, and may raise."""
 
     def __init__(self, name: str, order: Order, variables: Mapping[str, str], meanwhile: Callable[[], None]) -> None:
         self.name = name

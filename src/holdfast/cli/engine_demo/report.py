@@ -1,4 +1,4 @@
-"""What the engine demo found, for people: a table and the verdict."""
+"""The engine demo's results, for people: a table and the verdict."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SHARED_GRANT_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What every preset has to go through."""
+    """The workload that every preset goes through."""
 
     requests: list[Request]
     value_bytes: int
@@ -81,7 +81,7 @@ def lab(settings: LabSettings, out: Output) -> int:
 def run_all(
     course: Course, presets: list[PresetName], stop: Event, out: Output, controlled: bool
 ) -> tuple[list[Outcome], Outcome | None]:
-    """What became of each preset, and of the control, if there is one. KeyboardInterrupt: `stop` was set."""
+    """The outcome of each preset, and of the control, if there is one. KeyboardInterrupt: `stop` was set."""
     with ThreadPoolExecutor(course.at_once) as threads:
         killed = [threads.submit(tried, course, preset, True, stop, out) for preset in presets]
         unharmed = [threads.submit(tried, course, CONTROL, False, stop, out)] if controlled else []
@@ -149,7 +149,7 @@ def tried(course: Course, preset: PresetName, kills: bool, stop: Event, out: Out
                 *("--preset", preset, "--lease-ttl-ms", str(course.lease_ttl_ms)),
                 *("--shared-grant-bytes", str(SHARED_GRANT_BYTES)),
             ),
-            # What the user has set for a cluster of theirs is not meant for this one; empty is as if unset.
+            # The user's settings for their own cluster are not meant for this one; empty counts as unset.
             variables={name: "" for name in os.environ if name.startswith(PREFIX)},
         )
         trial = Trial(preset, course.requests, course.value_bytes, course.rate, wanted, stop)

@@ -1,4 +1,4 @@
-"""What the lab found, for people: a table, the hit rates over the run as lines of blocks, and a picture."""
+"""The lab's results, for people: a table, the hit rates over the run as lines of blocks, and a picture."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _ms(value: float | None) -> str:
 
 
 def bars(rates: list[float]) -> str:
-    """One block a part of the run; a line where the primary was killed."""
+    """One block per part of the run; a line where the primary was killed."""
     drawn = "".join(BLOCKS[min(len(BLOCKS) - 1, int(rate * len(BLOCKS)))] for rate in rates)
     middle = len(drawn) // 2
     return f"{drawn[:middle]}|{drawn[middle:]}"
 
 
 def tell(out: Output, outcomes: list[Outcome], control: Outcome | None = None) -> None:
-    """`control` is the one whose primary was left alone."""
+    """Print the results. `control` is the run whose primary was not killed."""
     rows = [row_of(outcome) for outcome in outcomes]
     named = [(outcome.preset, outcome) for outcome in outcomes]
     if control is not None:

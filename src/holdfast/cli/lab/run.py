@@ -31,13 +31,13 @@ TIMEOUT_S = 60.0
 PRIMARY_WITHIN_S = 60.0
 PROBE_EVERY_S = 0.004
 WINDOW_S = 60.0
-"""Hit rates are compared over so long before the kill and after it."""
+"""Hit rates are compared over this time before and after the kill."""
 BUCKETS = 40
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one preset did."""
+    """The results of one preset."""
 
     preset: str
     coordination_writes_per_s: float = 0.0
@@ -79,7 +79,7 @@ class Replay:
     value_size: int
     stop: Event
     rate: float = 0.0
-    """Requests a second; 0: no waiting."""
+    """Requests per second; 0: no waiting."""
     looked: list[int] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     wrong: int = 0
@@ -143,7 +143,7 @@ class LabProbe:
 
 
 class Trial:
-    """One preset from the start of its cluster to its end. Whoever calls it ends the fleet."""
+    """One preset from the start of its cluster to its end. The caller must end the fleet."""
 
     def __init__(
         self, preset: str, requests: list[Request], value_size: int, rate: float, wanted: ClusterWanted, stop: Event

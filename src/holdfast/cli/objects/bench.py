@@ -49,7 +49,7 @@ class Phase:
     room_bytes: int
 
     def rate(self, step: Callable[[int], None], most: int | None = None) -> float:
-        """Steps a second."""
+        """Steps per second."""
         began = now_seconds()
         done = 0
         while now_seconds() - began < self.seconds and (most is None or done < most):

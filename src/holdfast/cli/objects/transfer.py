@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.client.cache import Cache
 
 LONG_FROM = 64 << 20
-"""What is at least this long is worth a progress bar, and is written in pieces."""
+"""Objects at least this long get a progress bar, and are written in pieces."""
 LOOKED_AT = 64 << 10
 TRIES = 3
 

@@ -71,7 +71,7 @@ class Child:
         return self.process.poll() if self.process is not None else None
 
     def ready(self) -> dict[str, Any] | None:
-        """What it wrote once it served."""
+        """The contents of its ready file; None until it serves."""
         try:
             facts = json.loads(self.ready_file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):

@@ -25,12 +25,12 @@ from holdfast.settings import split_address
 START_WITHIN_S = 60.0
 PRIMARY_WITHIN_S = 30.0
 TOUCHED_BYTES_A_SECOND = 256 << 20
-"""What even a slow, busy machine manages."""
+"""The rate at which even a slow, busy machine touches memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWanted:
-    """What to start."""
+    """The cluster to start."""
 
     data_dir: Path
     run_dir: Path

@@ -54,7 +54,7 @@ def cluster_in(address: str) -> str:
     try:
         return parse_location(address, "holdfast").cluster
     except HoldfastError:
-        return ""  # Whoever connects with it says what is wrong with it.
+        return ""  # Connecting with it reports what is wrong with it.
 
 
 def _served(serve: Callable[[], int], as_json: bool) -> int:

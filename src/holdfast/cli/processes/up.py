@@ -121,7 +121,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def held(data_dir: Path) -> Iterator[None]:
-    """Nobody else runs a cluster on this directory: its masters would join ours."""
+    """Make sure that no other cluster runs on this directory: its masters would join ours."""
     with (data_dir / "up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ def held(data_dir: Path) -> Iterator[None]:
 
 
 def write_ready_file(path: Path, facts: dict[str, Any]) -> None:
-    """Whoever waits for the file finds it whole."""
+    """Write the ready file atomically: a process that waits for it never sees a partial one."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     partial.write_text(json.dumps(facts) + "\n", encoding="utf-8")
     partial.replace(path)
