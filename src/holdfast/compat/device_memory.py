@@ -26,7 +26,7 @@ SUCCESS = 0
 CONTEXT, MEMORY_TYPE, DEVICE_ORDINAL = 1, 2, 9
 """CU_POINTER_ATTRIBUTE_*, as asked of cuPointerGetAttribute."""
 DEVICE_TYPE = 2
-"""CU_MEMORYTYPE_DEVICE. Managed memory, which the host can read, is told as host or unified memory."""
+"""CU_MEMORYTYPE_DEVICE. Managed memory, which the host can read, is reported as host or unified memory."""
 
 
 class BadAddress(BadValue):
@@ -46,7 +46,7 @@ class Place(enum.Enum):
 
 
 class CudaDriver:
-    """What is used of libcuda. `library` is the loaded library, or anything that has its functions."""
+    """The functions of libcuda that are used. `library` is the loaded library, or anything that has them."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -146,7 +146,7 @@ def is_mapped(address: int, size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
-    """Where an object's bytes shall go."""
+    """The destination of an object's bytes."""
 
     view: memoryview
     finish: Callable[[], None] | None = None

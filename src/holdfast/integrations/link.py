@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NO_MASTER = (Unreachable, DeadlineExceeded, NotLeader, ReplyLost, Stopping)
-"""Errors of a whole call that say nothing about its keys, and the same of the next call."""
+"""Errors of a whole call: they say nothing about its keys, and the next call would fail in the same way."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 8.0
 
 
 class Link:
-    """For any thread. `connect` gives the client when a master answers; `engine` is who gets misses otherwise."""
+    """For any thread. `connect` returns the client when a master answers; `engine` names the engine in the log."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Link:
         self.is_up = False
 
     def open(self) -> None:
-        """Raises what waiting will not mend."""
+        """Open the link. Raises errors that waiting will not fix."""
         try:
             self._take(self._connect())
         except Refused:

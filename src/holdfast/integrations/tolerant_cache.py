@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class TolerantCache:
-    """A cache whose calls do not raise for what the world may do. For any thread."""
+    """A cache whose calls do not raise for failures of the cluster. For any thread."""
 
     def __init__(self, cache: Cache, engine: str, *, replicas: int = 1, soft_pin: bool = False) -> None:
         self._at_once = cache.exists_at_once
@@ -91,14 +91,14 @@ class TolerantCache:
         self._link.close()
 
     def _ask(self, what: str, keys: Sequence[object], call: Callable[[Cache], T]) -> T | None:
-        """What the call gives, or None if it failed as a whole, was not made because the cache is away, or there is
+        """The result of the call, or None if it failed as a whole, was not made because the cache is away, or there is
         nothing to ask for."""
         if not keys or self.away:
             return None
         try:
             return self._link.run(call)
         except NO_MASTER:
-            # The link has said so.
+            # The link has logged it.
             return None
         except HoldfastError as error:
             self._say(what, error)
@@ -106,13 +106,13 @@ class TolerantCache:
 
     def _say_errors(self, what: str, answers: Sequence[object]) -> None:
         failed = [answer for answer in answers if isinstance(answer, HoldfastError)]
-        # An object that is evicted between the question and the answer is nothing to report.
+        # An object that was evicted between request and reply need not be reported.
         told = [error for error in failed if not isinstance(error, ObjectNotFound)]
         if told:
             self._say(what, told[0], f"{len(told)} of {len(answers)} keys")
 
     def _say(self, what: str, error: HoldfastError, how_many: str = "the batch") -> None:
-        """Log a failure, but one of a kind at most once a minute: an engine asks many times a second."""
+        """Log a failure, but each kind at most once per minute: an engine asks many times per second."""
         now = now_seconds()
         kind = f"{what} {error.code}"
         with self._lock:

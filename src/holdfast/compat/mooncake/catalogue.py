@@ -1,4 +1,4 @@
-"""Removals, where replicas lie, and segments that a program mounts by itself."""
+"""Removals, the places of replicas, and segments that a program mounts."""
 
 from __future__ import annotations
 

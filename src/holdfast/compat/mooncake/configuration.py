@@ -66,7 +66,7 @@ def truth_of(given: object) -> bool:
 
 @dataclass
 class MooncakeConfig:
-    """What Mooncake's JSON file says."""
+    """The contents of Mooncake's JSON file."""
 
     local_hostname: str
     metadata_server: str
@@ -150,7 +150,7 @@ def _config_of(said: Mapping[str, Any]) -> MooncakeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What `setup` was asked for, as far as it means something here."""
+    """The arguments of `setup` that mean something here."""
 
     hostname: str
     address: str

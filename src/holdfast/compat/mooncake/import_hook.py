@@ -25,7 +25,7 @@ _ALONE = {
     "mooncake.mooncake_config": f"{_PACKAGE}.configuration",
     "mooncake.buffer_pool": f"{_PACKAGE}.store",
 }
-"""What engines import beside the store; ours where the real package is missing."""
+"""Modules that engines import beside the store; ours if the real package is missing."""
 
 
 class _Loader(importlib.abc.Loader):
@@ -56,7 +56,7 @@ class MooncakeFinder(importlib.abc.MetaPathFinder):
         return None
 
     def _elsewhere(self, fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """What the other finders have for this name."""
+        """The spec that the other finders have for this name."""
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(fullname, path)) is not None:
                 return spec

@@ -1,4 +1,4 @@
-"""What a store is while it is set up: a client of the cluster, the names of its tenant, the caller's memory."""
+"""The state of a store that is set up: a client of the cluster, the names of its tenant, the caller's memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from holdfast.messages.requests import NodeInfo
 log = logging.getLogger("holdfast.mooncake")
 
 FIRST_PORT, LAST_PORT = 12_300, 14_300
-"""Mooncake draws a client's port from these, and its name has it; here it is but a name."""
+"""Mooncake draws a client's port from this range for the client's name; here it is only part of the name."""
 NODES_SECONDS = 5.0
 """How long the list of nodes is believed, which is asked for only by puts that name replicas or nodes."""
 
@@ -43,7 +43,7 @@ _said: set[str] = set()
 
 
 def say_once(text: str, *arguments: object) -> None:
-    """What a program sets and has no meaning here, once in the life of the process."""
+    """Log a setting that has no meaning here, once in the life of the process."""
     if text not in _said:
         _said.add(text)
         log.warning(text, *arguments)
@@ -53,7 +53,7 @@ def say_once(text: str, *arguments: object) -> None:
 class MooncakeLink:
     cache: Cache
     puts: Cache
-    """The same client, with less patience: a store without room should be told soon."""
+    """The same client with a shorter timeout: a program should soon learn that a store has no room."""
     address: str
     names: Names
     hostname: str

@@ -1,4 +1,4 @@
-"""What all methods of the store stand on: the link while it is set up, and failures that become codes."""
+"""The base of all methods of the store: the link while it is set up, and failures that become codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast.mooncake")
 
 NOT_SET_UP, UNREACHABLE = 1, 2
-"""What `health_check` says, beside 0."""
+"""The results of `health_check` other than 0."""
 _REQUIRED = (
     *("local_hostname", "metadata_server", "global_segment_size", "local_buffer_size"),
     *("protocol", "rdma_devices", "master_server_addr"),
@@ -150,7 +150,7 @@ class Linked:
         return link.hostname if link is not None else ""
 
     def _ask(self, ask: Callable[[MooncakeLink], T], failed: Callable[[int], T]) -> T:
-        """The answer, or what `failed` makes of the code."""
+        """The result, or what `failed` makes of the error code."""
         link = self._link
         if link is None:
             return failed(INVALID_PARAMS)

@@ -1,8 +1,8 @@
 """Keys as callers say them, and as they are stored.
 
-A tenant is a prefix of its keys: `|team-a|key`. It keeps tenants from meeting by accident, and from listing and
-removing each other's keys; it is no boundary of security, since whoever may connect may use any prefix. Keys of the
-default tenant are stored as they are, except those that begin with the mark, so that no two are ever stored as one.
+A tenant is a prefix of its keys: `|team-a|key`. It keeps tenants from colliding by accident, and from listing and
+removing each other's keys; it is not a security boundary, since any client may use any prefix. Keys of the default
+tenant are stored as they are, except those that begin with the mark, so that no two are ever stored as one.
 
 A key over holdfast's limit is cut and completed by its SHA-256.
 """
@@ -33,7 +33,7 @@ class Names:
         self.plain = self.tenant == DEFAULT
 
     def stored(self, key: str) -> str | None:
-        """None: this cannot be a key."""
+        """The key as it is stored; None: this cannot be a key."""
         if not isinstance(key, str):
             raise TypeError(f"incompatible function arguments: a key is a str, not {type(key).__name__}")
         if self.plain and key[:1] != MARK:
@@ -70,5 +70,5 @@ class Names:
         return [f"^[^{MARK}]", own] if self.plain else [own]
 
     def prefixes(self) -> list[str]:
-        """What the stored keys of this tenant begin with; `shown` sorts out the others."""
+        """The prefixes of this tenant's stored keys; `shown` sorts out the others."""
         return [""] if self.plain else [self.prefix]

@@ -32,7 +32,7 @@ from holdfast.messages.requests import NodeInfo
 log = logging.getLogger("holdfast.mooncake")
 
 LENT_BY_ENGINE = "engine-"
-"""What the names of such nodes begin with, by which they are told from nodes that outlive engines."""
+"""The prefix of such nodes' names, which distinguishes them from nodes that outlive engines."""
 PARENT = "HOLDFAST_PARENT_PID"
 """As `holdfast node` reads it: the process to die with."""
 NEEDED = ("numpy", "typer", "rich", "pydantic_settings", "structlog")
@@ -43,14 +43,14 @@ LEAST_BYTES = 1 << 20
 
 
 def node_name(hostname: str) -> str:
-    """Of a client's own node, from its `host:port`; the process makes it unique, as the name of a dead one is not
-    free at once."""
+    """The name of a client's own node, from its `host:port`; the process id makes it unique, as the name of a dead node
+    is not free at once."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", hostname).strip("-") or "host"
     return f"{LENT_BY_ENGINE}{plain[:36]}-{os.getpid()}"
 
 
 def node_prefix(segment: str) -> str:
-    """What the names of the nodes that a client with this `host:port` started begin with."""
+    """The prefix of the names of nodes that a client with this `host:port` started."""
     return node_name(segment).rpartition("-")[0] + "-"
 
 
@@ -117,7 +117,7 @@ class EngineNode:
             log.error("the node %s ended by itself (exit code %d); what it held is lost", self.name, code)
 
     def stop(self) -> None:
-        """SIGTERM, so that it takes its leave from the masters; killed if it does not end."""
+        """End it with SIGTERM, so that it says goodbye to the masters; kill it if it does not end."""
         self._stopping.set()
         process = self._process
         if process is not None and process.poll() is None:

@@ -146,7 +146,7 @@ class HoldfastL2Adapter(L2AdapterInterface):
         return self._loaded.take(task_id)
 
     def delete(self, keys: list[Chunk]) -> None:
-        """What somebody reads stays, and can be deleted later."""
+        """Delete these. Objects that are being read stay, and can be deleted later."""
         chunks = list(keys)
         removed = self._pool.remove([l2_name(key) for key in chunks])
         self._tell_gone([key for key, gone in zip(chunks, removed, strict=True) if gone])

@@ -1,7 +1,7 @@
 """Keys that this process stored, with their sizes, so that LMCache can be told when the cluster has evicted them.
 
-LMCache counts what it was told is stored, per tenant (`cache_salt`). A cache that evicts by itself must tell it what
-is gone, or those counts only grow. The ledger is bounded: the oldest entries leave it, and are told as gone.
+LMCache counts the objects reported as stored, per tenant (`cache_salt`). A cache with its own eviction must report
+what is gone, or those counts only grow. The ledger is bounded: the oldest entries leave it, and are reported as gone.
 """
 
 from __future__ import annotations

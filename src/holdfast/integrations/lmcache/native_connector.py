@@ -1,8 +1,8 @@
 """LMCache's connector of type `native_plugin`: six methods and a file descriptor, which LMCache makes an L2 adapter of.
 
-LMCache keeps the locks of such a connector in its own process, and tells it of no unlock. So what a lookup finds is
-leased until it is loaded, or for `lookup_hold_s` (lookup_holds). `plugin` (`HoldfastL2Adapter`) has locks that are
-leases of the cluster for as long as they last.
+LMCache keeps the locks of such a connector in its own process, and does not report unlocks to it. So an object that a
+lookup finds is leased until it is loaded, or for `lookup_hold_s` (lookup_holds). The locks of `plugin`
+(`HoldfastL2Adapter`) are leases of the cluster for as long as they last.
 """
 
 from __future__ import annotations
@@ -132,6 +132,6 @@ class HoldfastNativeConnector:
         return True, "", found
 
     def _delete(self, names: list[str]) -> Answer:
-        # What is leased would not be removed, not even by its own client.
+        # A leased object would not be removed, not even by its own client.
         self._pool.release(self._holds.removed(names))
         return True, "", self._pool.remove(names)

@@ -1,4 +1,4 @@
-"""What an operator can set in LMCache's configuration: one table, the same keys for all three faces."""
+"""The options in LMCache's configuration: one table, the same keys for all three faces."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class HoldfastRemoteConnector(RemoteConnector):
 
     def _allocate_chunks(self, wanted: Wanted) -> None:
         for one in wanted:
-            # What no chunk of this model can have is of another one.
+            # A size that no chunk of this model can have is of another model.
             if one.size <= self.full_chunk_size_bytes and one.size % self.single_token_size == 0:
                 one.memory = self._memory.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt, busy_loop=False)
 

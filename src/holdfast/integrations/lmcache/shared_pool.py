@@ -28,7 +28,7 @@ SWEEP_KEYS = 4_096
 
 @dataclass(slots=True)
 class PoolFigures:
-    """What was done, since the start."""
+    """Counts since the start."""
 
     lookups: int = 0
     lookup_hits: int = 0
@@ -117,8 +117,8 @@ class SharedPool:
         return list(outcomes)
 
     def lookup(self, names: Sequence[str]) -> list[int] | None:
-        """Size of each, 0: not stored. Those found are leased until `release` was called as often. None: nobody can
-        tell now, and none is leased."""
+        """Size of each, 0: not stored. Those found are leased until `release` was called as often. None: no master
+        answers now, and none is leased."""
         keys = self.namespace.keys_of(names)
         try:
             sizes = self._link.run(lambda cache: cache.lease_many(keys)) if keys else []
@@ -160,12 +160,12 @@ class SharedPool:
         return self._or_misses("a lookup", len(keys), lambda cache: cache.exists_many(keys, touch=True))
 
     def gone(self, names: Sequence[str]) -> list[int]:
-        """Which of them are stored no more, by their places in the list. Leases nothing."""
+        """The indices of those that are no longer stored. Leases nothing."""
         keys = self.namespace.keys_of(names)
 
         def look(cache: Cache) -> list[int]:
             missing = [index for index, there in enumerate(cache.exists_many(keys)) if not there]
-            # What no node that answers holds is missing to a reader, but it is not gone.
+            # An object that only silent nodes hold is missing to a reader, but it is not gone.
             stats = cache.stat_many([keys[index] for index in missing]) if missing else []
             return [index for index, stat in zip(missing, stats, strict=True) if stat is None]
 

@@ -160,7 +160,7 @@ class HiCacheHoldfast(HiCacheStorage):
         return self._cache.remove_matching("^" + re.escape(self._shard.root))
 
     def get_stats(self) -> Any:
-        """What was moved since it was last asked; None without --enable-metrics."""
+        """Figures of the transfers since the last call; None without --enable-metrics."""
         if self._figures is None:
             return None
         from sglang.srt.observability.metrics_collector import StorageMetrics

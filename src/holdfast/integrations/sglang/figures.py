@@ -6,11 +6,11 @@ import threading
 from collections import deque
 
 MOST_KEPT = 10_000
-"""Of each figure, where nobody collects them."""
+"""The most values kept per figure if nobody collects them."""
 
 
 class TransferFigures:
-    """What was read and written since it was last taken. For any thread."""
+    """Figures of reads and writes since the last `take`. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

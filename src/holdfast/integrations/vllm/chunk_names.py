@@ -12,7 +12,7 @@ from holdfast.integrations.names import digest, part
 
 
 def prefix_of(config: Any, chunk_bytes: int, namespace: str) -> str:
-    """What all keys of this engine begin with, from vLLM's OffloadingConfig."""
+    """The prefix of all keys of this engine, from vLLM's OffloadingConfig."""
     parallel = config.parallel
     facts: dict[str, object] = {
         "dtype": config.model.dtype,

@@ -4,10 +4,10 @@ On the primary's machine the key index in shared memory answers at once. Elsewhe
 
 1. Asked: noted, and answered "later" (None).
 2. Flushed at the end of the scheduler's step: all questions of the step go out as one batch, on a thread.
-3. Answered: the next time the scheduler asks, it is told, and so is every later time until the request ends.
+3. Answered: the next time the scheduler asks it gets the answer, and every later time until the request ends.
 
-A chunk whose load failed is missing for the requests that wanted it: told otherwise, the scheduler would load it again
-for ever. All methods but `_ask` run on the scheduler's thread, so there is no lock: answers come back by a queue.
+A chunk whose load failed is missing for the requests that wanted it: otherwise the scheduler would load it again for
+ever. All methods but `_ask` run on the scheduler's thread, so there is no lock: answers come back by a queue.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _address_of(name: str) -> int:
 
 
 class BufferLeaseView:
-    """What a lease's memory was before Mooncake gave out memoryviews; it is one now."""
+    """The type of a lease's memory before Mooncake gave out memoryviews; it is one now."""
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer
@@ -77,7 +77,7 @@ class BufferLease:
             raise RuntimeError("the lease has been released")
         if not self.size:
             return memoryview(bytearray())
-        # ctypes owns what the view looks at, so that its life tells whether somebody still looks.
+        # ctypes owns the view's memory, so that its lifetime shows whether the view is still used.
         window = (ctypes.c_ubyte * self.size).from_address(self.ptr)
         self._views.append(weakref.ref(window))
         return memoryview(window).cast("B")

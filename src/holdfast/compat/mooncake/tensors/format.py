@@ -31,7 +31,7 @@ DTYPES = (
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """What a header says."""
+    """The contents of a header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class TensorLayout:
 
 
 def layout_in(stored: Any) -> TensorLayout | None:
-    """What the header says that these bytes begin with; None: it is none."""
+    """The contents of the header at the front of these bytes; None: there is none."""
     view = memoryview(stored).cast("B")
     if view.nbytes < HEADER_BYTES:
         return None

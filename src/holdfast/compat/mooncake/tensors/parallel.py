@@ -64,7 +64,7 @@ class TensorPart:
     count: int = 1
     split_dim: int = -1
     given_whole: bool = True
-    """What is put is the whole tensor, of which this part is stored; otherwise it is the part itself."""
+    """The caller puts the whole tensor, of which this part is stored; otherwise it puts the part itself."""
 
     @property
     def key(self) -> str:
@@ -317,7 +317,7 @@ def _forms(key: str, tensor: Any, parallelism: Any, writer: Any) -> list[tuple[s
         return []
     forms = [(part.key, form)]
     if writer is not None and part.count > 1:
-        # What a reader needs to know before it can name the parts: how many, and how they were split.
+        # A reader needs this before it can name the parts: how many there are, and how they were split.
         forms.append((manifest_key(key), [_manifest(tensor, part)]))
     return forms
 
