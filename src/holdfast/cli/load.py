@@ -1,6 +1,6 @@
 """Clients that write under load and remember what was acknowledged, and the check that all of it is still there.
 
-A value follows from its key, so that whoever knows the key knows every byte. The writers keep a pace, so that the load
+A value follows from its key, so that the key gives every byte. The writers keep a pace, so that the load
 lasts; after a stop they catch up. Each has a connection of its own, as clients in different processes would.
 """
 

@@ -1,1 +1,1 @@
-"""What a master shows over HTTP: health, metrics, REST. It reads a view and changes nothing."""
+"""A master over HTTP: health, metrics, REST. It reads a view and changes nothing."""

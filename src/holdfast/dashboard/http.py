@@ -1,8 +1,8 @@
 """The HTTP application of a master, and the server that runs it in the master's own loop.
 
-It is off the hot path: clients and nodes never speak HTTP. `/healthz` says that the process lives; `/readyz` that
-it serves, which is what a load balancer asks. The socket is bound by us before the server starts: a port in use
-is an error at once, and with port 0 the real port is known.
+It is off the hot path: clients and nodes never use HTTP. `/healthz` shows that the process lives; `/readyz`, for load
+balancers, that it serves. The socket is bound here before the server starts: a port in use is an error at once, and
+with port 0 the real port is known.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _add_api(app: FastAPI, view: ShownMaster) -> None:
         after: Annotated[str, Query(max_length=1024, description="Only names behind this one.")] = "",
         limit: Annotated[int, Query(ge=1, le=MOST_SESSIONS, description="The most sessions to give.")] = 100,
     ) -> dict[str, Any]:
-        """Who follows the primary, until when, and what each was last told; by name, a page at a time."""
+        """The primary's followers, until when each session lasts, and its last command; by name, one page at a time."""
         return {"sessions": view.sessions(after, limit)}
 
     @app.get("/api/v1/events", tags=["cluster"], response_model=EventsShown)
@@ -114,7 +114,7 @@ def _add_api(app: FastAPI, view: ShownMaster) -> None:
         after: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="Only later ones than this number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="The most events to give.")] = 100,
     ) -> dict[str, Any]:
-        """What happened lately at this master, the oldest first."""
+        """Recent events at this master, the oldest first."""
         return {"events": view.events(after, limit)}
 
     @app.get("/api/v1/objects", tags=["cluster"], response_model=ObjectsShown)
@@ -123,12 +123,12 @@ def _add_api(app: FastAPI, view: ShownMaster) -> None:
         cursor: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="From an earlier answer; 0 to begin.")] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_OBJECTS, description="The most objects to give.")] = 100,
     ) -> dict[str, Any]:
-        """Stored objects, in no order, a page at a time. A page may be empty before the end."""
+        """Stored objects, in no order, one page at a time. A page may be empty before the end."""
         return view.objects(prefix, cursor, limit)
 
 
 class _QuietServer(uvicorn.Server):
-    """Signals belong to the process that we are a guest in."""
+    """A server that leaves signals to the process in which it runs."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -136,10 +136,10 @@ class _QuietServer(uvicorn.Server):
 
 
 class RunningServer:
-    """An HTTP server in this loop, from `start` until `stop`; one that ends by itself is started again."""
+    """An HTTP server in this loop, from `start` until `stop`; if it ends earlier, it is restarted."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        """OSError at once when the port cannot be had."""
+        """Bind the port; OSError at once if it is not available."""
         self._app = app
         self._listener = _bind(host, port)
         self._at: tuple[str, int] = self._listener.getsockname()[:2]
@@ -182,7 +182,7 @@ class RunningServer:
             raise OSError(f"the HTTP server on {self.address} ended by itself")
 
     async def stop(self) -> None:
-        """Let answers finish for a moment, then close."""
+        """Give replies a moment to finish, then close."""
         self._stopping = True
         self._server.should_exit = True
         try:
@@ -195,7 +195,7 @@ class RunningServer:
 async def serve_http(
     app: FastAPI, host: str, port: int, supervisor: Supervisor | None = None, name: str = "HTTP server"
 ) -> RunningServer:
-    """Serve in the caller's loop. OSError at once when the port cannot be had. `name` is the supervisor's for it."""
+    """Serve in the caller's loop. OSError at once if the port is not available. The supervisor knows it by `name`."""
     server = RunningServer(app, host, port)
     try:
         await server.start(supervisor if supervisor is not None else Supervisor(), name)

@@ -20,7 +20,7 @@ from holdfast.dashboard.view import ShownMaster
 NOT_FOUND = {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}
 PAGE_OBJECTS = 1_000
 MARK = "|"
-"""What the keys of other tenants than the default one begin with: `|tenant|key`."""
+"""The first character of keys of tenants other than the default: `|tenant|key`."""
 
 _GAUGES = {
     "master_allocated_bytes": ("holdfast_used_bytes", "Memory that objects take."),
@@ -137,7 +137,7 @@ def _segment(node: dict[str, Any]) -> dict[str, Any]:
 def _add_keys(app: FastAPI, view: ShownMaster) -> None:
     @app.get("/get_all_keys", response_class=PlainTextResponse)
     async def get_all_keys() -> str:
-        """Of the default tenant."""
+        """All keys of the default tenant."""
         return "".join(f"{key}\n" for key in _keys(view))
 
     @app.get("/query_key")

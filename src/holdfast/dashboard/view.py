@@ -1,4 +1,4 @@
-"""What the HTTP side needs to know of a master, and the shapes in which it is shown."""
+"""The view of a master that the HTTP server needs, and the shapes in which it is shown."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ShownMaster(Protocol):
         ...
 
     def ready(self) -> tuple[bool, str]:
-        """Whether requests are served, and if not, why."""
+        """Are requests served? If not, why not."""
         ...
 
 
 class Shown(BaseModel):
-    """A view may tell more than is declared here; it is passed on."""
+    """A view may hold more fields than are declared here; they are passed on."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -7,7 +7,7 @@
     tensors.put_safetensors(cache, "model.safetensors", prefix="model/")
     tensors.get_safetensors(cache, "copy.safetensors", prefix="model/")
 
-NumPy and torch are used when they are there and imported by nobody else; safetensors files need neither.
+NumPy and torch are used if they are installed, and imported only when needed; safetensors files need neither.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""NumPy and torch, as far as tensors need them: the dtype's name, memory to read into, and a tensor over it.
+"""The parts of NumPy and torch that tensors need: the dtype's name, memory to read into, and a tensor over it.
 
-Neither is imported before a caller asks for it or hands in one of its tensors.
+Neither is imported before a caller asks for it or passes one of its tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUMPY_NAMES = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
-"""torch calls its dtypes as NumPy does."""
+"""torch uses the same names for its dtypes as NumPy."""
 _NAMED = {ours: theirs for theirs, ours in NUMPY_NAMES.items()}
 
 
@@ -72,7 +72,7 @@ def header_for(tensor: Any) -> Header:
 
 
 def framework_of(tensor: Any) -> Framework:
-    """By what it is, without importing anything."""
+    """The framework of a tensor, by its type, without importing anything."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return "torch"
@@ -83,7 +83,7 @@ def framework_of(tensor: Any) -> Framework:
 
 
 def elements_of(tensor: Any) -> list[Any]:
-    """The tensor as a buffer of bytes over the same memory; none where it has no elements."""
+    """The tensor as a list of one buffer of bytes over the same memory; empty if it has no elements."""
     if framework_of(tensor) == "numpy":
         return [tensor.reshape(-1).view("u1")] if tensor.size else []
     import torch
@@ -92,7 +92,7 @@ def elements_of(tensor: Any) -> list[Any]:
 
 
 def flat(size_bytes: int, framework: Framework | None) -> Flat:
-    """Memory for a stored tensor with its header. Without a word which: torch if the program uses it, else NumPy."""
+    """Memory for a stored tensor with its header. Without `framework`: torch if the program uses it, else NumPy."""
     chosen = framework or ("torch" if "torch" in sys.modules else "numpy")
     if chosen == "torch":
         return TorchBytes(size_bytes)

@@ -2,7 +2,7 @@
 
     4 bytes   "HFT" and the version, 1
     4 bytes   length of the whole header, little endian: a multiple of 64
-    4 bytes   length of what follows without the zeros
+    4 bytes   length of the msgpack that follows, without the zeros
     msgpack   [dtype, shape], dtype by its safetensors name ("F32", "BF16", "F8_E4M3")
     zeros     up to that length
 
@@ -57,7 +57,7 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the elements."""
+        """The size of the elements in bytes."""
         return math.prod(self.shape) * SIZES[self.dtype]
 
     def packed(self) -> bytes:

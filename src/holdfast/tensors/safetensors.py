@@ -1,4 +1,4 @@
-"""safetensors files in and out, a tensor of the file being an object of the cache.
+"""Read and write safetensors files; each tensor of the file is an object of the cache.
 
 The format is eight bytes with the length of a JSON header, the header (name to dtype, shape and offsets), and the
 elements. Files are mapped: their elements go from the page cache into a node's memory and back in one copy each,
@@ -21,17 +21,17 @@ from holdfast.errors import BadValue, HoldfastError, ObjectNotFound
 from holdfast.tensors.header import MOST_DIMENSIONS, SIZES, Header, header_of
 
 MOST_HEADER_BYTES = 100 << 20
-"""What the format allows."""
+"""The limit of the format."""
 AT_ONCE = 64
 """Tensors per batch: enough to share a round trip, few enough to be interrupted between two."""
 LONGEST_HEADER = 1_024
-"""Of a stored tensor: 64 dimensions take less."""
+"""The longest header of a stored tensor: 64 dimensions take less."""
 _LENGTH = struct.Struct("<Q")
 
 
 def put_safetensors(cache: Cache, file: str | os.PathLike[str], *, prefix: str = "", **options: Any) -> list[str]:
-    """Store every tensor of the file under `prefix` and its name; the keys. What is there already is kept, unless
-    `upsert`. Interrupted, or after an error, it may be repeated: tensors that were stored are not copied again."""
+    """Store every tensor of the file under `prefix` and its name. Returns the keys. Existing objects are kept, unless
+    `upsert`. After an interrupt or error it may be repeated: tensors that were stored are not copied again."""
     keys: list[str] = []
     with Path(file).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         content = memoryview(mapped)
@@ -84,8 +84,8 @@ def get_safetensors(
     prefix: str = "",
     metadata: dict[str, str] | None = None,
 ) -> list[str]:
-    """Write these keys, or all that begin with `prefix`, to a file; their names in it (without the prefix). The file
-    appears whole or not at all: it is written beside its place and moved there."""
+    """Write these keys, or all that begin with `prefix`, to a file. Returns their names in it (without the prefix). The
+    file is never partial: it is written under another name and renamed."""
     listed = sorted(cache.keys(prefix)) if keys is None else list(dict.fromkeys(keys))
     sizes = cache.lease_many(listed)
     try:

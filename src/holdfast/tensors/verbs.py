@@ -1,7 +1,7 @@
 """put_tensor and get_tensor, one or many.
 
-A tensor is one object: its header and its elements, put by gathering both, so that nothing is copied to be put. It is
-read into memory of the framework's own, under a lease that says how large it is: one round trip for any number.
+A tensor is one object: its header and its elements, put by gathering both, so that nothing is copied first. It is read
+into the framework's own memory, under a lease that gives its size: one round trip for any number of tensors.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _parts(tensor: Any) -> list[Any]:
 
 
 def put_tensor(cache: Cache, key: str, tensor: Any, **options: Any) -> bool:
-    """Store it with its dtype and shape; options and answer as of `Cache.put`."""
+    """Store it with its dtype and shape; options and result as of `Cache.put`."""
     return cache.put(key, _parts(tensor), **options)
 
 
 def put_tensors(cache: Cache, tensors: Mapping[str, Any], **options: Any) -> list[bool | HoldfastError]:
-    """Store all of them: for each True, False where the key was there already, or the error that it met."""
+    """Store all of them. Returns for each True, False if the key was there already, or its error."""
     items = {key: _parts(tensor) for key, tensor in tensors.items()}
     return cache.put_many(items, outcomes=True, **options)
 
@@ -36,7 +36,7 @@ def put_tensors(cache: Cache, tensors: Mapping[str, Any], **options: Any) -> lis
 def get_tensor(cache: Cache, key: str, *, framework: Framework | None = None, default: Any = _RAISE) -> Any:
     """The tensor. Without `framework`: torch if the program has imported it, else NumPy.
 
-    ObjectNotFound, a KeyError, if there is none, or `default` where that is given; BadValue if it is no tensor."""
+    If there is none: `default` if that is given, else ObjectNotFound, a KeyError. BadValue if it is not a tensor."""
     found = get_tensors(cache, [key], framework=framework)
     if key in found:
         return found[key]
@@ -64,8 +64,8 @@ def get_tensors(cache: Cache, keys: Iterable[str], *, framework: Framework | Non
 
 
 def get_tensor_into(cache: Cache, key: str, tensor: Any) -> Any:
-    """Read it into a tensor of the same dtype and shape, which is given back. BadValue, and nothing was written, if
-    what is stored differs."""
+    """Read it into a tensor of the same dtype and shape, which is returned. BadValue, with nothing written, if the
+    stored tensor differs."""
     header = header_for(tensor)
     wanted = header.packed()
     sizes = cache.lease_many([key])
@@ -73,7 +73,7 @@ def get_tensor_into(cache: Cache, key: str, tensor: Any) -> Any:
         raise ObjectNotFound(f"no object is stored under {key!r}; nothing was written")
     try:
         begin = bytearray(min(sizes[0], len(wanted)))
-        # Looked at before the caller's memory is touched.
+        # Checked before the caller's memory is touched.
         cache.get_into(key, [Part(0, begin)])
         if begin != wanted or sizes[0] != len(wanted) + header.nbytes:
             raise BadValue(

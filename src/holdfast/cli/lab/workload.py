@@ -2,7 +2,7 @@
 
 A request is the blocks of one prompt, in order. Prompts that begin alike share their first blocks, as the turns of one
 conversation do. A cache serves a request so: look the blocks up, read the leading ones that are there, write the rest.
-A block's bytes follow from its number, so that whoever reads it knows every byte.
+A block's bytes follow from its number, so that its reader knows every byte.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         def work() -> None:
             try:
                 result = func(*args)
-            except BaseException as error:  # noqa: BLE001 - Whoever waits for the work gets it, as from a thread.
+            except BaseException as error:  # noqa: BLE001 - The waiting task gets it, as from a thread.
                 tell: Callable[[], None] = partial(_fail, done, error)
             else:
                 tell = partial(_fulfil, done, result)
