@@ -312,6 +312,28 @@ async def test_a_master_that_cannot_follow_is_neither_promotable_nor_ready(tmp_p
         assert await master.coordination.leader() is None, "it did not even try"  # type: ignore[union-attr]
 
 
+async def test_a_former_primary_goes_on_from_its_memory_where_no_snapshot_reaches_the_log(tmp_path: Path) -> None:
+    """I13, found by simulation: it threw its memory away, and nobody could lead any more."""
+    store = MemoryStore()
+    await lived(store, tmp_path, batches=8)
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: leads(master), "it leads")
+        change(master, 5_001)
+        engine = master.server.engine
+        assert engine is not None
+        await until_true(lambda: not engine.waits_for_log, "it is durable")
+        old, epoch = history_of(master), engine.state.epoch
+        await master.coordination.trim(store.cluster(CLUSTER).last - 1)  # type: ignore[union-attr]
+        for kept in master.store.kept(old):
+            kept.path.write_bytes(kept.path.read_bytes()[:-1] + b"?")
+        store.expire_leader(CLUSTER)
+        await until_true(lambda: leads(master) and master.server.engine is not engine, "it leads again")
+        again = master.server.engine
+        assert again is not None
+        assert (again.state.log_id, again.state.changed) == (old, {"lease_ttl_ms": 5_001})
+        assert again.state.epoch > epoch
+
+
 async def test_a_master_whose_coordination_is_silent_for_long_is_not_promotable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from holdfast.master import restoration, roles
 from holdfast.master.election import candidacy
 from holdfast.master.histories import histories, snapshot_upkeep
 from holdfast.master.histories.histories import Word
-from holdfast.master.restoration import Restoration
+from holdfast.master.restoration import MEMORY_OF_PROCESS, Restoration
 from holdfast.master.roles import EPOCHS_APART, Master
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
 from holdfast.messages.requests import Done
@@ -29,7 +29,7 @@ from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
 from tests.core.world import World
-from tests.master.test_histories import CLUSTER, history_of, leads, lived, running, waiting
+from tests.master.test_histories import CLUSTER, change, history_of, leads, lived, running, waiting
 
 T = TypeVar("T", bound=Message)
 PATIENT_MS = 60_000
@@ -84,6 +84,31 @@ async def test_a_waiting_master_restores_what_it_keeps(tmp_path: Path) -> None:
         assert master.server.engine is not None
         assert master.server.engine.state.changed == {"lease_ttl_ms": 4_005}, "settings come with it"
         assert master.server.engine.state.epoch > epoch + EPOCHS_APART, "I6: ids go on growing"
+
+
+async def test_a_former_primary_that_nothing_leads_back_to_the_log_is_restored_from_its_memory(tmp_path: Path) -> None:
+    """I5: with records that are in no log it must not go on by itself. I1: but it holds all that is left, and keeps it
+    for the operator."""
+    store = MemoryStore()
+    await lived(store, tmp_path, batches=8)
+    async with running(store, tmp_path) as master:
+        await until_true(lambda: leads(master), "it leads")
+        old = history_of(master)
+        await master.coordination.trim(store.cluster(CLUSTER).last)  # type: ignore[union-attr]
+        for kept in master.store.kept(old):
+            kept.path.unlink()
+        store.faults.appends.extend(["lost"] * 1_000)
+        change(master, 5_001)
+        store.expire_leader(CLUSTER)
+        await until_true(lambda: "trimmed past it" in master.promotable()[1], "it says why it does not lead")
+        store.faults.appends.clear()
+        (found,) = (await ask(master, DescribeHistories(), HistoriesDescribed)).found
+        assert (found.log_id, found.where) == (old, MEMORY_OF_PROCESS)
+        await ask(master, RestoreHistory(old, found.where), Done)
+        await until_true(lambda: leads(master), "it leads")
+        assert master.server.engine is not None
+        assert old in master.server.engine.state.continues
+        assert master.server.engine.state.changed == {"lease_ttl_ms": 5_001}
 
 
 async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_path: Path) -> None:

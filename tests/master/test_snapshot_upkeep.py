@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.replication.batches import Position
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending_log import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
+from holdfast.replication.snapshots import dump
 from holdfast.replication.standby import Standby
 from holdfast.supervisor import Supervisor
 from tests.contract.stories import soon, until_true
@@ -47,6 +49,12 @@ class LosesAnswers(MemoryCoordination):
 
 def made(coordination: MemoryCoordination, folder: Path) -> Snapshots:
     return Snapshots(SnapshotStore(folder), coordination, "here", "here:7070", "", every_bytes=1)
+
+
+def at_once(store: SnapshotStore, state: State, position: Position) -> Callable[[], int]:
+    """In place of a forked child."""
+    store.write(position.batch, b"".join(dump(state, position, 0)), proven=False)
+    return lambda: 0
 
 
 @asynccontextmanager
@@ -195,6 +203,42 @@ async def test_a_newest_snapshot_that_is_damaged_where_it_is_kept_is_passed_over
     await ours.fetch_newest(HISTORY)
     assert [one.batch for one in ours.store.kept(HISTORY)] == [7]
     await coordination.close()
+
+
+async def test_the_log_is_not_trimmed_behind_a_snapshot_that_was_spoiled_since_and_another_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13, found by simulation: it counted as one of two, and when the other was spoiled as well nobody could lead."""
+    monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.01)
+    store = MemoryStore()
+    coordination = MemoryCoordination(store)
+    supervisor = Supervisor()
+    snapshots = Snapshots(SnapshotStore(tmp_path), coordination, "here", "here:7070", "", every_bytes=1 << 20)
+    snapshots.in_child = at_once
+    trims: list[tuple[int, list[int]]] = []
+    trim = coordination.trim
+
+    async def noted_trim(through: int) -> None:
+        trims.append((through, [one.batch for one in snapshots.store.kept(HISTORY)]))
+        await trim(through)
+
+    monkeypatch.setattr(coordination, "trim", noted_trim)
+    async with writing(coordination) as (writer, pending, _):
+        for batch in (1, 2, 3):
+            await is_written(writer, pending, batch)
+        for batch in (1, 2):
+            standby = Standby(State(log_id=HISTORY), Position(batch=batch, index=batch))
+            path = snapshots.store.write(*snapshots.store.take(standby)).path
+            if batch == 1:
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+        keep = partial(snapshots.keep_for_primary, State(log_id=HISTORY), writer, pending)
+        keeping = asyncio.create_task(supervisor.keep("snapshots", keep))
+        try:
+            await until_true(lambda: trims, "it is trimmed in the end")
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+    assert trims[0] == (2, [3, 2])
 
 
 async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

@@ -83,6 +83,24 @@ def test_the_log_is_trimmed_through_the_older_of_the_last_two(tmp_path: Path) ->
     assert [one.batch for one in store.kept(HISTORY)] == [31, 20, 12][:KEPT]
 
 
+@pytest.mark.parametrize("spoiled", [9, 12])
+def test_snapshots_spoiled_since_they_were_written_are_found_before_the_log_is_trimmed(
+    tmp_path: Path, spoiled: int
+) -> None:
+    """I13, I18"""
+    store = SnapshotStore(tmp_path)
+    for batch in (5, 9, 12):
+        store.write(*store.take(standby_at(batch)))
+    assert store.are_sound(HISTORY, 9)
+    path = tmp_path / file_name(HISTORY, spoiled)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert not store.are_sound(HISTORY, 9)
+    assert [one.batch for one in store.kept(HISTORY)] == [batch for batch in (12, 9, 5) if batch != spoiled]
+    assert store.trim_through(HISTORY) == 5
+
+
 def test_one_whose_last_batch_is_not_durable_does_not_count_until_proven(tmp_path: Path) -> None:
     """I1, I7: after a crash it would hold what the log never did."""
     store = SnapshotStore(tmp_path)

@@ -240,6 +240,21 @@ class SnapshotStore:
         kept = self.kept(log_id)
         return kept[1].batch if len(kept) > 1 else 0
 
+    def are_sound(self, log_id: int, since: int) -> bool:
+        """Blocking. Whether all snapshots of that history from that batch on are intact. It reads each file whole, and
+        sets spoiled ones aside."""
+        sound = [self._is_sound(one) for one in self.kept(log_id) if one.batch >= since]
+        return all(sound)
+
+    def _is_sound(self, kept: Kept) -> bool:
+        try:
+            self._head(kept.path.name)  # It must be of the history that its name says.
+            verify(self.content(kept))
+        except (CorruptSnapshot, OSError) as error:
+            self._set_aside(kept.path.name, error)
+            return False
+        return True
+
     # The files.
 
     def _at(self, name: str) -> Path:

@@ -5,7 +5,8 @@ its data directory or in the place that all masters share, and its own memory, i
 while it ran. None of them is used under another history, and none is discarded for another. A standby goes through
 these steps each time it begins:
 
-1. `start`: it looks for the newest snapshot that the log in the store goes through, here and at other masters.
+1. `start`: it looks for the newest snapshot that the log in the store goes through, here and at other masters. A
+   former primary without one goes on from its memory, if all of that is in the log.
 2. It follows the log to its end.
 3. `admit`: with a history in the log, it may lead. With none, the store is empty: the first master ever begins a
    history; one that knows of another waits, visibly, for the operator's decision, because only the operator can know
@@ -31,6 +32,7 @@ from holdfast.replication.batches import NO_HASH, Position
 from holdfast.replication.chain import first_batch, goes_through
 from holdfast.replication.depots import DepotFailed
 from holdfast.replication.snapshot_store import Kept, SnapshotFailed, SnapshotStore
+from holdfast.replication.snapshots import load
 from holdfast.replication.standby import Standby
 
 log = structlog.get_logger("holdfast.master")
@@ -169,15 +171,21 @@ class Histories:
     # Where to follow the log from.
 
     async def start(self) -> Standby:
-        """The newest snapshot that the log goes through, or the log's beginning if the log reaches back to it."""
+        """The newest snapshot that the log goes through, or the log's beginning if the log reaches back to it.
+
+        Until a start is found, this master keeps the history that it holds in memory: an operator may restore from it.
+        """
         self.may_begin = False
         while True:
             try:
-                if self.held is not None and await goes_through(self._coordination, self.held.written):
-                    self.held = None  # Its log is in the store.
-                found = await self._newest_here() or await self._from_others()
+                held = self.held
+                if held is not None and not await goes_through(self._coordination, held.written):
+                    held = None  # Its log is not in the store, or was trimmed past it.
+                found = await self._newest_here() or await self._from_elsewhere(held)
                 if found is not None:
                     self.stuck = ""
+                    if held is not None:
+                        self.held = None  # Its log is followed.
                     return found
                 await self._ask_for_one()
             except (CoordinationLost, Uncertain) as error:
@@ -207,13 +215,24 @@ class Histories:
         position = await asyncio.to_thread(self._store.position, kept)
         return position is not None and bool(await goes_through(self._coordination, position))
 
-    async def _from_others(self) -> Standby | None:
+    async def _from_elsewhere(self, held: HeldHistory | None) -> Standby | None:
+        """From the log's beginning, this process's memory, or what another master keeps."""
         if await first_batch(self._coordination) == 1:
             return Standby()
+        if held is not None and held.standby.position == held.written:
+            return await self._from_memory(held)
         self.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
         self._say(self.stuck, "another master is asked")
         await self._snapshots.fetch_newest(0)
         return await self._newest_here()
+
+    async def _from_memory(self, held: HeldHistory) -> Standby:
+        """The state of a former primary whose records are all in the log (I5). If every snapshot that reaches the log
+        is spoiled, this may be the only master that can lead."""
+        _, content = await asyncio.to_thread(self._store.take, held.standby)
+        restored = await asyncio.to_thread(load, content, now_ms())
+        log.warning("no snapshot here reaches the log; this master goes on from its memory", batch=held.written.batch)
+        return Standby(restored.state, restored.position)
 
     async def _ask_for_one(self) -> None:
         leader = self._leader()

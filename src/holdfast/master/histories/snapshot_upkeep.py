@@ -1,7 +1,7 @@
 """Write snapshots in the background, and trim the log behind them.
 
 A standby writes them, so that the primary never pauses, and offers them to the others. The primary fetches a copy,
-verifies it and trims the log through the older of its last two. A primary without standbys has a forked child write
+verifies its last two and trims the log through the older one. A primary without standbys has a forked child write
 its own. If the log was trimmed past a standby, it fetches one from any master that has it. Only snapshots of the
 history that is followed or led are offered, fetched, counted and trimmed by (I19).
 """
@@ -311,14 +311,27 @@ class Snapshots:
                 else:
                     await self._offer_newest(log_id)
                 await self._share(log_id)
-                through = self.store.trim_through(log_id)
-                if through > trimmed:
-                    await self._coordination.trim(through)
-                    trimmed = through
-                    log.info("the log was trimmed", through=through)
+                trimmed = await self._trim(log_id, trimmed)
             except (CoordinationLost, Uncertain) as error:
                 log.warning("the log could not be trimmed now", why=str(error))
             self._works()
+
+    async def _trim(self, log_id: int, trimmed: int) -> int:
+        """Trim the log, which is trimmed through batch `trimmed` so far. Return the batch it is trimmed through now.
+
+        After that, only snapshots hold the trimmed records. A snapshot may be spoiled long after it was verified, so
+        both are verified again here: if both were spoiled, nobody could follow the log any more (I13).
+        """
+        async with self._writing:  # No newer snapshot displaces these meanwhile.
+            through = self.store.trim_through(log_id)
+            if through <= trimmed:
+                return trimmed
+            if not await asyncio.to_thread(self.store.are_sound, log_id, through):
+                self.log_bytes = max(self.log_bytes, 2 * self._every_bytes)  # Another one is due at once.
+                raise SnapshotFailed("a snapshot is spoiled or cannot be read; the log is not trimmed, one is written")
+            await self._coordination.trim(through)
+        log.info("the log was trimmed", through=through)
+        return through
 
     def _count(self, writer: LogWriter) -> None:
         """Add the bytes that this primary wrote since the last count."""
