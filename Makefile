@@ -31,7 +31,7 @@ PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis p
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fmt bench bench-peers soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -114,6 +114,10 @@ bench-peers: ## measure holdfast beside Mooncake Store, Redis and memcached, in 
 	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'
 	@$(MAKE) --no-print-directory $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers
+
+bench-engines: apt $(STAMP) ## a cached prompt inside a real vLLM engine: holdfast, Mooncake, computed
+	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'
+	$(BIN)/python -m benchmarks.engines
 
 # Virtual environments of the engines take gigabytes and minutes; they are kept in .ecosystem.
 ecosystem: apt $(STAMP) ## the real vLLM, SGLang, LMCache and Mooncake packages on holdfast (ONLY=text)
