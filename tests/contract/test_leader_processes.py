@@ -41,7 +41,8 @@ async def test_a_killed_leader_of_another_namespace_is_not_known_to_be_gone(plac
         process.send_signal(signal.SIGKILL)
         term = await soon(waiting)
         assert term.epoch == 2
-        assert term.proof in ("silence", "expired")
+        # A guess: ZooKeeper dropped it so near the end of its time that it may have been renewed just before (I12).
+        assert term.proof in ("silence", "expired", "guess")
 
 
 @STORES

@@ -82,7 +82,8 @@ async def test_a_stopped_leader_is_replaced_for_its_silence_and_finds_itself_dep
         process.send_signal(signal.SIGSTOP)
         term = await soon(waiting)
         assert (term.epoch, term.previous_address) == (2, "process:7070")
-        assert term.proof in ("silence", "expired")
+        # A guess: ZooKeeper dropped it so near the end of its time that it may have been renewed just before.
+        assert term.proof in ("silence", "expired", "guess")
         await append_all(term, 2, [b"after"])
         process.send_signal(signal.SIGCONT)
         await until(lambda: asyncio.to_thread(lambda: process.poll() is not None), "the deposed process ends")
