@@ -82,6 +82,8 @@ class FakeMaster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stopping = True
+        # Nobody is let in any more: a client that dials again in this moment would not be cut off.
+        self._threads[0].join(20)
         self.cut()
         for thread in self._threads:
             thread.join(20)
