@@ -9,11 +9,11 @@ import pytest
 import holdfast
 from chaos.history import Told
 from chaos.run import read_all
-from client.fake_master import FakeMaster, closed_port
 from holdfast.client.bytes import failing_nodes
 from holdfast.simulation.scripts.history import ClientCall, value_of
 from holdfast.simulation.scripts.script import Operation
-from node.rig import Served
+from tests.client.fake_master import FakeMaster, closed_port
+from tests.node.rig import Served
 
 
 def test_a_key_that_no_node_gives_is_unreadable_and_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

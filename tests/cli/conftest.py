@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cli.fake_cache import FakeCache, FakeChannel
 from holdfast.cli import connection
 from holdfast.cli.main import main
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Status
 from holdfast.settings import ClientSettings
+from tests.cli.fake_cache import FakeCache, FakeChannel
 
 
 @dataclass

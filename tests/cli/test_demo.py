@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.test_up import PYTHON, environment
 from holdfast.cli.demo.command import check_own_cluster
 from holdfast.errors import Refused
-from waiting import wait_until
+from tests.cli.test_up import PYTHON, environment
+from tests.waiting import wait_until
 
 SHORT = ["demo", "--objects", "300", "--value-size", "256KiB", "--seconds", "1.5"]
 """Large enough that the new primary must grant memory right after it took over."""

@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 
 import holdfast
-from cli.test_up import PYTHON, SMALL, environment, running
 from holdfast.cli.cluster.masters import ask_one, primary_of, survey
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import TakeSnapshot
 from holdfast.messages.requests import Done, Status
-from waiting import wait_until
+from tests.cli.test_up import PYTHON, SMALL, environment, running
+from tests.waiting import wait_until
 
 
 def statuses(facts: dict[str, Any]) -> list[Status]:

@@ -17,8 +17,6 @@ from xml.etree import ElementTree as ET
 import psutil
 import pytest
 
-from cli.conftest import Run
-from cli.test_up import PYTHON, environment
 from holdfast.cli.demo.screen import Screen
 from holdfast.cli.engine_demo import command
 from holdfast.cli.engine_demo.engine import Answer, DemoEngine, Request
@@ -30,7 +28,9 @@ from holdfast.cli.engine_demo.shape import Shape
 from holdfast.cli.processes.local_cluster import ClusterWanted
 from holdfast.errors import HoldfastError, NodeLost, Unreachable
 from holdfast.settings import DemoSettings
-from waiting import wait_until
+from tests.cli.conftest import Run
+from tests.cli.test_up import PYTHON, environment
+from tests.waiting import wait_until
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
 TINY = ["--layers", "2", "--width", "64", "--prefix-tokens", "48", "--block-tokens", "16", "--new-tokens", "6"]

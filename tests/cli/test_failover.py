@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast as library
-from cli.test_up import holdfast, primary, running
 from holdfast.cli.load import value_of
-from waiting import wait_until
+from tests.cli.test_up import holdfast, primary, running
+from tests.waiting import wait_until
 
 Facts = dict[str, Any]
 

@@ -11,10 +11,10 @@ from threading import Event
 
 import pytest
 
-from cli.waiting_child import ScriptChild
 from holdfast.cli.processes.fleet import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_AFTER_S, Child, Fleet, how
 from holdfast.errors import Refused, TryAgain
-from waiting import wait_until
+from tests.cli.waiting_child import ScriptChild
+from tests.waiting import wait_until
 
 SERVES = 'import signal, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(\'{"name": "it"}\'); signal.pause()'
 DIES = "import sys; sys.exit(5)"

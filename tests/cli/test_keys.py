@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cli.conftest import Run
-from cli.fake_cache import FakeCache
+from tests.cli.conftest import Run
+from tests.cli.fake_cache import FakeCache
 
 
 def test_exists_is_0_when_all_are_there_and_4_when_some_are_not(run: Run, cache: FakeCache) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.fake_cache import FakeCache
 from holdfast.cli.load import Load, longest_gap_s, value_of, verify
 from holdfast.errors import Unreachable
-from waiting import wait_until
+from tests.cli.fake_cache import FakeCache
+from tests.waiting import wait_until
 
 KEYS = ["a", "b", "c"]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import Run
-from cli.fake_cache import FakeCache
 from holdfast.cli.app import VERBS
 from holdfast.cli.main import main
 from holdfast.errors import (
@@ -26,6 +24,8 @@ from holdfast.errors import (
     Unreachable,
 )
 from holdfast.settings import ClientSettings
+from tests.cli.conftest import Run
+from tests.cli.fake_cache import FakeCache
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.conftest import Run
-from cli.fake_cache import FakeCache
 from holdfast.cli import connection
 from holdfast.cli.cluster import failover
 from holdfast.cli.cluster.masters import MasterSeen, facts_of, given_addresses, primary_of, row_of
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Status
+from tests.cli.conftest import Run
+from tests.cli.fake_cache import FakeCache
 
 PRIMARY, STANDBY = "127.0.0.1:7070", "127.0.0.1:7072"
 BOTH = f"{PRIMARY},{STANDBY}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cli.conftest import Run
-from cli.fake_cache import FakeCache
 from holdfast.cli import connection
 from holdfast.cli.cluster import doctor
 from holdfast.cli.output import human_bytes, human_ms
 from holdfast.errors import Unreachable
+from tests.cli.conftest import Run
+from tests.cli.fake_cache import FakeCache
 
 
 def test_status_is_readable_and_json_has_names(run: Run, cache: FakeCache) -> None:

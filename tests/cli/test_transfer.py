@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import Run
-from cli.fake_cache import FakeCache
 from holdfast.cli.objects import transfer
 from holdfast.errors import NodeLost
+from tests.cli.conftest import Run
+from tests.cli.fake_cache import FakeCache
 
 
 def test_a_file_is_put_and_got_back(run: Run, cache: FakeCache, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.cli.processes import ports, up
 from holdfast.errors import Refused
-from waiting import wait_until
+from tests.waiting import wait_until
 
 PYTHON = [sys.executable, "-m", "holdfast"]
 SMALL = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--size", "16MiB"]

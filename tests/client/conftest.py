@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.faces import AwaitedFace
-from client.fake_master import FakeMaster
-from node.rig import Served
+from tests.client.faces import AwaitedFace
+from tests.client.fake_master import FakeMaster
+from tests.node.rig import Served
 
 
 @pytest.fixture

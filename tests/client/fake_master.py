@@ -23,7 +23,7 @@ from holdfast.messages.shapes import Message, Range, SegmentPlace
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
-from node.rig import SIZE, Served
+from tests.node.rig import SIZE, Served
 from tests.ports import free_ports
 
 T = TypeVar("T", bound=Message)

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster
 from holdfast import errors
 from holdfast.client.operations.batch_gets import LEAST_PORTION
 from holdfast.client.operations.buffer_gets import BLOCK_BYTES
 from holdfast.messages.requests import CommitPuts, GrantRanges, Locate, RenewLeases
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
+from tests.client.fake_master import Act, FakeMaster
 
 Connect = Callable[..., Any]
 SMALL, LARGE = 3_000, BLOCK_BYTES + 4097

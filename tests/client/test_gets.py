@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster, first
 from holdfast import errors
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from waiting import wait_until
+from tests.client.fake_master import Act, FakeMaster, first
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 

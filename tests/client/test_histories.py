@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster
 from holdfast.client.operations import gets
 from holdfast.client.state.client import Core
 from holdfast.errors import ChecksumMismatch, ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range
+from tests.client.fake_master import Act, FakeMaster
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster, first
 from holdfast import errors
 from holdfast.coordination import masters
 from holdfast.effects import LeaveMaster, Operation, Sleep
 from holdfast.instant import now_seconds
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from node.rig import Served
+from tests.client.fake_master import Act, FakeMaster, first
+from tests.node.rig import Served
 from tests.waiting import wait_until
 
 

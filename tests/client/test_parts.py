@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from client.fake_master import Act, FakeMaster
 from holdfast.client.operations.batch_gets import LEAST_PORTION, MOST_PORTION
 from holdfast.errors import ChecksumMismatch, DeadlineExceeded, HoldfastError, NotLeader
 from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
+from tests.client.fake_master import Act, FakeMaster
 
 Connect = Callable[..., Any]
 COUNT = 3 * MOST_PORTION + 7

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster, first
 from holdfast.client.arguments import PLAIN_PUT
 from holdfast.client.operations import puts, transfer
 from holdfast.client.state import grants
@@ -21,8 +20,9 @@ from holdfast.effects import Checked
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.transport.shared_memory import Mapping
-from node.rig import Served
-from waiting import wait_until
+from tests.client.fake_master import Act, FakeMaster, first
+from tests.node.rig import Served
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 

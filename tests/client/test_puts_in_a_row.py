@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster, first
 from holdfast.client.arguments import PLAIN_PUT
 from holdfast.client.operations import puts
 from holdfast.client.state import grants
@@ -17,7 +16,8 @@ from holdfast.effects import Checked
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from waiting import wait_until
+from tests.client.fake_master import Act, FakeMaster, first
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 LARGE = 40_000

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from client.faces import AwaitedFace
-from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
 from holdfast.client.operations.reservations import WrittenPart
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from tests.client.faces import AwaitedFace
+from tests.client.fake_master import Act, FakeMaster, closed_port, first
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]

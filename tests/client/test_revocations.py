@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import FakeMaster
 from holdfast.client.bytes.revocations import Hearing
 from holdfast.errors import ObjectNotFound
 from holdfast.messages import requests as m
@@ -23,8 +22,9 @@ from holdfast.messages.requests import Failed
 from holdfast.node.memory import attach_server
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
-from node.rig import Served, read_to_end
-from waiting import wait_until
+from tests.client.fake_master import FakeMaster
+from tests.node.rig import Served, read_to_end
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from client.fake_master import Act, FakeMaster, closed_port
 from holdfast import errors
 from holdfast.client.bytes import failing_nodes, nodes
 from holdfast.client.operations import places
@@ -21,6 +20,7 @@ from holdfast.messages.of_nodes import Sending
 from holdfast.transport.addresses import host_and_port
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
+from tests.client.fake_master import Act, FakeMaster, closed_port
 
 Connect = Callable[..., Any]
 

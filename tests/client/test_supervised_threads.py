@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from client.fake_master import FakeMaster
 from holdfast.client import async_runner, blocking_runner
 from holdfast.client.bytes.revocations import Hearing
 from holdfast.messages import requests as m
-from node.rig import Served
+from tests.client.fake_master import FakeMaster
 from tests.client.test_revocations import listened, packed
-from waiting import wait_until
+from tests.node.rig import Served
+from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.fake_master import Act, FakeMaster, closed_port, first
 from holdfast import errors
 from holdfast.client.bytes import nodes
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
-from node.rig import Served
+from tests.client.fake_master import Act, FakeMaster, closed_port, first
+from tests.node.rig import Served
 
 Connect = Callable[..., Any]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.fake_master import Act, FakeMaster
 from holdfast import errors
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from node.rig import Served
+from tests.client.fake_master import Act, FakeMaster
+from tests.node.rig import Served
 
 Connect = Callable[..., Any]
 

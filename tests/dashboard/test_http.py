@@ -12,8 +12,8 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
-from dashboard.fake_view import FakeView
 from holdfast.dashboard.http import build_app, serve_http
+from tests.dashboard.fake_view import FakeView
 
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", build_app(FakeView()))
 

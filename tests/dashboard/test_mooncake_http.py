@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client import Counter, Gauge
 
-from dashboard.fake_view import FakeView
 from holdfast.dashboard.mooncake_http import build_mooncake_app
+from tests.dashboard.fake_view import FakeView
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from client.faces import AwaitedFace
 from holdfast import errors
 from holdfast.instant import now_seconds
+from tests.client.faces import AwaitedFace
 from tests.e2e.rig import Rig, said
 from tests.waiting import wait_until
 

@@ -13,7 +13,7 @@ from holdfast.errors import BadRequest, WrongVersion
 from holdfast.messages.shapes import Message
 from holdfast.wire import codec
 from holdfast.wire.frames import FIRST_BYTES, PREAMBLE, FrameBuffer, check_preamble, frame
-from wire.strategies import of_struct
+from tests.wire.strategies import of_struct
 
 DECODERS = {
     "requests": (codec.REQUESTS, codec.decode_request),

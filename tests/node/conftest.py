@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.rig import Served
+from tests.node.rig import Served
 
 
 @pytest.fixture

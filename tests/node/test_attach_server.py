@@ -19,7 +19,7 @@ from holdfast.node.session.report import AHEAD
 from holdfast.transport.attach import NodeLink
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
-from node.rig import SIZE, Served, open_files, read_to_end, soon
+from tests.node.rig import SIZE, Served, open_files, read_to_end, soon
 from tests.waiting import wait_until
 
 

@@ -20,7 +20,7 @@ from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import MAX_FRAME_BYTES, PREAMBLE, FrameBuffer, frame
 from holdfast.wire.mac import range_mac
-from node.rig import SECRET, SIZE, Served, read_to_end, soon
+from tests.node.rig import SECRET, SIZE, Served, read_to_end, soon
 from tests.waiting import wait_until
 
 GRANT = GrantId(11, 1)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
 from holdfast.node.memory.lent_memory import Lending, LentMemory, huge_page_for
-from node.rig import open_files
+from tests.node.rig import open_files
 
 MEMINFO = (
     "MemTotal: 100 kB\nHugePages_Total: 8\nHugePages_Free: {free}\nHugePages_Rsvd: {reserved}\nHugepagesize: 2048 kB\n"

@@ -26,7 +26,7 @@ from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host
 from holdfast.wire.mac import range_mac
-from node.rig import SECRET, FakeMaster, soon
+from tests.node.rig import SECRET, FakeMaster, soon
 from tests.waiting import wait_until
 
 SIZE = 1 << 20

@@ -14,7 +14,7 @@ from holdfast.node.memory.refused_grants import COPIES
 from holdfast.node.memory.verification import mismatched
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PREAMBLE, frame
-from node.rig import SIZE, Served, read_to_end, soon
+from tests.node.rig import SIZE, Served, read_to_end, soon
 from tests.waiting import wait_until
 
 OLD, NEW = 11, 77

@@ -16,7 +16,7 @@ import pytest
 from holdfast.errors import NameTaken
 from holdfast.messages.of_sessions import CloseSession, OpenSession
 from holdfast.messages.shapes import Message
-from node.rig import FakeMaster
+from tests.node.rig import FakeMaster
 from tests.waiting import wait_until
 
 PROGRAM = """

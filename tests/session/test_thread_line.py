@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from client.fake_master import FakeMaster
 from holdfast.coordination.masters import Masters
 from holdfast.effects import Call, Operation
 from holdfast.errors import Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello
 from holdfast.session.thread_line import ThreadLine
+from tests.client.fake_master import FakeMaster
 
 
 class ClosedInBetween(ThreadLine):

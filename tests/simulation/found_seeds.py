@@ -1,7 +1,9 @@
-"""Find planted bugs by whole hunts, and write down which seeds found them: `python -m simulation.found_seeds [name]`.
+"""Find planted bugs by whole hunts, and write down which seeds found them.
+
+`python -m tests.simulation.found_seeds [name]`.
 
 It takes a while, says what it finds as it goes, and keeps what is known of those that it was not asked about. Run it
-with PYTHONPATH=src:tests:. when a bug is new, or when the gate hunts one for long because its seed finds it no more.
+with PYTHONPATH=src:. when a bug is new, or when the gate hunts one for long because its seed finds it no more.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from simulation import test_planted_bugs, test_planted_losses
-from simulation.planted import FOUND_SEEDS, SEEDS_FILE, Planted, hunt
+from tests.simulation import test_planted_bugs, test_planted_losses
+from tests.simulation.planted import FOUND_SEEDS, SEEDS_FILE, Planted, hunt
 
 BUGS: dict[str, Planted] = {bug.name: bug for bug in (*test_planted_bugs.ALL, *test_planted_losses.ALL)}
 

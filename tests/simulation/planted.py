@@ -44,7 +44,7 @@ QUICK = 60
 """A bug that is found within this many seeds is hunted by `make check`."""
 SEEDS_FILE = Path(__file__).with_name("found_seeds.json")
 FOUND_SEEDS: dict[str, int] = json.loads(SEEDS_FILE.read_text())
-"""By the bug's name, the seed that last found it: it is played first. Written by `python -m simulation.found_seeds`."""
+"""By the bug's name, the seed that last found it, which is played first. tests/simulation/found_seeds.py writes it."""
 
 
 @dataclass(frozen=True, slots=True)

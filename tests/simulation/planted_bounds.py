@@ -11,7 +11,7 @@ from holdfast.core.primary.session_book import Book
 from holdfast.replication import renewals, snapshot_store
 from holdfast.simulation.world import disks
 from holdfast.transport.async_channel import AsyncChannel
-from simulation.planted import Patch, Planted, both
+from tests.simulation.planted import Patch, Planted, both
 
 
 def never_trim_the_log() -> Patch:

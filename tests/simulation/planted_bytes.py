@@ -9,7 +9,7 @@ from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.operations import reservations
 from holdfast.client.state.client import Core
 from holdfast.client.state.grants import Grants, WriteGrant
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def leave_a_cancelled_put_to_its_thread() -> Patch:

@@ -13,7 +13,7 @@ from holdfast.master.engine import Engine
 from holdfast.messages.records import Cause, ObjectsEvicted, ObjectsRemoved, RemovalAnswered
 from holdfast.messages.requests import Locate, Located
 from holdfast.replication import standby
-from simulation.planted import Patch, Planted, lease_until_by
+from tests.simulation.planted import Patch, Planted, lease_until_by
 
 
 def evaluate_a_removal_again() -> Patch:

@@ -12,7 +12,7 @@ from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import ObjectsRemoved
 from holdfast.node.disk.lost_files import LostFiles
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def keep_quiet_about_lost_files() -> Patch:

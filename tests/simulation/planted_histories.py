@@ -9,7 +9,7 @@ from holdfast.master import roles
 from holdfast.master.histories import histories
 from holdfast.master.histories.histories import Histories
 from holdfast.replication.snapshot_store import SnapshotStore
-from simulation.planted import Patch, Planted, both
+from tests.simulation.planted import Patch, Planted, both
 
 
 def trim_by_the_numbers_of_another_history() -> Patch:

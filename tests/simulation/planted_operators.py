@@ -12,7 +12,7 @@ from holdfast.core.catalogue.catalogue import DISK, HARD_PIN
 from holdfast.core.objects import eviction, removals
 from holdfast.core.primary.primary import Primary
 from holdfast.replication import snapshot_store
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def evict_under_a_hard_pin() -> Patch:

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from holdfast.core.primary.primary import Primary
 from holdfast.simulation.world.node_bytes import SimulatedLink
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def commit_without_a_look_at_the_life_line() -> Patch:

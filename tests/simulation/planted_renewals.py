@@ -15,7 +15,7 @@ from holdfast.master import engine
 from holdfast.messages.records import ObjectsEvicted, ObjectsRemoved, RangesGranted
 from holdfast.replication import standby
 from holdfast.replication.renewals import RenewalSender
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def forget_renewals_that_were_not_written() -> Patch:

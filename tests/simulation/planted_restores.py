@@ -18,7 +18,7 @@ from holdfast.messages.shapes import Record
 from holdfast.replication import carried
 from holdfast.replication.standby import Standby
 from holdfast.simulation.world import nodes
-from simulation.planted import Patch, Planted, both
+from tests.simulation.planted import Patch, Planted, both
 
 
 def verify_no_range() -> Patch:

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.core.objects import eviction, puts, room
 from holdfast.core.objects.placement import Room, place
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def evict_the_oldest_until_luck_helps() -> Patch:

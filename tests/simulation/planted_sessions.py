@@ -15,7 +15,7 @@ from holdfast.instant import Instant, now_ms
 from holdfast.session import follower
 from holdfast.session.follower import Follower
 from holdfast.session.lease import Lease
-from simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted
 
 
 def count_the_lease_from_receipt() -> Patch:

@@ -15,7 +15,7 @@ from holdfast.messages.of_nodes import ReportGone
 from holdfast.node.session import testimony as of_nodes
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.witness import can_see, is_gone
-from simulation.planted import Patch, Planted, both
+from tests.simulation.planted import Patch, Planted, both
 
 
 def take_a_stopped_process_for_gone() -> Patch:

@@ -20,7 +20,7 @@ from holdfast.messages.of_nodes import MountDisk
 from holdfast.simulation.checks.restore_checks import RestoreChecks
 from holdfast.simulation.runs.run import run
 from holdfast.simulation.scripts.script import PRIMARY, Fault, Operation, Script, ScriptShape
-from simulation.planted import PLANTED, Planted
+from tests.simulation.planted import PLANTED, Planted
 
 SEEDS = range(4)
 

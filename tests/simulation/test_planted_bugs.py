@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.planted import PLANTED, Planted, as_parameters, assert_found
-from simulation.planted_bounds import PLANTED_IN_BOUNDS
-from simulation.planted_bytes import PLANTED_IN_BYTES
-from simulation.planted_designs import PLANTED_DESIGNS
-from simulation.planted_operators import PLANTED_BY_OPERATORS
-from simulation.planted_renewals import PLANTED_IN_RENEWALS
-from simulation.planted_sessions import PLANTED_IN_SESSIONS
+from tests.simulation.planted import PLANTED, Planted, as_parameters, assert_found
+from tests.simulation.planted_bounds import PLANTED_IN_BOUNDS
+from tests.simulation.planted_bytes import PLANTED_IN_BYTES
+from tests.simulation.planted_designs import PLANTED_DESIGNS
+from tests.simulation.planted_operators import PLANTED_BY_OPERATORS
+from tests.simulation.planted_renewals import PLANTED_IN_RENEWALS
+from tests.simulation.planted_sessions import PLANTED_IN_SESSIONS
 
 ALL = [
     *PLANTED.values(),

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.planted import Planted, as_parameters, assert_found
-from simulation.planted_disks import PLANTED_ON_DISKS
-from simulation.planted_histories import PLANTED_IN_HISTORIES
-from simulation.planted_puts import PLANTED_IN_PUTS
-from simulation.planted_restores import PLANTED_IN_RESTORES
-from simulation.planted_room import PLANTED_IN_ROOM
-from simulation.planted_testimony import PLANTED_IN_TESTIMONY
+from tests.simulation.planted import Planted, as_parameters, assert_found
+from tests.simulation.planted_disks import PLANTED_ON_DISKS
+from tests.simulation.planted_histories import PLANTED_IN_HISTORIES
+from tests.simulation.planted_puts import PLANTED_IN_PUTS
+from tests.simulation.planted_restores import PLANTED_IN_RESTORES
+from tests.simulation.planted_room import PLANTED_IN_ROOM
+from tests.simulation.planted_testimony import PLANTED_IN_TESTIMONY
 
 ALL = [
     *PLANTED_IN_ROOM,

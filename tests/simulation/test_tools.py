@@ -22,7 +22,7 @@ from holdfast.simulation.runs.shrink import Shrinking, smaller_worlds
 from holdfast.simulation.runs.story_files import test_file as written
 from holdfast.simulation.scripts.draw import draw
 from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
-from simulation.planted import PLANTED
+from tests.simulation.planted import PLANTED
 from tests.waiting import wait_until
 
 BUG = PLANTED["free a replaced object under its lease"]

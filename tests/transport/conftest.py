@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.rig import Served
-from transport.scripted import Serve, servers
+from tests.node.rig import Served
+from tests.transport.scripted import Serve, servers
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from holdfast.errors import DeadlineExceeded, ReplyLost
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello, Presence
 from holdfast.transport.async_channel import AsyncChannel
-from transport.scripted import Peer, Serve, soon
+from tests.transport.scripted import Peer, Serve, soon
 
 
 async def test_what_is_asked_in_one_turn_of_the_loop_is_written_at_once(scripted: Callable[[Serve], str]) -> None:

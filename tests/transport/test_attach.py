@@ -21,7 +21,7 @@ from holdfast.transport.attach import NodeLink
 from holdfast.transport.shared_memory import Mapping, copy_in
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
-from node.rig import SIZE, Served, open_files, soon
+from tests.node.rig import SIZE, Served, open_files, soon
 from tests.waiting import wait_until
 
 

@@ -18,7 +18,7 @@ from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.channel import Channel
 from holdfast.transport.timeouts import told_timeout_ms
 from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, frame
-from transport.scripted import WELCOME, Peer, soon
+from tests.transport.scripted import WELCOME, Peer, soon
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

@@ -13,7 +13,7 @@ from holdfast import errors
 from holdfast.messages.requests import Exists, Failed, Hello, ListKeys, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
-from transport.scripted import Peer, soon
+from tests.transport.scripted import Peer, soon
 
 
 def test_replies_out_of_order_find_their_callers(scripted: Any) -> None:

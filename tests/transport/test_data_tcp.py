@@ -19,7 +19,7 @@ from holdfast.transport.bulk_copy import SHARED_FROM
 from holdfast.transport.data_tcp import CHUNK, WINDOW, DataConnection
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
-from node.rig import SIZE, Served, soon
+from tests.node.rig import SIZE, Served, soon
 
 GRANT = GrantId(5, 1)
 SEGMENT = SegmentName("n1", 1, 0)

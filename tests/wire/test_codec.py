@@ -14,7 +14,7 @@ from holdfast.messages import of_nodes, records, requests
 from holdfast.messages.shapes import Message, Record
 from holdfast.wire import codec
 from holdfast.wire.mac import range_mac, same_mac
-from wire.strategies import of_struct
+from tests.wire.strategies import of_struct
 
 DECODERS: list[tuple[tuple[type[Message], ...], codec.Decode]] = [
     (codec.REQUESTS, codec.decode_request),
