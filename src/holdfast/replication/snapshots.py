@@ -96,6 +96,9 @@ class Restored:
 
 
 _COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags", "wanted")
+_OPTIONAL = {"wanted", "end"}
+"""Snapshots of the first format have no column of wanted replicas."""
+_NEEDED = {"head", *_COLUMNS, "lease_left", "unused", "key_lengths", "keys"} - _OPTIONAL
 _END = _SECTION.pack(b"end", 0, xxhash.xxh3_64_intdigest(b""))
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -186,9 +189,21 @@ def _sections(data: memoryview) -> dict[str, memoryview]:
     return found
 
 
+def _whole(data: bytes | memoryview) -> dict[str, memoryview]:
+    """Every section, verified. CorruptSnapshot also if one is missing: checksums do not cover names, and a section with
+    an altered name is missing under its own."""
+    sections = _sections(memoryview(data))
+    missing = _NEEDED - sections.keys()
+    if sections.keys() - _NEEDED - _OPTIONAL:
+        missing |= _OPTIONAL - sections.keys()
+    if missing:
+        raise CorruptSnapshot(f"sections are missing or their names were altered ({', '.join(sorted(missing))})")
+    return sections
+
+
 def verify(data: bytes | memoryview) -> Head:
-    """Verify every section and return the head; CorruptSnapshot if one is torn or altered."""
-    return _decoded_head(_sections(memoryview(data)))
+    """Verify every section and return the head; CorruptSnapshot if one is torn, altered or missing."""
+    return _decoded_head(_whole(data))
 
 
 def head_bytes(prefix: bytes) -> int:
@@ -218,7 +233,7 @@ def _decoded_head(sections: dict[str, memoryview]) -> Head:
 
 def found_in(data: bytes | memoryview, where: str) -> HistoryFound:
     """Describe the history that could be restored from this snapshot. CorruptSnapshot unless all of it is sound."""
-    sections = _sections(memoryview(data))
+    sections = _whole(data)
     head = _decoded_head(sections)
     try:
         sizes = np.frombuffer(sections["sizes"], "<i8")
@@ -234,7 +249,7 @@ def _changed(head: Head) -> dict[str, SettingValue]:
 
 
 def load(data: bytes | memoryview, now: Instant) -> Restored:
-    sections = _sections(memoryview(data))
+    sections = _whole(data)
     head = _decoded_head(sections)
     state = State(
         log_id=head.log_id,
