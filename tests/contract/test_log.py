@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.coordination.interface import Compacted, Deposed, LogBehind
+from holdfast.coordination.interface import Compacted, Deposed, Landmark, LogBehind
 from holdfast.errors import BadValue
 from tests.contract.places import Place
 from tests.contract.stories import append_all, read_log, soon
@@ -57,6 +57,20 @@ async def test_following_from_before_what_was_trimmed_says_so(place: Place) -> N
         await read_log(coordination, 11, 20)
     assert raised.value.first_index == 13
     assert await read_log(coordination, 12, 20) == numbered(13, 20)
+
+
+async def test_only_the_log_that_holds_the_landmark_is_trimmed(place: Place) -> None:
+    """I19: a primary that comes late must not trim the log that another history has begun in an emptied store."""
+    coordination = await place.open()
+    term = await soon(coordination.campaign("one:7070"))
+    await append_all(term, 1, [batch for _, batch in numbered(1, 20)])
+    for landmark in (Landmark(15, b"of another history".__eq__), Landmark(21, b"batch 21".__eq__)):
+        assert not await coordination.trim(12, landmark)
+    assert await read_log(coordination, 0, 20) == numbered(1, 20)
+    assert await coordination.trim(12, Landmark(15, b"batch 15".__eq__))
+    assert await read_log(coordination, 12, 20) == numbered(13, 20)
+    with pytest.raises(Compacted):
+        await read_log(coordination, 11, 20)
 
 
 async def test_the_last_batch_stays_however_far_the_log_is_trimmed(place: Place) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.coordination.interface import Landmark
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.state.state import State
 from holdfast.errors import ReplyLost
@@ -19,6 +20,7 @@ from holdfast.master.histories import snapshot_upkeep
 from holdfast.master.histories.snapshot_upkeep import PREFIX, Offer, Snapshots
 from holdfast.messages.records import EpochStarted
 from holdfast.replication.batches import Position
+from holdfast.replication.chain import first_batch
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending_log import PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
@@ -218,9 +220,9 @@ async def test_the_log_is_not_trimmed_behind_a_snapshot_that_was_spoiled_since_a
     trims: list[tuple[int, list[int]]] = []
     trim = coordination.trim
 
-    async def noted_trim(through: int) -> None:
+    async def noted_trim(through: int, landmark: Landmark) -> bool:
         trims.append((through, [one.batch for one in snapshots.store.kept(HISTORY)]))
-        await trim(through)
+        return await trim(through, landmark)
 
     monkeypatch.setattr(coordination, "trim", noted_trim)
     async with writing(coordination) as (writer, pending, _):
@@ -239,6 +241,32 @@ async def test_the_log_is_not_trimmed_behind_a_snapshot_that_was_spoiled_since_a
             keeping.cancel()
             await asyncio.wait([keeping])
     assert trims[0] == (2, [3, 2])
+
+
+async def test_a_log_that_another_history_has_begun_is_not_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13, I19, found by simulation: the store was emptied and a history restored in it while a primary of the old one
+    was about to trim. The batches that went were in no snapshot of the new one."""
+    monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.01)
+    coordination = MemoryCoordination(MemoryStore())
+    supervisor = Supervisor()
+    snapshots = Snapshots(SnapshotStore(tmp_path), coordination, "here", "here:7070", "", every_bytes=1 << 20)
+    async with writing(coordination) as (writer, pending, _):
+        for batch in (1, 2, 3):
+            await is_written(writer, pending, batch)
+        for batch in (1, 2):
+            standby = Standby(State(log_id=HISTORY), Position(batch, batch, b"of other batches"))
+            snapshots.store.write(*snapshots.store.take(standby))
+        keep = partial(snapshots.keep_for_primary, State(log_id=HISTORY), writer, pending)
+        keeping = asyncio.create_task(supervisor.keep("snapshots", keep))
+        try:
+            await until_true(lambda: any("another log" in why for why in supervisor.down().values()), "it says so")
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+    assert await first_batch(coordination) == 1
+    await coordination.close()
 
 
 async def test_an_offer_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ again: no promise depends on it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import Refused, ReplyLost, TryAgain
@@ -23,6 +23,13 @@ its leadership must have run out by its own clock; or it was deposed without kno
 Batches: TypeAlias = list[tuple[int, bytes]]
 
 MIB = 1 << 20
+
+
+class Landmark(NamedTuple):
+    """A batch by which a log is recognised: numbers are the same in every history, bytes are not."""
+
+    number: int
+    is_it: Callable[[bytes], bool]
 
 
 class Deposed(Refused):
@@ -155,8 +162,12 @@ class Coordination(Protocol):
 
     async def last_index(self) -> int: ...
 
-    async def trim(self, through_index: int) -> None:
-        """Delete batches through that index, in bounded steps; the last batch stays."""
+    async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
+        """Delete batches through that index, in bounded steps; the last batch stays.
+
+        Before each step the landmark must be in the log: a store may be emptied at any moment, and the log that another
+        history began there is not to be trimmed (I19). Returns whether it was.
+        """
         ...
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None: ...

@@ -23,6 +23,7 @@ from holdfast.coordination.interface import (
     Compacted,
     CoordinationLost,
     Deposed,
+    Landmark,
     Leader,
     LogBehind,
     Term,
@@ -304,12 +305,16 @@ class MemoryCoordination:
         await self._link.answer()
         return last
 
-    async def trim(self, through_index: int) -> None:
+    async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         await self._link.arrive()
         batches = self._cluster.batches
+        if landmark is not None and not (landmark.number in batches and landmark.is_it(batches[landmark.number][1])):
+            await self._link.answer()
+            return False
         while batches and (first := next(iter(batches))) <= min(through_index, self._cluster.last - 1):
             del batches[first]
         await self._link.answer()
+        return True
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
         await self._link.arrive()

@@ -35,7 +35,7 @@ from holdfast.coordination.etcd.keys import (
 from holdfast.coordination.etcd.leases import SharedLeases
 from holdfast.coordination.etcd.log_watch import EtcdFollower
 from holdfast.coordination.etcd.term import EtcdTerm
-from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Leader, Term
+from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Landmark, Leader, Term
 from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.errors import HoldfastError, Uncertain
@@ -197,20 +197,34 @@ class EtcdCoordination:
     async def last_index(self) -> int:
         return decode_tail(found(await self._read(get(self._keys.tail)), 0)).number
 
-    async def trim(self, through_index: int) -> None:
+    async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         through = min(through_index, await self.last_index() - 1)
+        first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1, keys_only=True)
         revision = 0
+        recognised = True
         while True:
-            first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1, keys_only=True)
             kvs = found(await self._read(first), 0)
             if not kvs or self._keys.index(kvs[0].key) > through:
                 break
+            unchanged = [] if landmark is None else await self._has(landmark)
+            if unchanged is None:
+                recognised = False
+                break
             end = min(self._keys.index(kvs[0].key) + TRIM_KEYS, through + 1)
-            step = rpc.DeleteRangeRequest(key=kvs[0].key, range_end=self._keys.batch(end))
-            answer = await self._channel.write(lambda stubs: stubs.kv.DeleteRange, step)
+            request = txn(unchanged, [delete(kvs[0].key, self._keys.batch(end))])
+            answer = await self._channel.write(lambda stubs: stubs.kv.Txn, request)
             revision = answer.header.revision
         if revision and self._compacts:
             await self._compact(revision)
+        return recognised
+
+    async def _has(self, landmark: Landmark) -> list[Any] | None:
+        """The condition that this batch is still in the log unchanged; None if it is not there now."""
+        key = self._keys.batch(landmark.number)
+        kvs = found(await self._read(get(key)), 0)
+        if not kvs or not landmark.is_it(decode_batch(kvs[0].value).batch):
+            return None
+        return [created_at(key, kvs[0].create_revision)]
 
     async def _compact(self, revision: int) -> None:
         """Compact: etcd keeps deleted keys until then, and the log would fill it."""

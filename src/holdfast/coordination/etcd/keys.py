@@ -68,8 +68,8 @@ def put(key: bytes, value: bytes, lease: int = 0) -> Any:
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
 
 
-def delete(key: bytes) -> Any:
-    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+def delete(key: bytes, range_end: bytes = b"") -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=range_end))
 
 
 def txn(compare: list[Any], success: list[Any], failure: list[Any] | None = None) -> Any:

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.coordination import watches
 from holdfast.coordination.campaign import Look, campaign
-from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Leader, LogBehind, Term
+from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind, Term
 from holdfast.coordination.sqlite.file import WAL_LIMIT_BYTES, lay_out_wal, prepare
 from holdfast.coordination.sqlite.process_proof import LeaderLock, is_free, kill_for_sure, writer_of
 from holdfast.coordination.sqlite.published import names_after, note_published
@@ -218,17 +218,25 @@ class SqliteCoordination:
 
         return await self._reader.ask(last, self.timing.answer_s)
 
-    async def trim(self, through_index: int) -> None:
+    async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         def step(connection: sqlite3.Connection) -> int:
+            if landmark is not None and not self._has(connection, landmark):
+                return -1
             return connection.execute(
                 f'DELETE FROM "log {self._cluster}" WHERE number < (SELECT min(number) FROM "log {self._cluster}") + ?'
                 f' AND number <= ? AND number < (SELECT max(number) FROM "log {self._cluster}")',
                 (TRIM_ROWS, through_index),
             ).rowcount
 
-        while await self._write(step) > 0:
+        while (trimmed := await self._write(step)) > 0:
             pass
         await self._write(self._bound_wal)
+        return trimmed == 0
+
+    def _has(self, connection: sqlite3.Connection, landmark: Landmark) -> bool:
+        query = f'SELECT batch FROM "log {self._cluster}" WHERE number = ?'
+        found = connection.execute(query, (landmark.number,)).fetchone()
+        return found is not None and landmark.is_it(found[0])
 
     def _bound_wal(self, connection: sqlite3.Connection) -> None:
         wal = Path(f"{self._path}-wal")

@@ -32,7 +32,7 @@ from holdfast.coordination.codec import (
     encode_record,
     encode_tail,
 )
-from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Leader, LogBehind, Term
+from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind, Term
 from holdfast.coordination.terms import Tenure, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.coordination.zookeeper.published import PublishedWatch
@@ -240,9 +240,11 @@ class ZooKeeperCoordination:
             raise await self._emptied() from None
         return (await self._tail(self._paths.tail)).number
 
-    async def trim(self, through_index: int) -> None:
+    async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         through = min(through_index, await self.last_index() - 1)
         while (first := await self._tail(self._paths.first)).number <= through:
+            if landmark is not None and not await self._has(landmark):
+                return False
             end = min(first.number + TRIM_NODES - 1, through)
             value, _ = await self._session.read(self._client.get_async(self._paths.batch(end)))
             step = self._client.transaction()
@@ -251,7 +253,15 @@ class ZooKeeperCoordination:
                 step.delete(self._paths.batch(index))
             if await self._session.commit(step) is None:
                 log.info("somebody else trims the log too")
-                return
+                return True
+        return True
+
+    async def _has(self, landmark: Landmark) -> bool:
+        try:
+            value, _ = await self._session.read(self._client.get_async(self._paths.batch(landmark.number)))
+        except NoNodeError:
+            return False
+        return landmark.is_it(decode_batch(value).batch)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
         path = self._paths.of_published(name)

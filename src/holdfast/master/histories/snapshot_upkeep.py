@@ -15,14 +15,14 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.coordination.interface import Coordination, CoordinationLost, Landmark
 from holdfast.core.state.state import State
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, Hello
-from holdfast.replication.batches import Position
+from holdfast.replication.batches import Position, hash_of
 from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.pending_log import PendingLog
@@ -329,9 +329,17 @@ class Snapshots:
             if not await asyncio.to_thread(self.store.are_sound, log_id, through):
                 self.log_bytes = max(self.log_bytes, 2 * self._every_bytes)  # Another one is due at once.
                 raise SnapshotFailed("a snapshot is spoiled or cannot be read; the log is not trimmed, one is written")
-            await self._coordination.trim(through)
+            if not await self._coordination.trim(through, await self._landmark(log_id)):
+                raise SnapshotFailed("the store holds another log than the one that was led; it is not trimmed")
         log.info("the log was trimmed", through=through)
         return through
+
+    async def _landmark(self, log_id: int) -> Landmark:
+        """The last batch of the newest snapshot: it is in the log that the snapshots are of, and in no other (I19)."""
+        position = await asyncio.to_thread(self.store.position, self.store.kept(log_id)[0])
+        if position is None:
+            raise SnapshotFailed("a snapshot cannot be read any more; the log is not trimmed")
+        return Landmark(position.batch, lambda batch: hash_of(batch) == position.hash)
 
     def _count(self, writer: LogWriter) -> None:
         """Add the bytes that this primary wrote since the last count."""

@@ -5,7 +5,7 @@ A checker sees the whole world, which no process inside it can. The first violat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from traceback import extract_tb
 
@@ -332,6 +332,7 @@ class Checkers:
             steps = [step for call in calls for step in steps_in_log(call, key, in_log, left)]
             steps = [step for step in steps if not self._is_a_miss_after_a_guess(step) and not self._is_unsure(step)]
             steps += self._setbacks(key)
+            steps += self._removals_in_two_histories(key)
             # Objects on a disk that is away are hidden until it is back, as are unlogged evictions.
             if not self.world.rules.logs_evictions or self.world.script.shape.disk_bytes:
                 steps = [seen for step in steps for seen in where_objects_hide(step)]
@@ -355,6 +356,16 @@ class Checkers:
             if number:
                 steps.append(Step("leaves", number, setback.at_ns, NEVER_NS, optional=True))
         return steps
+
+    def _removals_in_two_histories(self, key: str) -> Iterator[Step]:
+        """Removals that were first made in a history that is over, and answered by the next: that one does not know
+        what they removed, and says nothing."""
+        for call in self.world.history.of_key(key):
+            removed_nothing = call.outcome == "done" and not call.result
+            if call.operation.verb not in ("remove", "force_remove") or not removed_nothing:
+                continue
+            if any(call.called_ns <= changed <= call.answered_ns for changed in self.restores.changed_ns):
+                yield Step("may_take", 0, call.called_ns, call.answered_ns, optional=True)
 
     def _is_unsure(self, step: Step) -> bool:
         """Is it near such a restore? Then it may see either history: the old primary answers until its term ends, and

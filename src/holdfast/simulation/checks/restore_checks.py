@@ -67,6 +67,8 @@ class RestoreChecks:
     continued: set[int] = field(default_factory=set)
     """Those of these histories whose objects all went over into a later one."""
     setbacks: list[Setback] = field(default_factory=list)
+    changed_ns: list[int] = field(default_factory=list)
+    """When a history was over."""
     newest: int = 0
     """The history that was in the store last."""
     is_trusted: bool = False
@@ -80,6 +82,7 @@ class RestoreChecks:
     def ended(self, past: Past) -> None:
         """Remember a history that the store has lost, or that another one replaces."""
         self.pasts[past.state.log_id] = past
+        self.changed_ns.append(self.now_ns())
         self.newest = past.state.log_id
         self.is_trusted = False
         self._lived.clear()

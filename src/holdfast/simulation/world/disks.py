@@ -28,11 +28,10 @@ class Disk:
         found = [parse_name(name) for name in self.files]
         return max((named[1] for named in found if named is not None and named[0] == log_id), default=0)
 
-    def spoil(self) -> None:
-        """Flip a bit in the newest snapshot."""
-        snapshots = self.snapshots()
-        if snapshots:
-            name, content = list(snapshots.items())[-1]
+    def spoil(self, all_of_them: bool) -> None:
+        """Flip a bit in the newest snapshot, or in each."""
+        snapshots = list(self.snapshots().items())
+        for name, content in snapshots if all_of_them else snapshots[-1:]:
             spoiled = bytearray(content)
             spoiled[len(spoiled) // 2] ^= 1
             self.files[name] = bytes(spoiled)

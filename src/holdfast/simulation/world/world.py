@@ -364,7 +364,7 @@ class World:
             engine.notify(node, MARK, body, instant.now_ms(), confirm)
 
     def _spoil(self, fault: Fault) -> None:
-        self.masters[fault.one].disk.spoil()
+        self.masters[fault.one].disk.spoil(all_of_them=fault.share == 1)
 
     def _harm_files(self, fault: Fault) -> None:
         disk = self.nodes[fault.one].disk
