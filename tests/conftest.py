@@ -1,4 +1,4 @@
-"""What all suites share. `tests` is on the import path: `from waiting import wait_until`."""
+"""What all suites share. Tests are imported below `tests`: `from tests.waiting import wait_until`."""
 
 from __future__ import annotations
 

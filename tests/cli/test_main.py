@@ -160,7 +160,7 @@ def test_a_missing_extra_is_said_in_one_sentence(
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
     code = (
-        "import sys; from holdfast.cli import connection; from cli.fake_cache import FakeCache\n"
+        "import sys; from holdfast.cli import connection; from tests.cli.fake_cache import FakeCache\n"
         "connection.open_cache = lambda _: FakeCache({f'key/{n}': b'1' for n in range(200_000)})\n"
         "from holdfast.cli.main import main; sys.exit(main(['ls']))"
     )

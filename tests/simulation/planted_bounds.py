@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from holdfast.coordination.interface import Landmark
 from holdfast.coordination.memory import MemoryCoordination
 from holdfast.core.objects import puts
 from holdfast.core.primary.session_book import Book
@@ -15,8 +16,9 @@ from tests.simulation.planted import Patch, Planted, both
 
 
 def never_trim_the_log() -> Patch:
-    async def trim(self: MemoryCoordination, through_index: int) -> None:
+    async def trim(self: MemoryCoordination, through_index: int, landmark: Landmark | None = None) -> bool:
         await self._link.arrive()
+        return True
 
     return patch.object(MemoryCoordination, "trim", trim)
 
