@@ -15,8 +15,9 @@ import holdfast
 from holdfast.client.operations import gets
 from holdfast.client.state.client import Core
 from holdfast.errors import ChecksumMismatch, ObjectNotFound
+from holdfast.ids import SegmentName
 from holdfast.messages import requests as m
-from holdfast.messages.shapes import Message, Range
+from holdfast.messages.shapes import Message, Range, SegmentPlace
 from tests.client.fake_master import Act, FakeMaster
 from tests.waiting import wait_until
 
@@ -173,6 +174,20 @@ def test_memory_that_a_restored_history_has_not_verified_is_compared_with_its_ch
     assert spoiled.get_many(["key"]) == {}
     with pytest.raises(ChecksumMismatch), spoiled.view("key"):
         pass
+
+
+def test_a_disk_that_is_not_verified_yet_costs_reads_of_memory_nothing(
+    spoiled: Any, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be compared for hours, or it may be away."""
+    monkeypatch.undo()
+    disk = SegmentPlace(99, SegmentName("here", 7, 0), 4096, "127.0.0.1:1", "", "host", unverified=True)
+    places = [*master.segments(), disk]
+    monkeypatch.setattr(master, "segments", lambda: places)
+    core = spoiled._core
+    core.segments.clear()
+    core.bytes.enter_history(core.limits.log_id)
+    assert spoiled.get_many(["key"]) == {"key": b"newer bytes."}, "it was told not to verify, and did not"
 
 
 def test_memory_that_was_verified_may_be_looked_at_in_place(

@@ -30,7 +30,7 @@ def listed(world: World, disk: int = DISK) -> list[Row]:
     cursor = 0
     while True:
         page = world.ask(n.FileList, n.ListFiles("a", disk, cursor))
-        found += struct.iter_unpack("<3Q", page.rows)  # type: ignore[arg-type]
+        found += [(oid, offset, size) for oid, offset, size, _ in struct.iter_unpack("<4Q", page.rows)]
         if not (cursor := page.cursor):
             return found
 

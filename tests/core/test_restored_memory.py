@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from holdfast import errors
-from holdfast.core.nodes.restored_memory import ALL_NAMED
+from holdfast.core.nodes.restored_memory import ALL_NAMED, unverified_objects
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.ids import COUNTER_BITS, GrantId
@@ -19,6 +19,8 @@ from holdfast.replication.batches import Position
 from holdfast.replication.carried import batches_of
 from holdfast.replication.snapshots import dump
 from holdfast.replication.standby import Standby
+from tests.core.copying import files, kinds
+from tests.core.test_disks import DISK, fill, with_disk
 from tests.core.world import CLIENT, World, check_partition
 
 NEW, OLD = 77, 11
@@ -196,3 +198,62 @@ def test_a_node_that_does_not_come_back_is_counted(older: World) -> None:
     assert world.now > now
     assert world.has("k0") == [False]
     assert world.state.origin.lost == 20
+
+
+@pytest.fixture
+def with_files() -> tuple[Restored, list[str]]:
+    """A restored history whose node is back, with its disk; and keys of objects that are on the disk alone."""
+    older, nodes = with_disk()
+    keys = [key for key in fill(older, nodes, 120) if kinds(older, key) == [("DISK", "a")]]
+    world = Restored(older)
+    world.back()
+    return world, keys
+
+
+def mount(world: Restored) -> n.DiskMounted:
+    return world.ask(n.DiskMounted, n.MountDisk("a", BOOT, DISK, OLD, 1 << 22, "a:1", "host"))
+
+
+def test_a_disk_is_unverified_until_its_node_has_compared_its_files(with_files: tuple[Restored, list[str]]) -> None:
+    world, keys = with_files
+    mounted = mount(world)
+    assert mounted.unverified_in == world.state.epoch
+    world.verify()
+    assert world.places()[mounted.handle], "memory alone was compared"
+    assert unverified_objects(world.state) == len(keys)
+    for log_id, epoch in ((NEW, mounted.unverified_in - 1), (OLD, mounted.unverified_in)):
+        with pytest.raises(errors.BadRequest, match="another primary"):
+            world.ask(q.Done, n.ReportFilesVerified("a", DISK, log_id, epoch))
+    with pytest.raises(errors.UnknownNode):
+        world.ask(q.Done, n.ReportFilesVerified("a", DISK + 1, NEW, mounted.unverified_in))
+    before = world.state.topology
+    world.pass_time(60_000)
+    assert world.ask(q.Done, n.ReportFilesVerified("a", DISK, NEW, mounted.unverified_in)).count == 1
+    assert not world.places()[mounted.handle]
+    assert unverified_objects(world.state) == 0
+    assert world.state.topology > before
+    assert world.ask(q.SegmentList, q.ListSegments()).doubtful_ms > 0, "leases from before may be on what was dropped"
+    assert world.ask(q.Done, n.ReportFilesVerified("a", DISK, NEW, mounted.unverified_in)).count == 0
+    assert mount(world).unverified_in == 0
+
+
+def test_restored_objects_whose_files_are_lost_are_counted_until_the_disk_is_verified(
+    with_files: tuple[Restored, list[str]],
+) -> None:
+    world, keys = with_files
+    mounted = mount(world)
+    world.verify()
+    world.pass_time(20_000)
+
+    def lose(key: str) -> None:
+        oid = world.locate(key)[0][0]
+        offset = next(place for held, place in files(world, DISK) if held == oid)
+        world.ask(q.Done, n.ReportLostFiles("a", DISK, struct.pack("<3Q", oid, offset, n.Damage.SPOILED)))
+
+    lose(keys[0])
+    assert world.has(keys[0]) == [False]
+    assert (world.state.origin.lost_files, world.state.origin.mismatched) == (1, 0)
+    assert unverified_objects(world.state) == len(keys) - 1
+    world.ask(q.Done, n.ReportFilesVerified("a", DISK, NEW, mounted.unverified_in))
+    lose(keys[1])
+    assert world.state.origin.lost_files == 1, "it was found later, by a reader or by the scrub"

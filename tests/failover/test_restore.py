@@ -310,24 +310,17 @@ def snapshot_name(copy: Path) -> str:
 
 def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: WipedEtcd, tmp_path: Path) -> None:
     """New masters, a new store and new nodes, one of which has the disk of an old one."""
-    disk = tmp_path / "disk"
-    flags = ["--disk", str(disk), "--disk-size", "256MiB"]
-    rules = {"lease_ttl_ms": 500, "shared_grant_bytes": 1 << 20}
-    with Cluster(tmp_path / "here", etcd.url, masters=1, nodes=0, **rules) as cluster:
+    flags = ["--disk", str(tmp_path / "disk"), "--disk-size", "256MiB"]
+    with Cluster(tmp_path / "here", etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
         add_node(cluster, "node-1", flags)
         with cluster.connect() as cache:
-            values: dict[str, bytes] = {}
-            for number in range(160):
-                values.update(put_all(cache, [f"k{number}"], size=256 << 10))
-                if number % 4 == 3:
-                    wait_until(lambda: cache.status().used_bytes < 30 << 20, WAITS_S, "eviction keeps up")
-            wait_until(lambda: len(on_disk(cache, values)) >= 10, WAITS_S, "objects are on the disk")
+            values = put_more_than_memory(cache)
             stored, kept = on_disk(cache, values) | in_memory(cache, values), on_disk(cache, values)
         holdfast_says("snapshot", "--address", cluster.masters[0].address)
         copy = tmp_path / "copy.hfs"
         shutil.copy(snapshot_files(cluster.masters[0])[-1], copy)
     etcd.wipe()
-    with Cluster(tmp_path / "there", etcd.url, masters=1, nodes=0, **rules) as cluster:
+    with Cluster(tmp_path / "there", etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
         said = restore(cluster, "--from", str(copy), "--no-wait")
         assert len(kept) <= said["restored_objects"] <= len(stored)
         add_node(cluster, "node-1", flags)
@@ -337,6 +330,56 @@ def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: WipedEtcd, t
                 return cache.get_many(sorted(kept)) == {key: values[key] for key in kept}
 
             wait_until(back, WAITS_S, "what was on the disk can be read")
+
+
+def test_files_of_a_restored_history_are_compared_and_spoiled_ones_dropped(etcd: WipedEtcd, tmp_path: Path) -> None:
+    """I2, I18: a file counts as restored once its node has read it, and the disk does not stay unverified for ever."""
+    with Cluster(tmp_path, etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
+        add_node(cluster, "node-1", ["--disk", str(tmp_path / "disk"), "--disk-size", "256MiB"])
+        (master,) = cluster.masters
+        with cluster.connect() as cache:
+            values = put_more_than_memory(cache)
+            there = in_memory(cache, values)
+            kept = sorted(on_disk(cache, values) - there)
+            gone, spoiled, *others = kept
+            paths = {key: file_of(cache, key, tmp_path / "disk") for key in (gone, spoiled)}
+        etcd.wipe()
+        wait_for_waiting(cluster)
+        paths[gone].unlink()
+        content = bytearray(paths[spoiled].read_bytes())
+        content[-100] ^= 1
+        paths[spoiled].write_bytes(content)
+        said = restore(cluster)
+        assert said["restored_objects"] >= len(kept)
+        assert said["unverified_nodes"] == [], "the command waits for memory"
+        assert said["unverified_disks"] in ([], ["node-1"])
+        wait_until(lambda: master.metric("holdfast_unverified_objects") == 0, WAITS_S, "every file was compared")
+        assert master.metric('holdfast_restore_dropped_objects{cause="file_lost"}') == 2
+        assert master.metric('holdfast_restore_dropped_objects{cause="mismatch"}') == 0
+        with cluster.connect(verify=False) as cache:
+            assert cache.get_many(kept) == {key: values[key] for key in others}
+            assert not cache.exists(spoiled)
+            assert "spoiled" in cache.explain(spoiled).reasons[0]
+        assert "all files of the disk were compared" in cluster.nodes[0].said()
+
+
+WITH_DISK = {"lease_ttl_ms": 500, "shared_grant_bytes": 1 << 20}
+
+
+def put_more_than_memory(cache: Cache) -> dict[str, bytes]:
+    """40 MiB, of which some go to the disk of a node that lends 32."""
+    values: dict[str, bytes] = {}
+    for number in range(160):
+        values.update(put_all(cache, [f"k{number}"], size=256 << 10))
+        if number % 4 == 3:
+            wait_until(lambda: cache.status().used_bytes < 30 << 20, WAITS_S, "eviction keeps up")
+    wait_until(lambda: len(on_disk(cache, values) - in_memory(cache, values)) >= 10, WAITS_S, "some are on the disk")
+    return values
+
+
+def file_of(cache: Cache, key: str, disk: Path) -> Path:
+    (replica,) = cache.stat(key).replicas
+    return disk / "objects" / f"{(replica.offset >> 12) % 256:02x}" / f"{replica.offset:x}"
 
 
 def places_of(cache: Cache, keys: dict[str, bytes], kind: str) -> set[str]:

@@ -102,6 +102,7 @@ class Master:
     slept: float = 0.0
     answer: Callable[[Message], Message] = lambda message: Done(len(getattr(message, "rows", b"")) // 40)
     before_work: Callable[[], None] = lambda: None
+    when_asleep: Callable[[], None] = lambda: None
 
     def run(self, operation: Operation[Any]) -> Any:
         result: Any = None
@@ -116,6 +117,7 @@ class Master:
                         result = self.answer(effect)
                     elif isinstance(effect, Sleep):
                         self.slept += effect.seconds
+                        self.when_asleep()
                     else:
                         assert isinstance(effect, Work)
                         self.before_work()
@@ -343,7 +345,7 @@ def test_a_disk_of_another_history_is_emptied_and_mounted_again(nodes: tuple[Ser
         return DiskMounted(77, 3)
 
     master = Master(answer=answer)
-    master.run(files.mount(here.disk, 1, "here:1", "host"))
+    master.run(files.mount(here.disk, 1, "here:1", "host", lambda verification: pytest.fail("nothing was restored")))
     assert [message.log_id for message in master.said if isinstance(message, MountDisk)] == [11, 0]
     assert (here.disk.files(), here.disk.store.log_id) == ([], 77)
 

@@ -10,17 +10,26 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from holdfast.errors import ReplicaLost, UnknownSegment
+from holdfast.errors import ReplicaLost, UnknownSegment, Unreachable
 from holdfast.ids import MAX_BATCH, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages import commands as c
-from holdfast.messages.of_nodes import AddReplicas, Damage, FileList, FilesForgotten, ListFiles, ReportLostFiles
+from holdfast.messages.of_nodes import (
+    AddReplicas,
+    Damage,
+    FileList,
+    FilesForgotten,
+    ListFiles,
+    ReportFilesVerified,
+    ReportLostFiles,
+)
+from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.node.disk import files
 from holdfast.node.disk.lost_files import MOST_UNSAID, LostFiles
 from holdfast.node.disk.scrub import Scrub
 from holdfast.node.disk.store import HEADER, DamagedFile, DiskStore, DiskTrouble
-from holdfast.node.disk.tier import DiskTier
+from holdfast.node.disk.tier import DiskTier, Verification
 from holdfast.supervisor import Supervisor
 from holdfast.transport.data_tcp import DataConnection
 from tests.node.test_copier import MIB, Master, Served, nodes, order
@@ -161,7 +170,7 @@ def test_an_audit_compares_the_log_with_the_files(disk: DiskTier) -> None:
     def answer(message: Message) -> Message:
         if not isinstance(message, ListFiles):
             return FilesForgotten(b"")
-        rows = b"".join(struct.pack("<3Q", *row) for row in pages[message.cursor])
+        rows = b"".join(struct.pack("<4Q", *row, 0) for row in pages[message.cursor])
         return FileList(rows, 0 if message.cursor else 40)
 
     Master(answer=answer).run(files.audit(disk))
@@ -171,6 +180,92 @@ def test_an_audit_compares_the_log_with_the_files(disk: DiskTier) -> None:
         (9, 16_384, Damage.MISSING),
         (10, 0, Damage.MISSING),
     ]
+
+
+HISTORY = 77
+
+
+class RestoredLog:
+    """Lists these files, (id, offset, size, checksum), two per page; answers reports of lost ones when it sleeps."""
+
+    def __init__(self, disk: DiskTier, *held: tuple[int, int, int, int]) -> None:
+        self.disk = disk
+        self.held = held
+        self.lost: list[tuple[int, ...]] = []
+        self.said: list[Message] = []
+        self.failures = 0
+
+    def answer(self, message: Message) -> Message:
+        self.said.append(message)
+        if self.failures:
+            self.failures -= 1
+            raise Unreachable("there is no master")
+        if isinstance(message, ListFiles):
+            page = self.held[message.cursor : message.cursor + 2]
+            rows = b"".join(struct.pack("<4Q", *row) for row in page)
+            stop = message.cursor + 2
+            return FileList(rows, stop if stop < len(self.held) else 0)
+        assert not self.disk.lost.has_news, "all is reported before the disk counts as verified"
+        return Done(1)
+
+    def sleep(self) -> None:
+        report = self.disk.lost.report()
+        if report is not None:
+            self.lost += struct.iter_unpack("<3Q", report.rows)
+            self.disk.lost.answered(report)
+
+    def verify(self, verification: Verification | None) -> None:
+        assert verification is not None
+        master = Master(answer=self.answer, when_asleep=self.sleep)
+        master.run(files.verify_files(self.disk, verification))
+
+
+def row(oid: int, offset: int, data: bytes) -> tuple[int, int, int, int]:
+    return oid, offset, len(data), xxhash.xxh3_64_intdigest(data)
+
+
+def test_files_of_a_restored_history_are_read_whole_and_compared_with_its_checksums(disk: DiskTier) -> None:
+    held = [(number, number << 20, os.urandom(2 * MIB - number)) for number in range(1, 6)]
+    paths = [write(disk, *one) for one in held]
+    flip(paths[1], HEADER.size + MIB + 5)
+    paths[2].unlink()
+    rows = [row(*one) for one in held]
+    rows[3] = (*rows[3][:3], rows[3][3] ^ 1)
+    log = RestoredLog(disk, *rows, (6, 6 << 20, 10, 1))
+    log.verify(disk.begin_verification(HISTORY, 9))
+    assert log.lost == [
+        (2, 2 << 20, Damage.SPOILED),
+        (3, 3 << 20, Damage.MISSING),
+        (4, 4 << 20, Damage.SPOILED),
+        (6, 6 << 20, Damage.MISSING),
+    ]
+    assert log.said[-1] == ReportFilesVerified("here", disk.store.disk, HISTORY, 9)
+    assert disk.begin_verification(HISTORY, 9), "it is over"
+
+
+def test_a_verification_waits_for_a_master_and_yields_to_one_for_the_next_primary(disk: DiskTier) -> None:
+    """Only the primary that lists the files knows its pages; and one verification is enough for each."""
+    write(disk, 5, 0, b"x" * 1_000)
+    log = RestoredLog(disk, row(5, 0, b"x" * 1_000))
+    first = disk.begin_verification(HISTORY, 9)
+    assert disk.begin_verification(HISTORY, 9) is None, "the node has registered again with the same primary"
+    log.failures = 3
+    log.verify(first)
+    assert log.said[-1] == ReportFilesVerified("here", disk.store.disk, HISTORY, 9)
+    first = disk.begin_verification(HISTORY, 9)
+    second = disk.begin_verification(HISTORY + 1, 9)
+    log.said.clear()
+    log.verify(first)
+    assert not log.said
+    log.verify(second)
+    assert log.said[-1] == ReportFilesVerified("here", disk.store.disk, HISTORY + 1, 9)
+
+
+def test_a_file_that_was_written_since_is_left_alone_by_a_verification(disk: DiskTier) -> None:
+    disk.write(8, 0, memoryview(b"w"), 1)
+    log = RestoredLog(disk, (8, 0, 1, 5))
+    log.verify(disk.begin_verification(HISTORY, 9))
+    assert not log.lost
 
 
 def test_a_copy_from_the_disk_fails_for_the_lost_object_alone(nodes: tuple[Served, Served]) -> None:

@@ -16,6 +16,7 @@ from holdfast.master.engine import Engine
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.server import RpcServer
 from holdfast.messages.of_nodes import MountDisk
+from holdfast.node.disk.tier import DiskTier
 from holdfast.simulation.checks.restore_checks import RestoreChecks
 from holdfast.simulation.runs.run import run
 from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
@@ -163,3 +164,12 @@ def test_a_restored_history_that_empties_the_disk_that_it_names_is_found() -> No
     assert broken.promise == "I10"
     found = run(A_RESTORE_AT_ONCE).violation
     assert found is None, found
+
+
+def test_a_disk_of_a_restored_history_that_nobody_compares_is_found() -> None:
+    """I11: it would stay unverified for ever."""
+    with patch.object(DiskTier, "begin_verification", lambda *given: None):
+        broken = run(A_RESTORE_AT_ONCE).violation
+    assert broken is not None
+    assert broken.promise == "I11"
+    assert "not settled and verified" in broken.what

@@ -52,6 +52,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     of_nodes.MountSegment: node_operations.mount_segment,
     of_nodes.ReportLostFiles: lost_files.report_lost_files,
     of_nodes.ListFiles: lost_files.list_files,
+    of_nodes.ReportFilesVerified: restored_memory.files_verified,
     of_nodes.VerifyRanges: restored_memory.verify_ranges,
 }
 

@@ -4,7 +4,7 @@
 2. `OfferCatalogue`: an operator may send a snapshot that no master has.
 3. `RestoreHistory`: the order. A serving master ends its term and wins a new one with a larger epoch.
 4. The catalogue is appended to the log as a new history (`replication.carried`), and served.
-5. Nodes come back, and verify their memory (`core.nodes.restored_memory`).
+5. Nodes come back, and verify their memory and their disks (`core.nodes.restored_memory`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 
 import structlog
 
-from holdfast.core.catalogue.catalogue import MEMORY
+from holdfast.core.catalogue.catalogue import DISK, MEMORY
 from holdfast.core.nodes.restored_memory import unverified_objects
 from holdfast.core.state.state import State
 from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
@@ -105,6 +105,8 @@ class Restoration:
             lost=origin.lost,
             unverified=unverified_objects(state),
             unverified_nodes=sorted({one.name.node for one in doubtful if one.kind == MEMORY}),
+            unverified_disks=sorted({one.name.node for one in doubtful if one.kind == DISK}),
+            lost_files=origin.lost_files,
         )
 
     @property

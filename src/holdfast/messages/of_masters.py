@@ -93,7 +93,12 @@ class HistoriesDescribed(Message, tag=134):
     mismatched: int = 0
     """Objects dropped because their bytes differed from those that were put, or had no checksum."""
     lost: int = 0
-    """Objects dropped because their memory did not come back."""
+    """Objects dropped because their memory or disk did not come back."""
     unverified: int = 0
-    """Objects whose memory has not been compared yet."""
+    """Objects whose memory or file has not been compared yet."""
     unverified_nodes: list[str] = []
+    """Nodes that have memory to compare."""
+    unverified_disks: list[str] = []
+    """Nodes that have files to compare, or whose disk is away."""
+    lost_files: int = 0
+    """Objects dropped because their files were gone or spoiled when they were compared."""

@@ -242,7 +242,8 @@ class FileSound(Message, tag=142):
 
 
 class FileList(Message, tag=143):
-    """`rows`: (id, offset, size in bytes) per file. `cursor` is where the next page begins, 0 after the last."""
+    """`rows`: (id, offset, size in bytes, checksum) per file. `cursor` is where the next page begins, 0 after the last.
+    The checksum is 0 if the object has none."""
 
     rows: bytes
     cursor: int
@@ -262,12 +263,27 @@ class DiskMounted(Message, tag=93):
     handle: int
     continues: list[int] = []
     """The older histories that this one was restored from: their files stay valid."""
+    unverified_in: int = 0
+    """The primary's epoch if the history was restored and the files were not compared with it yet, else 0."""
 
 
 class FilesForgotten(Message, tag=94):
     """(id, offset) of files to delete."""
 
     rows: bytes
+
+
+class ReportFilesVerified(Message, tag=51):
+    """Every file that the restored log held on this disk was read whole; the damage found was reported and answered.
+
+    `log_id` and `epoch` are those of `DiskMounted`: the files were listed by that primary, which alone knows its pages.
+    Answered by `Done`.
+    """
+
+    node: str
+    disk: int
+    log_id: int
+    epoch: int
 
 
 class VerifyRanges(Message, tag=50):

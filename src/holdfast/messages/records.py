@@ -253,6 +253,7 @@ class MemorySettled(Record, tag=44):
 
 
 class MemoryVerified(Record, tag=45):
-    """The node has compared every range of these segments with its object's checksum; differing ranges were dropped."""
+    """The node has compared every range or file of these segments with its object's checksum; those that differ were
+    dropped."""
 
     handles: list[SegmentHandle]

@@ -60,6 +60,7 @@ REQUESTS: tuple[type[Message], ...] = (
     of_nodes.MountSegment,
     of_nodes.ReportLostFiles,
     of_nodes.ListFiles,
+    of_nodes.ReportFilesVerified,
     of_nodes.VerifyRanges,
 )
 REPLIES: tuple[type[Message], ...] = (

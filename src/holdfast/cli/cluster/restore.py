@@ -238,7 +238,7 @@ def await_restored(
 
 
 def show(out: Output, chosen: RestoreSource, now: HistoriesDescribed) -> None:
-    dropped = now.mismatched + now.lost
+    dropped = now.mismatched + now.lost + now.lost_files
     verified = now.restored - dropped - now.unverified
     if out.as_json:
         out.data(
@@ -251,8 +251,10 @@ def show(out: Output, chosen: RestoreSource, now: HistoriesDescribed) -> None:
                 "verified_objects": verified,
                 "unverified_objects": now.unverified,
                 "unverified_nodes": now.unverified_nodes,
+                "unverified_disks": now.unverified_disks,
                 "mismatched_objects": now.mismatched,
                 "lost_objects": now.lost,
+                "lost_files": now.lost_files,
             }
         )
         return
@@ -261,10 +263,12 @@ def show(out: Output, chosen: RestoreSource, now: HistoriesDescribed) -> None:
     if dropped:
         out.line(
             f"{dropped:,} were dropped: {now.mismatched:,} whose bytes are not the ones that were put, or without a "
-            f"checksum; {now.lost:,} whose memory did not come back"
+            f"checksum; {now.lost:,} whose memory or disk did not come back; {now.lost_files:,} whose files are gone "
+            "or spoiled"
         )
     if now.unverified:
+        places = [*now.unverified_nodes, *(f"the disk of {node}" for node in now.unverified_disks)]
         out.line(
-            f"{now.unverified:,} are not verified yet, on {', '.join(now.unverified_nodes)}: reads copy and compare "
-            "them, and a node that stays away is given up by itself"
+            f"{now.unverified:,} are not verified yet, on {', '.join(places)}: reads copy and compare them, and a node "
+            "or disk that stays away is given up by itself"
         )

@@ -236,7 +236,9 @@ class Copies:
         except (KeyError, ValueError):
             # Unmapped meanwhile, because a node has died.
             return list(leases)
-        verify = core.verify or bool(core.segments.unverified) or core.clock() < core.segments.trusted_after
+        unverified = core.segments.unverified
+        doubtful = bool(unverified) and not unverified.isdisjoint(row[1] for row in rows)
+        verify = core.verify or doubtful or core.clock() < core.segments.trusted_after
         if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
             self.done.update(zip(leases, copies, strict=True))
             return []

@@ -79,7 +79,8 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
         primary.ask_to_clean_again(known)
     primary.disk_kept_until.pop(handle, None)
     primary.copies.audits[handle] = None
-    return n.DiskMounted(state.log_id, handle, state.continues), records
+    unverified_in = state.epoch if handle in state.unverified else 0
+    return n.DiskMounted(state.log_id, handle, state.continues, unverified_in), records
 
 
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:

@@ -77,10 +77,11 @@ def _files_of(primary: Primary, handle: SegmentHandle, first: int, stop: int) ->
     flags = catalogue.flags[window]
     here = (catalogue.segments[window] == handle) & ((flags & LIVE) != 0)
     alone = np.flatnonzero(here) + first
-    rows = np.empty((len(alone), 3), "<u8")
+    rows = np.empty((len(alone), 4), "<u8")
     rows[:, 0], rows[:, 1], rows[:, 2] = catalogue.ids[alone], catalogue.offsets[alone], catalogue.sizes[alone]
+    rows[:, 3] = catalogue.checksums[alone]
     further = [
-        (catalogue.id_at[slot], place.offset, catalogue.size_at[slot])
+        (catalogue.id_at[slot], place.offset, catalogue.size_at[slot], catalogue.checksum_at[slot])
         for slot in (np.flatnonzero(flags & SEVERAL) + first).tolist()
         for place in catalogue.others[slot]
         if place.segment == handle

@@ -5,6 +5,10 @@ with its object's checksum, once no writer of the older history can write there 
 cannot be compared, are dropped by a record and counted. Free space is granted when, in addition, every lease of the
 older history must have ended. The state holds which segments are still to be settled or verified, so a new primary
 goes on where the old one was; it does not hold the progress within a node, which then begins again.
+
+Disks are segments too (ADR 16). A file names its object, so none is ever taken for another's; the node reads each one
+that the restored catalogue names, reports those that are gone or spoiled as lost files (ADR 29), and then the disk is
+verified.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import LIVE, MEMORY, ReplicaAt
+from holdfast.core.catalogue.catalogue import LIVE, MEMORY, SEVERAL, ReplicaAt
+from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
 from holdfast.core.drift import lengthened
 from holdfast.core.nodes.membership import known_member
@@ -26,6 +31,7 @@ from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes as n
+from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, MemorySettled, MemoryVerified, ObjectsRemoved
 from holdfast.messages.shapes import Record
 
@@ -58,10 +64,26 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
     if not handles:
         return n.RangesToVerify(b"", 0), records
     if request.cursor == ALL_NAMED:
-        primary.trusted_at = max(primary.trusted_at, now + lengthened(state.longest_lease_ms))
-        return n.RangesToVerify(b"", 0), [*records, MemoryVerified(handles)]
+        return n.RangesToVerify(b"", 0), [*records, _verified(primary, handles, now)]
     rows, cursor = _rows(state, handles, request.cursor)
     return n.RangesToVerify(rows, cursor), records
+
+
+def files_verified(primary: Primary, request: n.ReportFilesVerified, client: int, now: Instant) -> Decision:
+    """Note that the node has compared all files of this disk, and that those that differ were dropped."""
+    state = primary.state
+    disk = known_disk(primary, request.node, request.disk)
+    if (request.log_id, request.epoch) != (state.log_id, state.epoch):
+        raise BadRequest("the files were listed by another primary; mount the disk again and compare them once more")
+    if disk.handle not in state.unverified:
+        return q.Done(0), []
+    return q.Done(1), [_verified(primary, [disk.handle], now)]
+
+
+def _verified(primary: Primary, handles: list[SegmentHandle], now: Instant) -> MemoryVerified:
+    """From now on these are trusted, except under leases from before, which may be on what was dropped."""
+    primary.trusted_at = max(primary.trusted_at, now + lengthened(primary.state.longest_lease_ms))
+    return MemoryVerified(handles)
 
 
 def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes, int]:
@@ -133,10 +155,13 @@ def settle(primary: Primary, now: Instant) -> list[Record]:
 
 
 def unverified_objects(state: State) -> int:
-    """Number of objects without a verified replica in memory or on disk."""
+    """Number of restored objects without a verified replica in memory or on disk."""
     if not state.unverified:
         return 0
     catalogue = state.catalogue
     live = catalogue.live()
-    doubtful = np.isin(catalogue.segments[live], list(state.unverified))
-    return int(np.count_nonzero(doubtful))
+    restored = live[catalogue.ids[live] < state.origin.first_id]
+    doubtful = restored[np.isin(catalogue.segments[restored], list(state.unverified))]
+    several = doubtful[catalogue.flags[doubtful] & SEVERAL != 0].tolist()
+    verified = sum(any(place.segment not in state.unverified for place in catalogue.others[slot]) for slot in several)
+    return len(doubtful) - verified

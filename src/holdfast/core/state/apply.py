@@ -300,7 +300,12 @@ def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Inst
 def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
     if record.cause is Cause.MISMATCH:
         state.origin.mismatched += (len(record.ids) + len(record.held)) // 8
-    return _remove(state, unpack_ids(record.ids), unpack_ids(record.held), record.cause.name, now)
+    ids, held = unpack_ids(record.ids), unpack_ids(record.held)
+    if record.cause is Cause.FILE_LOST and state.unverified:
+        restored = [oid for oid in (*ids, *held) if oid < state.origin.first_id]
+        places = state.catalogue.segments[_named(state, restored)].tolist()
+        state.origin.lost_files += sum(handle in state.unverified for handle in places)
+    return _remove(state, ids, held, record.cause.name, now)
 
 
 def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:

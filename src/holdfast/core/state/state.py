@@ -13,7 +13,7 @@ from holdfast.core.catalogue.catalogue import DISK, MEMORY, Catalogue
 from holdfast.core.state.departed import Departed
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.unlogged import Mask
-from holdfast.ids import GrantId, SegmentHandle, SegmentName
+from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName, object_id
 from holdfast.messages.shapes import SettingValue
 
 OPEN, CORDONED, DRAINING = 0, 1, 2
@@ -57,7 +57,14 @@ class Origin:
     mismatched: int = 0
     """Objects dropped because their bytes differ from their checksums, or have none."""
     lost: int = 0
-    """Objects dropped because the memory that held them did not come back."""
+    """Objects dropped because the memory or disk that held them did not come back."""
+    lost_files: int = 0
+    """Objects dropped because their files were gone or spoiled when they were compared."""
+
+    @property
+    def first_id(self) -> ObjectId:
+        """Objects with smaller ids were restored, the others put since."""
+        return object_id(self.epoch + 1, 0)
 
 
 @dataclass(slots=True)

@@ -307,6 +307,7 @@ class Figures(Collector):
         dropped = GaugeMetricFamily("holdfast_restore_dropped_objects", "Restored, then given up.", labels=["cause"])
         dropped.add_metric(["mismatch"], origin.mismatched)
         dropped.add_metric(["memory_lost"], origin.lost)
+        dropped.add_metric(["file_lost"], origin.lost_files)
         yield dropped
 
 

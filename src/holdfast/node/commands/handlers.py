@@ -67,6 +67,7 @@ class Orders:
         self._copiers = [Copier(node, one, data, self._disk, self._pace, now_seconds) for one in self._peers]
         self._memory_errands = Errands("copies", address, token, supervisor)
         self._disk_errands = Errands("disk", address, token, supervisor)
+        self._verifications = Errands("disk verification", address, token, supervisor)
         for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
             commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
         commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
@@ -82,11 +83,13 @@ class Orders:
         self._memory_errands.start()
         self._disk_errands.start()
         if self._scrub is not None:
+            self._verifications.start()
             self._scrub.start()
 
     def stop(self) -> None:
         self._memory_errands.stop()
         self._disk_errands.stop()
+        self._verifications.stop()
         if self._scrub is not None:
             self._scrub.stop()
         for peers in self._peers:
@@ -103,7 +106,10 @@ class Orders:
     def mount_disk(self, boot: int, data_address: str, host: str) -> None:
         """Mount the disk. Called after each registration: a new primary compares the files again."""
         if self._disk is not None:
-            self._disk_errands.add("mount disk", files.mount(self._disk, boot, data_address, host))
+            self._disk_errands.add("mount disk", files.mount(self._disk, boot, data_address, host, self._verify_disk))
+
+    def _verify_disk(self, verification: Operation[None]) -> None:
+        self._verifications.add("verify disk", verification)
 
     def _say_trouble(self) -> None:
         assert self._disk is not None, "it is the disk that says so"

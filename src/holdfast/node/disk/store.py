@@ -256,12 +256,13 @@ class DiskStore:
         whole = len(target) == stored.size_bytes and len(target) <= CHUNK
         self._examined(stored, lambda: self._fill(stored, offset - stored.offset, target, whole))
 
-    def check(self, offset: int) -> None:
-        """Read the whole file of the object around this place: DamagedFile if it has changed."""
+    def check(self, offset: int, checksum: int = 0) -> None:
+        """Read the whole file of the object around this place: DamagedFile if it has changed, or has another checksum
+        than this one."""
         stored = self._around(offset)
         if stored is None:
             raise UnknownSegment(f"the disk holds no object at {offset:,} (any more); nothing was checked")
-        self._examined(stored, lambda: self._compare(stored))
+        self._examined(stored, lambda: self._compare(stored, checksum))
 
     def check_size(self, offset: int) -> None:
         """As `check`, but compare only the file's length."""
@@ -328,8 +329,10 @@ class DiskStore:
         if whole and checksum != (xxhash.xxh3_64_intdigest(target) or 1):
             raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
 
-    def _compare(self, stored: StoredFile) -> None:
+    def _compare(self, stored: StoredFile, wanted: int) -> None:
         checksum = self._checksum_of(stored)
+        if wanted and checksum != wanted:
+            raise DamagedFile(stored, Damage.SPOILED, "by its checksum it holds other bytes than the log says")
         if checksum != (self._digest(self._path(stored.offset), stored.size_bytes) or 1):
             raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
 

@@ -11,16 +11,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
-from holdfast.errors import ReplicaLost
+from holdfast.errors import ReplicaLost, TryAgain, UnknownSegment
 from holdfast.ids import ObjectId, SegmentName
 from holdfast.messages.of_nodes import Damage
 from holdfast.node.disk.lost_files import LostFiles
 from holdfast.node.disk.store import DamagedFile, DiskStore, DiskTrouble
 
+HeldFile: TypeAlias = tuple[ObjectId, int, int, int]
+"""A file as the log holds it: (object, offset, size, checksum)."""
+
 log = structlog.get_logger("holdfast.node")
+
+
+class Verification(NamedTuple):
+    """A comparison of all files with a restored history, as one primary lists them."""
+
+    disk: int
+    history: int
+    epoch: int
 
 
 class DiskTier:
@@ -32,6 +44,8 @@ class DiskTier:
         self.trouble: DiskTrouble | None = None
         self.on_trouble: Callable[[], None] = lambda: None
         """Set by the node, called when there is trouble to report to the master."""
+        self._verification: Verification | None = None
+        """The one that is under way, or waits to be."""
         self._pending: set[int] = set()
         self._lock = threading.Lock()
 
@@ -96,13 +110,55 @@ class DiskTier:
         with self._lock:
             return [(one.oid, one.offset) for one in stored if one.offset not in self._pending]
 
-    def find_missing(self, held: Iterable[tuple[ObjectId, int, int]]) -> int:
-        """Report which of these files, (object, offset, size) as the log holds them, are missing or have another size.
-        Returns their number. A file that is being written, or was deleted since the log was asked, may be among them:
-        the master ignores files that the log does not hold."""
+    def find_missing(self, held: Iterable[HeldFile]) -> int:
+        """Report which of these files are missing or have another size. Returns their number. A file that is being
+        written, or was deleted since the log was asked, may be among them: the master ignores files that the log does
+        not hold."""
         with self._noting():
             self.store.check_in_place()
-        return sum(self._is_missing(oid, offset, size) for oid, offset, size in held)
+        return sum(self._is_missing(oid, offset, size) for oid, offset, size, _ in held)
+
+    def begin_verification(self, history: int, epoch: int) -> Verification | None:
+        """Note that the files are to be compared with a restored history, as this epoch's primary lists them, in place
+        of any other. None: they already are."""
+        with self._lock:
+            wanted = Verification(self.store.disk, history, epoch)
+            if self._verification == wanted:
+                return None
+            self._verification = wanted
+            return wanted
+
+    def wants(self, verification: Verification) -> bool:
+        """Is this verification neither over nor replaced by another?"""
+        with self._lock:
+            return self._verification == verification and self.store.disk == verification.disk
+
+    def end_verification(self, verification: Verification) -> None:
+        with self._lock:
+            if self._verification == verification:
+                self._verification = None
+
+    def compare(self, held: Iterable[HeldFile]) -> list[HeldFile]:
+        """Read these files whole, and report those that are missing or damaged. Returns those that cannot be read at
+        the moment."""
+        again: list[HeldFile] = []
+        for one in held:
+            oid, offset, size, checksum = one
+            if self._is_missing(oid, offset, size) or self._is_pending(offset):
+                continue
+            try:
+                with self._noting():
+                    self.store.check(offset, checksum)
+            except TryAgain:
+                again.append(one)
+            except (DamagedFile, UnknownSegment):
+                pass  # It is reported, or the log has dropped it.
+        return again
+
+    def _is_pending(self, offset: int) -> bool:
+        """Was a file just written there, for an object of the present history?"""
+        with self._lock:
+            return offset in self._pending
 
     def _is_missing(self, oid: ObjectId, offset: int, size: int) -> bool:
         with self._lock:

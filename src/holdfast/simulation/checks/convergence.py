@@ -169,8 +169,9 @@ class Convergence:
         """I11: memory of puts that were never finished comes back."""
         state = self._log.state
         doubtful = state.unsettled | state.unverified
-        if any(segment.handle in doubtful for segment in state.memory_segments()):
-            return "memory of an older history is not settled and verified"
+        # A disk that is away stays so until it is given up.
+        if any(handle in doubtful and not segment.away for handle, segment in state.segments.items()):
+            return "memory or a disk of an older history is not settled and verified"
         if state.grants:
             return f"{len(state.grants)} grants are still held"
         return f"{len(state.quarantine)} ranges are still in quarantine" if state.quarantine else ""

@@ -1,6 +1,7 @@
 """Copies between simulated nodes: the production code of a copy, its bytes read in one step if the network allows it.
 
-Orders for the disk have a lane of their own, as in production: a slow disk delays only the disk's work.
+Orders for the disk have a lane of their own, as in production: a slow disk delays only the disk's work. So has the
+comparison of its files with a restored catalogue.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SimulatedCopies:
         self.refused = RefusedGrants()
         self.lanes = [Lane(lambda: 0.0)]
         if disk is not None:
-            self.lanes.append(Lane(lambda: disk.late_seconds))
+            self.lanes += [Lane(lambda: disk.late_seconds), Lane(lambda: disk.late_seconds)]
         self._lending = lending
         self._disk = lending.disk
         self._peers = peers
@@ -103,7 +104,7 @@ class SimulatedCopies:
     def mount_disk(self, boot: int, data_address: str, host: str) -> None:
         """After each registration, as in production."""
         if self._disk is not None:
-            self.lanes[1].add(files.mount(self._disk, boot, data_address, host))
+            self.lanes[1].add(files.mount(self._disk, boot, data_address, host, self.lanes[2].add))
 
     def lends(self, name: SegmentName) -> bool:
         return self._lending.lends(name)
