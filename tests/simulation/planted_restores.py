@@ -112,8 +112,10 @@ PLANTED_IN_RESTORES = [
     Planted("grant before old writers are gone", grant_before_old_writers_are_gone, ("I2", "I9", "I11"), 60, SCENE),
     Planted("give restored ranges to others", give_restored_ranges_to_others, ("I2", "I9"), 60, SCENE),
     Planted("trust old leases once verified", trust_old_leases_once_verified, ("I2",), 300, SCENE),
-    Planted("snapshot between pieces", snapshot_between_pieces, ("I13", "liveness"), 700, SCENE),
     Planted("keep old grants", keep_old_grants, ("I11", "I17", "I19"), 60, SCENE),
     Planted("void what a repeated restore finds", void_what_a_repeated_restore_finds, ("I14",), 300, SCENE),
     Planted("restore less than is held", restore_less_than_is_held, ("I1",), 60, SCENE),
 ]
+SNAPSHOT_BETWEEN_PIECES = Planted("snapshot between pieces", snapshot_between_pieces, ("I13", "liveness"), 0)
+"""A standby must write its last snapshot within the few milliseconds of the pieces, in a log that another history had
+begun, and then start again: no seed meets that, a script by hand does (test_directed_scripts)."""

@@ -21,6 +21,7 @@ from holdfast.simulation.checks.restore_checks import RestoreChecks
 from holdfast.simulation.runs.run import run
 from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
 from tests.simulation.planted import PLANTED, Planted
+from tests.simulation.planted_restores import SNAPSHOT_BETWEEN_PIECES
 
 SEEDS = range(4)
 
@@ -47,15 +48,32 @@ def a_writer_that_comes_late(seed: int, leader: int) -> Script:
     return Script(seed, ScriptShape(2, 1, 3, segment_bytes=1 << 20), (late, *puts, *gets), faults)
 
 
+def a_snapshot_between_pieces(seed: int, leader: int) -> Script:
+    """The operator restores over a history that was begun in the emptied store. The pieces of the catalogue come
+    slowly; meanwhile the standby is asked for a snapshot, and it is killed and starts from that one."""
+    puts = tuple(Operation(1_000 + 100 * i, i % 2, "put", 1 + i, (f"key/{i}",), 1_001 + i) for i in range(24))
+    faults = (
+        Fault(4_200, "take_snapshots", 0),
+        Fault(4_800, "take_snapshots", 0),
+        Fault(5_500, "wipe_store", 500),
+        Fault(9_000, "restore", 100, other="kept"),
+        Fault(9_250, "late_store", 900, share=0.05),
+        Fault(9_600 + 40 * seed, "take_snapshots", 0),
+        Fault(10_200, "kill_master", 300, f"master-{1 - leader}"),
+    )
+    return Script(seed, ScriptShape(2, 1, 2), puts, faults)
+
+
 DIRECTED = (
     (PLANTED["take away right after a guess"], a_wrong_guess),
     (PLANTED["write over TCP after clean"], a_writer_that_comes_late),
+    (SNAPSHOT_BETWEEN_PIECES, a_snapshot_between_pieces),
 )
 
 
 @pytest.mark.parametrize(("bug", "script"), DIRECTED)
 def test_a_script_by_hand_finds_at_once_what_is_rare(bug: Planted, script: Callable[[int, int], Script]) -> None:
-    """I2, I7: found with the bug, and kept without it."""
+    """I2, I7, I13: found with the bug, and kept without it."""
     scripts = [script(seed, leader) for seed in SEEDS for leader in (0, 1)]
     for one in scripts:
         found = run(one)
