@@ -8,7 +8,7 @@ import ctypes
 import random
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,7 @@ class Traffic(threading.Thread):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder: Path = tmp_path_factory.mktemp("mooncake")
-    with Cluster(folder, f"sqlite://{folder / 'cluster.db'}", nodes=2, size="64MiB") as started:
+    with Cluster(folder, f"sqlite://{folder / 'cluster.db'}", nodes=2, size="64MiB", lease_ttl_ms=20_000) as started:
         yield started
 
 
@@ -120,7 +120,7 @@ def traffic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     for worker in workers:
         worker.start()
     try:
-        wait_until(lambda: all(worker.hits > 5 for worker in workers), what="the traffic has hits")
+        wait_until(lambda: all(worker.hits > 5 for worker in workers), 90, "the traffic has hits")
         yield workers
         for worker in workers:
             worker.ended.set()
@@ -198,3 +198,68 @@ def test_all_masters_are_gone(cluster: Cluster, traffic: list[Traffic]) -> None:
     fail_by_codes(traffic)
     cluster.revive()
     goes_on(traffic)
+
+
+@pytest.fixture
+def store(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[MooncakeDistributedStore]:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", str(CALL_S))
+    monkeypatch.setenv("HOLDFAST_MOONCAKE_PUT_TIMEOUT", str(CALL_S))
+    cluster.heal()
+    made = MooncakeDistributedStore()
+    assert set_up(made, cluster.address) == 0
+    yield made
+    made.close()
+
+
+FIRST_CALLS: dict[str, Callable[[MooncakeDistributedStore], bool]] = {
+    "put": lambda store: store.put("outage/new", b"x") < 0,
+    "probe": lambda store: store.is_exist("outage/new") < 0,
+    "get": lambda store: store.get("outage/new") == b"",
+    "session": lambda store: store.batch_put_session_start(["outage/new"], [10])[0] < 0,
+}
+AFTERWARDS = 10
+
+
+@pytest.mark.parametrize("first", FIRST_CALLS)
+def test_an_outage_is_paid_for_once(cluster: Cluster, store: MooncakeDistributedStore, first: str) -> None:
+    """Masters that are silent cost the first call its timeout. Each of the others would take as long as that one."""
+    for master in cluster.masters:
+        master.pause()
+    began = now_seconds()
+    assert FIRST_CALLS[first](store)
+    first_took = now_seconds() - began
+    began = now_seconds()
+    for _ in range(AFTERWARDS):
+        assert all(call(store) for call in FIRST_CALLS.values())
+        assert store.health_check() != 0
+        assert now_seconds() - began < AFTERWARDS * first_took
+    for master in cluster.masters:
+        master.resume()
+    wait_until(lambda: store.put("outage/after", b"x") == 0, 90, "puts are stored again")
+
+
+def test_sessions_in_an_outage(cluster: Cluster, store: MooncakeDistributedStore) -> None:
+    """What is leased is read without a master; an end that nobody hears ends the session all the same."""
+    buffer = ctypes.create_string_buffer(value_of("session/there"), SIZE)
+    address = ctypes.addressof(buffer)
+    assert store.put("session/there", value_of("session/there")) == 0
+    assert store.batch_get_session_start(["session/there"]) == [0]
+    assert store.batch_put_session_start(["session/new", "session/first"], [SIZE, SIZE]) == [0, 0]
+    assert store.batch_put_from_multi_buffer_ranges(["session/first"], [[address]], [[SIZE]], [[0]]) == [SIZE]
+    for master in cluster.masters:
+        master.pause()
+    assert store.batch_put_session_end(["session/first"])[0] < 0
+    assert store._link is not None
+    assert not store._link.shared.is_up, "whatever call finds no master, the next ones do not wait"
+    assert store.batch_put_from_multi_buffer_ranges(["session/new"], [[address]], [[SIZE]], [[0]]) == [SIZE]
+    buffer.raw = bytes(SIZE)
+    assert store.batch_get_into_multi_buffer_ranges(["session/there"], [[address]], [[SIZE]], [[0]]) == [SIZE]
+    assert buffer.raw == value_of("session/there")
+    assert store.get("session/there") == value_of("session/there")
+    assert store.batch_get_session_end(["session/there"]) == 0
+    assert store.batch_put_session_end(["session/new"])[0] < 0
+    for master in cluster.masters:
+        master.resume()
+    # -600 would say that a session of this key is open.
+    wait_until(lambda: store.batch_put_session_start(["session/new"], [SIZE]) == [0], 90, "another session begins")
+    assert store.is_exist("session/new") <= 0

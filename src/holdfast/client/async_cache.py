@@ -390,6 +390,10 @@ class AsyncCache:
         deadline = now_seconds() + self.timeout
         return await self._run(verbs.exists(self._core, key, bool(touch), deadline), deadline)
 
+    def leased_at_once(self, keys: Iterable[str]) -> list[bool]:
+        """Which of these this client may read without asking a master, by a lease that is live now. Never waits."""
+        return self._core.leases.are_live(checked_keys(keys), now_seconds())
+
     def exists_at_once(self, key: str) -> bool | None:
         """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
         return self._core.shown_at_once(checked_key(key))

@@ -342,6 +342,10 @@ class Cache:
         checked = None if verify is None else bool(verify)
         return self._run(buffer_gets.get_many_into(self._core, listed, rooms, checked, deadline), deadline)
 
+    def leased_at_once(self, keys: Iterable[str]) -> list[bool]:
+        """Which of these this client may read without asking a master, by a lease that is live now. Never waits."""
+        return self._core.leases.are_live(checked_keys(keys), now_seconds())
+
     def register(self, buffer: BytesLike) -> None:
         """Announce memory that will be put from or read into. Shared memory and TCP need no registration, so this only
         checks that it is a buffer."""

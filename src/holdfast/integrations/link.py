@@ -3,8 +3,8 @@
 1. Opened. Masters that do not answer are no error: the engine starts, and every call is a miss. A wrong token or
    address is an error, because waiting will not mend it.
 2. Up: calls run. One that fails because no master answered makes the link *down*, which is logged once.
-3. Down: calls are refused at once, so that an outage is paid for once and not by every request. A thread asks until a
-   master answers, with pauses that grow.
+3. Down: calls are refused at once, so that an outage is paid for once and not by every request. Only what is leased
+   is still read (`load`), because that asks no master. A thread asks until a master answers, with pauses that grow.
 4. Up again: logged once, and the thread ends.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import (
     ClientClosed,
@@ -36,6 +36,13 @@ NO_MASTER = (Unreachable, DeadlineExceeded, NotLeader, ReplyLost, Stopping)
 """Errors of a whole call: they say nothing about its keys, and the next call would fail in the same way."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 8.0
+
+
+def answered(outcomes: list[T]) -> list[T]:
+    """These outcomes of a batch. If all of them say that no master answered, that is an error of the whole call."""
+    if outcomes and all(isinstance(one, NO_MASTER) for one in outcomes):
+        raise outcomes[0]  # type: ignore[misc]
+    return outcomes
 
 
 class Link:
@@ -75,10 +82,8 @@ class Link:
     def run(self, verb: Callable[[Cache], T], even_if_down: bool = False) -> T:
         """Run this on the client. Unreachable at once while the link is down, unless the verb may need no master."""
         cache = self._cache
-        if self._closed.is_set():
-            raise ClientClosed("the connection to holdfast was closed; nothing was done")
-        if cache is None or not (self.is_up or even_if_down):
-            raise Unreachable(f"no master has answered since: {self._why}. Nothing was sent")
+        if cache is None or self._closed.is_set() or not (self.is_up or even_if_down):
+            raise self._refusal()
         try:
             return verb(cache)
         except NO_MASTER as error:
@@ -88,6 +93,27 @@ class Link:
                 self._went_down(error)
             raise
 
+    def load(self, keys: Sequence[str], targets: Sequence[Any]) -> list[int | HoldfastError]:
+        """Read each object into its target: its bytes, 0 if it is not stored, or its error."""
+        near = self.within_reach(keys)
+        if all(near):
+            return self.run(lambda cache: cache.get_many_into(keys, targets), even_if_down=True)
+        found: list[int | HoldfastError] = [self._refusal()] * len(keys)
+        places = [place for place, is_near in enumerate(near) if is_near]
+        if places:
+            some, theirs = [keys[place] for place in places], [targets[place] for place in places]
+            read = self.run(lambda cache: cache.get_many_into(some, theirs), even_if_down=True)
+            for place, outcome in zip(places, read, strict=True):
+                found[place] = outcome
+        return found
+
+    def within_reach(self, keys: Sequence[str]) -> list[bool]:
+        """Which of these may be read now: all of them; while the link is down, those that are leased."""
+        cache = self._cache
+        if cache is None or self.is_up:
+            return [self.is_up] * len(keys)
+        return cache.leased_at_once(keys)
+
     def close(self) -> None:
         """Closing twice is harmless."""
         with self._lock:
@@ -96,6 +122,11 @@ class Link:
             cache, self._cache = self._cache, None
         if cache is not None:
             cache.close()
+
+    def _refusal(self) -> HoldfastError:
+        if self._closed.is_set():
+            return ClientClosed("the connection to holdfast was closed; nothing was done")
+        return Unreachable(f"no master has answered since: {self._why}. Nothing was sent")
 
     def _take(self, cache: Cache) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ life, as an engine sees it:
 1. Working: each call is one batch of the client. A key that fails costs that key.
 2. A whole call fails, because no master answers or the deadline passes: its keys are misses, and the cache is away from
    then on (`link`).
-3. Away: calls answer misses at once, until a master answers again.
+3. Away: calls answer misses at once, until a master answers again. What is leased is still read.
 
 So an outage costs an engine's thread one timeout, not one for each request.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
-from holdfast.integrations.link import NO_MASTER, Link
+from holdfast.integrations.link import NO_MASTER, Link, answered
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
@@ -59,7 +59,7 @@ class TolerantCache:
 
     def load(self, keys: Sequence[str], targets: Sequence[Any], sizes: Sequence[int]) -> list[bool]:
         """Copy each object into its target; True where it was there and has exactly that size."""
-        read = self._ask("reading", keys, lambda cache: cache.get_many_into(keys, targets))
+        read = self._unless_failed("reading", lambda: self._link.load(keys, targets)) if keys else None
         if read is None:
             return [False] * len(keys)
         self._say_errors("loading", read)
@@ -67,7 +67,9 @@ class TolerantCache:
 
     def store(self, items: Sequence[tuple[str, Any]]) -> list[bool]:
         """Store what is not there yet; True where the key is stored now, by this call or before it."""
-        stored = self._ask("storing", items, lambda cache: cache.put_many(items, outcomes=True, **self._options))
+        stored = self._ask(
+            "storing", items, lambda cache: answered(cache.put_many(items, outcomes=True, **self._options))
+        )
         if stored is None:
             return [False] * len(items)
         self._say_errors("storing", stored)
@@ -93,10 +95,11 @@ class TolerantCache:
     def _ask(self, what: str, keys: Sequence[object], call: Callable[[Cache], T]) -> T | None:
         """The result of the call, or None if it failed as a whole, was not made because the cache is away, or there is
         nothing to ask for."""
-        if not keys or self.away:
-            return None
+        return None if not keys or self.away else self._unless_failed(what, lambda: self._link.run(call))
+
+    def _unless_failed(self, what: str, call: Callable[[], T]) -> T | None:
         try:
-            return self._link.run(call)
+            return call()
         except NO_MASTER:
             # The link has logged it.
             return None
@@ -108,7 +111,7 @@ class TolerantCache:
         failed = [answer for answer in answers if isinstance(answer, HoldfastError)]
         # An object that was evicted between request and reply need not be reported.
         told = [error for error in failed if not isinstance(error, ObjectNotFound)]
-        if told:
+        if told and not self.away:
             self._say(what, told[0], f"{len(told)} of {len(answers)} keys")
 
     def _say(self, what: str, error: HoldfastError, how_many: str = "the batch") -> None:

@@ -56,6 +56,9 @@ class Leases:
             return None
         return row if type(row) is ReadLease else ReadLease._make(row)
 
+    def are_live(self, keys: Iterable[str], now: float) -> list[bool]:
+        return [row is not None and now < row[0] for row in map(self.by_key.get, keys)]
+
     def keep(self, leases: Mapping[str, LeaseRow]) -> None:
         if len(self.by_key) + len(leases) > self.limit:
             self._forget_oldest(len(leases))

@@ -1,4 +1,4 @@
-"""The state of a store that is set up: a client of the cluster, the names of its tenant, the caller's memory."""
+"""The state of a store that is set up: its link to the cluster, the names of its tenant, the caller's memory."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from holdfast.compat.mooncake.structures import ReplicateConfig, SoftPinAction
 from holdfast.errors import HoldfastError
 from holdfast.ids import MAX_REPLICAS
 from holdfast.instant import now_seconds
+from holdfast.integrations.link import Link
 from holdfast.messages.requests import NodeInfo
 
 log = logging.getLogger("holdfast.mooncake")
@@ -51,6 +52,8 @@ def say_once(text: str, *arguments: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class MooncakeLink:
+    shared: Link
+    """The link that all engines' faces share: while it is down, what needs a master is refused at once."""
     cache: Cache
     puts: Cache
     """The same client with a shorter timeout: a program should soon learn that a store has no room."""
@@ -67,7 +70,7 @@ class MooncakeLink:
 
     def close(self) -> None:
         try:
-            self.cache.close()
+            self.shared.close()
         finally:
             if self.node is not None:
                 self.node.stop()
@@ -134,7 +137,10 @@ def open_link(setup: Setup) -> MooncakeLink:
     if not (host and port.isdigit()):
         # Not a secret: it only keeps two clients of a machine apart.
         host, port = setup.hostname, str(random.randint(FIRST_PORT, LAST_PORT))
+    shared = Link(lambda: cache, "the caller of mooncake.store", log)
+    shared.open()
     link = MooncakeLink(
+        shared=shared,
         cache=cache,
         puts=cache.with_timeout(put_seconds),
         address=setup.address,

@@ -10,17 +10,13 @@ from typing import Any, TypeVar
 from holdfast.compat.mooncake.codes import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    OBJECT_NOT_FOUND,
     OK,
-    RPC_FAIL,
-    RPC_TIMEOUT,
-    TRANSFER_FAIL,
     code_of,
 )
 from holdfast.compat.mooncake.configuration import BadSetup, setup_of
 from holdfast.compat.mooncake.link import MooncakeLink, open_link, say_once
-from holdfast.errors import HoldfastError
-from holdfast.outage import Outage
+from holdfast.errors import HoldfastError, ObjectNotFound
+from holdfast.integrations.link import NO_MASTER
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast.mooncake")
@@ -39,7 +35,6 @@ class Linked:
     def __init__(self) -> None:
         self._link: MooncakeLink | None = None
         self._changing = threading.RLock()
-        self._outage = Outage(log, "the store fails; engines see misses")
 
     def setup(
         self,
@@ -149,25 +144,22 @@ class Linked:
         link = self._link
         return link.hostname if link is not None else ""
 
-    def _ask(self, ask: Callable[[MooncakeLink], T], failed: Callable[[int], T]) -> T:
-        """The result, or what `failed` makes of the error code."""
+    def _ask(self, ask: Callable[[MooncakeLink], T], failed: Callable[[int], T], masterless: bool = False) -> T:
+        """The result, or what `failed` makes of the error code. While no master answers, a call fails at once unless it
+        is `masterless`: it asks none, or only reads what the link has within reach."""
         link = self._link
         if link is None:
             return failed(INVALID_PARAMS)
         try:
-            answer = ask(link)
+            return link.shared.run(lambda _: ask(link), even_if_down=masterless)
         except HoldfastError as error:
-            code = code_of(error)
-            if code in (TRANSFER_FAIL, RPC_FAIL, RPC_TIMEOUT):
-                self._outage.seen(f"{type(error).__name__}: {error}")
-            elif code != OBJECT_NOT_FOUND:
+            # The link logs when masters go and come back.
+            if not isinstance(error, (*NO_MASTER, ObjectNotFound)):
                 log.warning("%s", error)
-            return failed(code)
+            return failed(code_of(error))
         except Exception:  # An engine must not end because its cache has a defect.
             log.exception("a call failed in a way that was not foreseen; it counts as a miss")
             return failed(INTERNAL_ERROR)
-        self._outage.over()
-        return answer
 
 
 def same_length(*lists: Sequence[Any]) -> bool:

@@ -25,6 +25,7 @@ from holdfast.compat.mooncake.memory.pointers import read_each, sources
 from holdfast.compat.mooncake.memory.values import DEFAULT_CONFIG, checked_config
 from holdfast.compat.mooncake.structures import ReplicateConfig
 from holdfast.errors import HoldfastError
+from holdfast.integrations.link import answered
 
 log = logging.getLogger("holdfast.mooncake")
 
@@ -42,8 +43,7 @@ class Sessions(Linked):
         with self._changing:
             left, self._writing = list(self._writing.values()), {}
             self._reading = {}
-            if left:
-                self._ask(lambda link: link.puts.abandon_many(left), lambda code: None)
+            self._abandon(left)
             return super().close()
 
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
@@ -78,7 +78,7 @@ class Sessions(Linked):
             link.cache.release_many([each for each in ended if each is not None])
             return OK
 
-        return self._ask(end, lambda code: code)
+        return self._ask(end, lambda code: code, masterless=True)
 
     def batch_get_into_multi_buffer_ranges(
         self,
@@ -112,7 +112,7 @@ class Sessions(Linked):
                 codes[place] = code
             return codes
 
-        return self._ask(read, lambda code: [code] * len(keys)) if good else codes
+        return self._ask(read, lambda code: [code] * len(keys), masterless=True) if good else codes
 
     def _within(self, key: str, sizes: Sequence[int], starts: Sequence[int]) -> bool:
         """Is the key under a session, and does each range lie within its object?"""
@@ -173,7 +173,7 @@ class Sessions(Linked):
             rows = zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True)
             return [self._write(link, *row) for row in rows]
 
-        return self._ask(write, lambda code: [code] * len(keys)) if keys else []
+        return self._ask(write, lambda code: [code] * len(keys), masterless=True) if keys else []
 
     def _write(
         self, link: MooncakeLink, key: str, addresses: Sequence[int], sizes: Sequence[int], starts: Sequence[int]
@@ -195,16 +195,22 @@ class Sessions(Linked):
         return sum(sizes)
 
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
+        open_now = self._taken(keys)
+        ended = [reservation for _, reservation in open_now]
+
         def end(link: MooncakeLink) -> list[int]:
             codes = [INVALID_PARAMS] * len(keys)
-            open_now = self._taken(keys)
-            outcomes = link.puts.commit_many([reservation for _, reservation in open_now])
-            for (place, _), outcome in zip(open_now, outcomes, strict=True):
+            for (place, _), outcome in zip(open_now, answered(link.puts.commit_many(ended)), strict=True):
                 # Another put of the key that came first counts, as for every put.
                 codes[place] = code_of(outcome) if isinstance(outcome, HoldfastError) else OK
             return codes
 
-        return self._ask(end, lambda code: [code] * len(keys)) if keys else []
+        def failed(code: int) -> list[int]:
+            # The sessions are over, also where no master could be asked.
+            self._abandon(ended)
+            return [code] * len(keys)
+
+        return self._ask(end, failed) if keys else []
 
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
         def revoke(link: MooncakeLink) -> list[int]:
@@ -215,7 +221,11 @@ class Sessions(Linked):
                 codes[place] = OK
             return codes
 
-        return self._ask(revoke, lambda code: [code] * len(keys)) if keys else []
+        return self._ask(revoke, lambda code: [code] * len(keys), masterless=True) if keys else []
+
+    def _abandon(self, reservations: list[Reservation]) -> None:
+        if reservations:
+            self._ask(lambda link: link.puts.abandon_many(reservations), lambda code: None, masterless=True)
 
     def _taken(self, keys: Sequence[str]) -> list[tuple[int, Reservation]]:
         """The put sessions of these keys, which are over now."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import holdfast
 from holdfast.client.cache import Cache
 from holdfast.errors import BadValue, HoldfastError
-from holdfast.integrations.link import Link
+from holdfast.integrations.link import Link, answered
 from holdfast.integrations.lmcache.failures import Failures, log
 from holdfast.integrations.lmcache.keys import Namespace
 from holdfast.integrations.lmcache.options import LmcacheOptions
@@ -99,13 +99,15 @@ class SharedPool:
         pairs = list(zip(self.namespace.keys_of(names), values, strict=True))
         try:
             outcomes = self._link.run(
-                lambda cache: cache.with_timeout(options.store_timeout_s).put_many(
-                    pairs,
-                    replicas=options.replicas,
-                    soft_pin=options.soft_pin,
-                    prefer=options.preferred or None,
-                    durability=options.durability or None,
-                    outcomes=True,
+                lambda cache: answered(
+                    cache.with_timeout(options.store_timeout_s).put_many(
+                        pairs,
+                        replicas=options.replicas,
+                        soft_pin=options.soft_pin,
+                        prefer=options.preferred or None,
+                        durability=options.durability or None,
+                        outcomes=True,
+                    )
                 )
             )
         except HoldfastError as error:
@@ -139,9 +141,9 @@ class SharedPool:
     def load(self, names: Sequence[str], targets: Sequence[Any]) -> list[int]:
         """Bytes read into each target, 0 for a miss; what a missed one's target holds then is undefined.
 
-        Tried also while no master answers: what is leased is read without one."""
+        While no master answers, what is leased is read without one; the others miss at once."""
         keys = self.namespace.keys_of(names)
-        found = self._or_misses("a load", len(keys), lambda cache: cache.get_many_into(keys, list(targets)), True)
+        found = self._or_misses("a load", len(keys), lambda: self._link.load(keys, list(targets)))
         self._note_each("a load", found)
         sizes = [0 if isinstance(one, HoldfastError) else one for one in found]
         self.count(loads=len(keys), load_hits=sum(map(bool, sizes)), loaded_bytes=sum(sizes))
@@ -150,14 +152,18 @@ class SharedPool:
     def remove(self, names: Sequence[str], force: bool = False) -> list[bool]:
         """Was it there, and is it gone? What somebody reads, or has pinned, stays unless forced."""
         keys = self.namespace.keys_of(names)
-        removed = self._or_misses("a removal", len(keys), lambda cache: cache.remove_many(keys, force=force))
+        removed = self._or_misses(
+            "a removal", len(keys), lambda: self._link.run(lambda cache: cache.remove_many(keys, force=force))
+        )
         self.count(removed=sum(map(bool, removed)))
         return [bool(one) for one in removed]
 
     def present(self, names: Sequence[str]) -> list[bool]:
         """Is it there to be read? Those that are, are leased as by a read."""
         keys = self.namespace.keys_of(names)
-        return self._or_misses("a lookup", len(keys), lambda cache: cache.exists_many(keys, touch=True))
+        return self._or_misses(
+            "a lookup", len(keys), lambda: self._link.run(lambda cache: cache.exists_many(keys, touch=True))
+        )
 
     def gone(self, names: Sequence[str]) -> list[int]:
         """The indices of those that are no longer stored. Leases nothing."""
@@ -215,13 +221,11 @@ class SharedPool:
         self._stopped.set()
         self._link.close()
 
-    def _or_misses(
-        self, doing: str, count: int, verb: Callable[[Cache], list[T]], even_if_down: bool = False
-    ) -> list[Any]:
+    def _or_misses(self, doing: str, count: int, call: Callable[[], list[T]]) -> list[Any]:
         if not count:
             return []
         try:
-            return self._link.run(verb, even_if_down)
+            return call()
         except HoldfastError as error:
             self.failures.note(doing, error, count)
             return [0] * count

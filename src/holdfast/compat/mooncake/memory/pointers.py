@@ -57,7 +57,7 @@ def read_each(
             log.error("%s", error)
             codes[place] = code_of(error)
     targets = [shape(place, filling.views) for place, _, filling in asked]
-    outcomes = link.cache.get_many_into([stored for _, stored, _ in asked], targets) if asked else []
+    outcomes = link.shared.load([stored for _, stored, _ in asked], targets) if asked else []
     for (place, _, filling), outcome in zip(asked, outcomes, strict=True):
         codes[place] = filling.finished(outcome)
     return codes
@@ -81,10 +81,15 @@ class Pointers(Linked):
         return self._ask(
             lambda link: OK if size > 0 and link.memory.register(buffer_ptr, size) else INVALID_PARAMS,
             lambda code: code,
+            masterless=True,
         )
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
-        return self._ask(lambda link: OK if link.memory.unregister(buffer_ptr) else INVALID_PARAMS, lambda code: code)
+        return self._ask(
+            lambda link: OK if link.memory.unregister(buffer_ptr) else INVALID_PARAMS,
+            lambda code: code,
+            masterless=True,
+        )
 
     def put_from(self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT_CONFIG) -> int:
         return self.batch_put_from([key], [buffer_ptr], [size], config)[0] if size else OK
@@ -166,6 +171,7 @@ class Pointers(Linked):
         return self._ask(
             lambda link: read_each(link, keys, pieces, lambda place, views: views[0]),
             lambda code: [code] * len(keys),
+            masterless=True,
         )
 
     def batch_get_into_multi_buffers(
@@ -189,4 +195,4 @@ class Pointers(Linked):
                 for code, each in zip(codes, pieces, strict=True)
             ]
 
-        return self._ask(read, lambda code: [code] * len(keys)) if keys else []
+        return self._ask(read, lambda code: [code] * len(keys), masterless=True) if keys else []

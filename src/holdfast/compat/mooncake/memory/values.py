@@ -10,6 +10,7 @@ from holdfast.compat.mooncake.link import MooncakeLink
 from holdfast.compat.mooncake.linked import Linked
 from holdfast.compat.mooncake.structures import BufferHandle, ReplicateConfig
 from holdfast.errors import HoldfastError
+from holdfast.integrations.link import answered
 
 DEFAULT_CONFIG = ReplicateConfig()
 """Nobody changes it: it is what a put without a configuration means."""
@@ -54,7 +55,7 @@ def put_each(
             places.append(place)
             items.append((stored, value))
     if items:
-        outcomes = link.puts.put_many(items, outcomes=True, **options)
+        outcomes = answered(link.puts.put_many(items, outcomes=True, **options))
         for place, outcome in zip(places, outcomes, strict=True):
             codes[place] = code_of(outcome) if isinstance(outcome, HoldfastError) else OK
     return codes
@@ -119,10 +120,12 @@ class Values(Linked):
 
         def get(link: MooncakeLink) -> list[bytes]:
             stored = link.names.stored_each(keys)
-            found = link.cache.get_many([each for each in stored if each is not None])
+            wanted = [each for each in stored if each is not None]
+            near = link.shared.within_reach(wanted)
+            found = link.cache.get_many([each for each, is_near in zip(wanted, near, strict=True) if is_near])
             return [found.get(each, b"") if each is not None else b"" for each in stored]
 
-        return self._ask(get, lambda code: [b""] * len(keys)) if keys else [b""]
+        return self._ask(get, lambda code: [b""] * len(keys), masterless=True) if keys else [b""]
 
     def get_buffer(self, key: str) -> BufferHandle | None:
         return self.batch_get_buffer([key])[0]

@@ -105,7 +105,7 @@ class Tensors(Values, Pointers):
             return None
 
         def look(address: int, size: int) -> Any:
-            source = self._ask(lambda link: link.memory.source(address, size), lambda code: None)
+            source = self._ask(lambda link: link.memory.source(address, size), lambda code: None, masterless=True)
             return None if source is None else tensor_in(window(address, size))
 
         return [look(address, size) if size > 0 else None for address, size in zip(addresses, sizes, strict=True)]
