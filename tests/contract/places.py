@@ -20,7 +20,7 @@ from holdfast.instant import now_seconds
 from tests.contract.servers import Server
 
 BACKENDS = ("memory", "sqlite", "etcd", "zookeeper")
-OPEN_S = 20.0
+OPEN_S = 60.0
 _numbers = itertools.count(1)
 
 
