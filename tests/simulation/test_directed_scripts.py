@@ -67,7 +67,7 @@ def a_snapshot_between_pieces(seed: int, leader: int) -> Script:
 DIRECTED = (
     (PLANTED["take away right after a guess"], a_wrong_guess),
     (PLANTED["write over TCP after clean"], a_writer_that_comes_late),
-    (SNAPSHOT_BETWEEN_PIECES, a_snapshot_between_pieces),
+    pytest.param(SNAPSHOT_BETWEEN_PIECES, a_snapshot_between_pieces, marks=pytest.mark.thorough),
 )
 
 

@@ -139,7 +139,10 @@ class BoundChecks:
     def _lines(self) -> Iterator[str]:
         world = self.world
         # Another master may be fetching a snapshot.
-        lines = LINES_PER_NODE + (world.script.shape.disk_bytes > 0)  # Reports about its disk have a line as well.
+        lines = LINES_PER_NODE
+        if world.script.shape.disk_bytes:
+            # Reports about its disk have a line, and so has the comparison of its files with a restored history.
+            lines += 1 + world.script.restores
         most = lines * len(world.nodes) + len(world.masters) - 1
         for name, machine in world.masters.items():
             if machine.alive is not None and (count := len(machine.alive.server.connections)) > most:
