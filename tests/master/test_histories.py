@@ -13,12 +13,12 @@ import structlog
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
-from holdfast.master import announcement, roles
+from holdfast.master import announcement
 from holdfast.master.histories import histories, snapshot_upkeep
 from holdfast.master.histories.histories import Word
 from holdfast.master.histories.snapshot_upkeep import PREFIX
 from holdfast.master.plan import Plan
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings
@@ -34,7 +34,6 @@ CLUSTER = "holdfast"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.02)
 
 
@@ -43,7 +42,9 @@ async def running(
     store: MemoryStore, folder: Path | None, name: str = "here", new_history: bool = False, ttl_ms: int = 1_000
 ) -> AsyncIterator[Master]:
     coordination = MemoryCoordination(store, CLUSTER, ttl_ms)
-    plan = Plan(Rules(), CLUSTER, f"{name}:7070", ttl_ms, early_takeover=False, new_history=new_history)
+    plan = Plan(
+        Rules(), CLUSTER, f"{name}:7070", ttl_ms, early_takeover=False, new_history=new_history, again_seconds=0.02
+    )
     master = Master(RpcServer(name, ""), coordination, plan, SnapshotStore(folder))
     task = asyncio.create_task(master.run())
     try:

@@ -12,12 +12,13 @@ import pytest
 from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import HoldfastError
-from holdfast.master import restoration, roles
+from holdfast.master import restoration
 from holdfast.master.election import candidacy
-from holdfast.master.histories import histories, snapshot_upkeep
+from holdfast.master.histories import histories, restore_order, snapshot_upkeep
 from holdfast.master.histories.histories import Word
+from holdfast.master.histories.restore_order import EPOCHS_APART
 from holdfast.master.restoration import MEMORY_OF_PROCESS, Restoration
-from holdfast.master.roles import EPOCHS_APART, Master
+from holdfast.master.roles.master import Master
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
@@ -39,7 +40,6 @@ PATIENT_MS = 60_000
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(snapshot_upkeep, "LOOK_SECONDS", 0.02)
 
 
@@ -207,7 +207,7 @@ async def test_a_primary_whose_order_comes_to_nothing_leads_again(
     async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
         await until_true(lambda: leads(master), "it leads")
         served = history_of(master)
-        monkeypatch.setattr(roles, "RESTORE_SECONDS", 0.05 - 2 * PATIENT_MS / 1000)
+        monkeypatch.setattr(restore_order, "RESTORE_SECONDS", 0.05 - 2 * PATIENT_MS / 1000)
         store.faults.delay_s = 1.0  # Longer than the order may wait for its term.
         master.restore(Word(catalogue(), 1))
         await until_true(lambda: bool(master.restore_failure), "it is given up")
@@ -220,7 +220,7 @@ async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I14: it does not wait for the store's next loss, to bring back then what was older than that store held."""
-    monkeypatch.setattr(roles, "RESTORE_SECONDS", 600.0)
+    monkeypatch.setattr(restore_order, "RESTORE_SECONDS", 600.0)
     store = MemoryStore()
     old = await lived(store, tmp_path)
     store.wipe(CLUSTER)
@@ -289,7 +289,7 @@ async def test_an_order_to_a_primary_ends_when_another_master_came_between(
         await may_go_on.wait()
         return await win(*given)
 
-    monkeypatch.setattr(roles, "win_for_order", gated)
+    monkeypatch.setattr(restore_order, "win_for_order", gated)
     store = MemoryStore()
     other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
     async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:

@@ -16,13 +16,13 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.apply import Freed
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
-from holdfast.master import announcement, roles
+from holdfast.master import announcement
 from holdfast.master.announcement import MASTERS, Announcement
 from holdfast.master.histories import snapshot_upkeep
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.plan import Plan
 from holdfast.master.renewals import RenewalFollower
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
@@ -92,7 +92,7 @@ class Doubtful(MemoryCoordination):
 async def running(
     coordination: MemoryCoordination, folder: Path | None = None, guesses: bool = False
 ) -> AsyncIterator[Master]:
-    plan = Plan(Rules(), "holdfast", "here:7070", leader_ttl_ms=5_000, early_takeover=guesses)
+    plan = Plan(Rules(), "holdfast", "here:7070", 5_000, early_takeover=guesses, again_seconds=0.02)
     master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(folder))
     task = asyncio.create_task(master.run())
     try:
@@ -149,7 +149,6 @@ async def test_a_promotion_that_fails_resigns_the_term_and_the_next_master_serve
 async def test_what_fails_once_beside_the_work_of_a_master_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: an answer that was lost, or a refusal that passes, must not end an announcement or a watch for good."""
     monkeypatch.setattr(announcement, "ANNOUNCED_MS", 500)
-    monkeypatch.setattr(roles, "AGAIN_SECONDS", 0.01)
     store = MemoryStore()
     leader, standby = MemoryCoordination(store), Doubtful(store)
     term = await soon(leader.campaign("there:7070"))
@@ -184,7 +183,7 @@ async def test_a_handover_lets_the_append_under_way_come_to_its_end() -> None:
         # The writer has taken it, and it is on its way.
         await until_true(lambda: not engine.log.has_more, "the batch is cut")  # type: ignore[union-attr]
         assert not answered.is_set()
-        master.hand_over.set()
+        master.hand_over()
         await soon(answered.wait())
         await until_true(lambda: master.role == "standby", "it has handed over")
         store.faults.delay_s = 0.0
@@ -254,7 +253,7 @@ async def test_whoever_waits_for_a_snapshot_is_told_when_the_term_ends(tmp_path:
         try:
             asked = asyncio.create_task(master.snapshot())
             await soon(began.wait())
-            master.hand_over.set()
+            master.hand_over()
             with pytest.raises(SnapshotFailed, match="ask again"):
                 await soon(asked)
             await soon(leads_next)

@@ -29,7 +29,7 @@ from holdfast.core.nodes import membership
 from holdfast.core.objects import eviction, puts, removals, room, standby_eviction
 from holdfast.core.primary.primary import Primary
 from holdfast.errors import HoldfastError
-from holdfast.master import durability, engine, roles
+from holdfast.master import durability, engine, tasks
 from holdfast.master.engine import FOR_EVER, Engine
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
 from holdfast.messages.requests import CommitPuts, GrantRanges
@@ -221,12 +221,12 @@ def take_away_right_after_a_guess() -> Patch:
 
 
 def follow_on_after_promotion() -> Patch:
-    real = roles.until_ended
+    real = tasks.until_ended
 
-    async def ended(*tasks: Any) -> None:
-        await real(*(task for task in tasks if task.get_coro().__qualname__ != "Master._follow"))
+    async def ended(*ending: Any) -> None:
+        await real(*(task for task in ending if task.get_coro().__qualname__ != "StandbyRole._follow"))
 
-    return patch.object(roles, "until_ended", ended)
+    return patch.object(tasks, "until_ended", ended)
 
 
 def lead_past_the_deadline() -> Patch:

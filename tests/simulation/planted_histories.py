@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.master import roles
 from holdfast.master.histories import histories
 from holdfast.master.histories.histories import Histories
+from holdfast.master.roles import standby_role
 from holdfast.replication.snapshot_store import SnapshotStore
 from tests.simulation.planted import Patch, Planted, both
 
@@ -27,7 +27,7 @@ def start_by_the_numbers_of_another_history() -> Patch:
         return bool(await coordination.last_index() >= position.batch)
 
     return both(
-        patch.object(histories, "goes_through", goes_through), patch.object(roles, "goes_through", goes_through)
+        patch.object(histories, "goes_through", goes_through), patch.object(standby_role, "goes_through", goes_through)
     )
 
 

@@ -12,7 +12,7 @@ from holdfast.core.nodes import restored_memory
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
-from holdfast.master import roles
+from holdfast.master.roles import standby_role
 from holdfast.messages.records import MemorySettled
 from holdfast.messages.shapes import Record
 from holdfast.replication import carried
@@ -82,12 +82,12 @@ def snapshot_between_pieces() -> Patch:
 
 def void_what_a_repeated_restore_finds() -> Patch:
     """The history that gives way is forgotten: nodes that mounted their memory under it have it void."""
-    real = roles.append_catalogue
+    real = standby_role.append_catalogue
 
     async def append(*given: Any) -> Any:
         return await real(*given[:-1])
 
-    return patch.object(roles, "append_catalogue", append)
+    return patch.object(standby_role, "append_catalogue", append)
 
 
 def restore_less_than_is_held() -> Patch:

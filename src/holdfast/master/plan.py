@@ -24,3 +24,5 @@ class Plan:
     """The size of the pieces in which a restore writes the catalogue to the log."""
     new_history: bool = False
     """If the store is empty, begin an empty history, whatever other histories are known here."""
+    again_seconds: float = 0.5
+    """How long a role waits before it tries again what has failed."""

@@ -21,7 +21,7 @@ from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.outage import Outage

@@ -22,7 +22,7 @@ from holdfast.instant import now_ms, now_seconds
 from holdfast.master.election.candidacy import note_order
 from holdfast.master.engine import Answer
 from holdfast.master.histories.histories import Word
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.messages.of_masters import (
     DescribeHistories,
     HistoriesDescribed,

@@ -44,7 +44,8 @@ async def win(coordination: Coordination, address: str, leader: Callable[[], Lea
         return await coordination.campaign(address)
     replacing: int | None = None
     while True:
-        found = await _win_unless(coordination, address, replacing, refused_leader(leader, address, replacing))
+        campaign = coordination.campaign(address, replacing)
+        found = await win_unless(campaign, refused_leader(leader, address, replacing))
         if not isinstance(found, int):
             return found
         # Another master may win with the same suspicion; it is then suspected like any other leader.
@@ -52,11 +53,9 @@ async def win(coordination: Coordination, address: str, leader: Callable[[], Lea
         log.warning("the primary's port is refused; taking over", epoch=replacing)
 
 
-async def _win_unless(
-    coordination: Coordination, address: str, replacing: int | None, beside: Coroutine[object, object, T]
-) -> Term | T:
+async def win_unless(campaign: Coroutine[object, object, Term], beside: Coroutine[object, object, T]) -> Term | T:
     """Campaign. Returns the term, or the result of `beside` if that ends first: then the campaign is withdrawn."""
-    campaigning = asyncio.create_task(coordination.campaign(address, replacing))
+    campaigning = asyncio.create_task(campaign)
     other = asyncio.create_task(beside)
     is_won = False
     try:
@@ -104,7 +103,7 @@ async def _win_unless_overtaken(coordination: Coordination, address: str, replac
     the store is lost. It would bring back a history older than the one served in between, and without naming that one,
     so that nodes void their memory (I14)."""
     epoch = replacing.epoch if replacing is not None else None
-    term = await _win_unless(coordination, address, epoch, _see_other_end(coordination, last))
+    term = await win_unless(coordination.campaign(address, epoch), _see_other_end(coordination, last))
     if term is None:
         raise TryAgain(OVERTAKEN)
     return term

@@ -24,7 +24,7 @@ from holdfast.instant import now_ms
 from holdfast.master.engine import Answer, Engine
 from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.restoration import Restoration
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.master.status.sessions import node_info, session_facts, standing_of
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
@@ -59,7 +59,7 @@ class MasterView:
         elif master.coordination is None:
             answer(failed(Refused("this master is alone: there is nobody to hand over to; nothing was changed")))
         else:
-            master.hand_over.set()
+            master.hand_over()
             answer(Done(1))
 
     def _take_snapshot(self, request: TakeSnapshot, answer: Answer) -> None:
@@ -99,8 +99,9 @@ class MasterView:
         free = engine.primary.free_bytes if engine is not None else 0
         used = capacity - free - granted - quarantined if engine is not None else occupied_bytes(state)
         promotable, reason = master.promotable()
+        figures = master.term_figures
         return Status(
-            cluster=state.cluster or master.cluster,
+            cluster=state.cluster or master.plan.cluster,
             name=master.server.name,
             role=master.role,
             epoch=state.epoch,
@@ -121,9 +122,9 @@ class MasterView:
             clients=len(master.server.connections),
             uptime_ms=now_ms() - self._started,
             version=__version__,
-            promotion_ms=master.promotion_ms,
-            log_bytes=master.writer.bytes if master.writer is not None else 0,
-            log_batches=master.writer.batches if master.writer is not None else 0,
+            promotion_ms=figures.promotion_ms,
+            log_bytes=figures.log_bytes,
+            log_batches=figures.log_batches,
             masters=master.announcement.known,
             evicted=engine.evicted if engine is not None else 0,
             hidden=len(state.mask),
@@ -134,7 +135,7 @@ class MasterView:
 
     def _renewals(self) -> dict[str, Any]:
         """Figures of the renewals beside the log, or, if renewals are records, how long a record takes."""
-        renewals, writer = self.master.renewals, self.master.writer
+        renewals, figures = self.master.renewals, self.master.term_figures
         if isinstance(renewals, RenewalWriter):
             sender = renewals.sender
             return {
@@ -145,8 +146,8 @@ class MasterView:
             }
         if isinstance(renewals, RenewalFollower):
             return {"renewals": renewals.receiver.renewals}
-        if writer is not None and self.master.plan.rules.lease_sync == "every":
-            return {"renewal_delay_ms": round(writer.append_ms, 1)}
+        if self.master.plan.rules.lease_sync == "every":
+            return {"renewal_delay_ms": round(figures.append_ms, 1)}
         return {}
 
     def nodes_message(self) -> NodeList:

@@ -10,7 +10,7 @@ from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.instant import now_seconds
 from holdfast.master.engine import Engine, UpkeepFailure
 from holdfast.master.plan import Plan
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.simulation.kernel.process import ProcessLoop

@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.master.engine import Engine
 from holdfast.master.histories.histories import Word
 from holdfast.master.plan import Plan
-from holdfast.master.roles import Master
+from holdfast.master.roles.master import Master
 from holdfast.settings import PRESETS, PresetName
 from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS
 from holdfast.simulation.kernel.machines import Machine, place
@@ -342,7 +342,7 @@ class World:
     def _hand_over(self, fault: Fault) -> None:
         for machine in self.masters.values():
             if machine.alive is not None and machine.alive.server.engine is not None and machine.process is not None:
-                self.scheduler.after(0, machine.alive.hand_over.set, machine.process)
+                self.scheduler.after(0, machine.alive.hand_over, machine.process)
 
     def _command(self, fault: Fault) -> None:
         """Have the master that believes it leads send a mark."""
