@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
+from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.renewals import PREFIX
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
@@ -310,3 +313,86 @@ async def test_a_defect_beside_the_log_does_not_cost_the_promotion(monkeypatch: 
         await until_true(lambda: master.role == "primary", "it leads")
         assert master.server.engine is not None
     await leader.close()
+
+
+class Watched(MemoryCoordination):
+    """Sets an event when a term is won."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.won = asyncio.Event()
+
+    async def campaign(self, address: str, replacing: int | None = None) -> Term:
+        term = await super().campaign(address, replacing)
+        self.won.set()
+        return term
+
+
+@pytest.mark.parametrize("turns", range(40))
+async def test_a_master_that_is_stopped_on_its_way_to_leading_keeps_no_term(turns: int) -> None:
+    """I15: in whatever step of it; nobody else could lead until the term has run out."""
+    store = MemoryStore()
+    coordination = Watched(store)
+    plan = Plan(Rules(), "holdfast", "here:7070", 3_600_000, early_takeover=False)
+    task = asyncio.create_task(Master(RpcServer("here", ""), coordination, plan, SnapshotStore(None)).run())
+    await soon(coordination.won.wait())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    other = MemoryCoordination(store)
+    try:
+        assert (await soon(other.campaign("there:7070"))).proof == "resigned"
+    finally:
+        await other.close()
+        await coordination.close()
+
+
+async def test_a_snapshot_asked_for_during_a_promotion_has_nothing_that_is_in_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: the new epoch is in the state before it is in the log. If that fails, no snapshot may have it."""
+    store = MemoryStore()
+    async with running(MemoryCoordination(store), tmp_path) as master:
+        await until_true(lambda: master.role == "primary", "it leads")
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    flush = LogWriter.flush
+
+    async def gated(writer: LogWriter) -> None:
+        reached.set()
+        await may_go_on.wait()
+        await flush(writer)
+
+    monkeypatch.setattr(LogWriter, "flush", gated)
+    async with running(MemoryCoordination(store), tmp_path) as master:
+        await soon(reached.wait())
+        asked = asyncio.create_task(master.snapshot())
+        await asyncio.wait([asked], timeout=0.2)  # However far it gets before the epoch is durable.
+        for kept in master.store.kept(master.standby.state.log_id):
+            restored = master.store.read(kept)
+            assert restored is not None
+            assert restored.state.epoch == 1, "the last epoch that is durable"
+        may_go_on.set()
+        await soon(asked)
+
+
+async def test_a_former_primary_keeps_nothing_of_its_term(tmp_path: Path) -> None:
+    """I17: its catalogue is read from the log again, and is not held twice."""
+    store = MemoryStore()
+    other = MemoryCoordination(store)
+    async with running(MemoryCoordination(store), tmp_path) as master:
+        await until_true(lambda: master.role == "primary", "it leads")
+        led = weakref.ref(master.server.engine)
+        leads_next = asyncio.create_task(other.campaign("there:7070"))
+        master.hand_over()
+        await soon(leads_next)
+        await until_true(lambda: master.promotable()[0], "it follows")
+
+        def is_forgotten() -> bool:
+            gc.collect()
+            return led() is None
+
+        await until_true(is_forgotten, "its engine is gone")
+        assert master.term_figures.log_batches >= 1, "what it wrote is still told"
+    await other.close()
