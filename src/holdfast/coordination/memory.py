@@ -32,8 +32,10 @@ from holdfast.coordination.terms import (
     LeaderProcess,
     Tenure,
     TermRecord,
+    TermSeat,
     Timing,
     Verdict,
+    WonTerms,
     append_unknown,
     check_size,
     out_of_order,
@@ -125,17 +127,8 @@ class MemoryStore:
 
 
 class MemoryTerm(Tenure):
-    def __init__(
-        self,
-        faults: Faults,
-        link: MemoryLink,
-        cluster: Cluster,
-        record: TermRecord,
-        verdict: Verdict,
-        timing: Timing,
-        limit: int,
-    ) -> None:
-        super().__init__(record, verdict, cluster.record, timing)
+    def __init__(self, seat: TermSeat, faults: Faults, link: MemoryLink, cluster: Cluster, limit: int) -> None:
+        super().__init__(seat)
         self._faults = faults
         self._link = link
         self._cluster = cluster
@@ -224,7 +217,7 @@ class MemoryCoordination:
         self._link = link if link is not None else MemoryLink(store, sleep)
         self._cluster = store.cluster(cluster)
         self._cluster.links.append(self._link)
-        self._terms: list[Tenure] = []
+        self._terms = WonTerms()
         self.epoch_floor = 0
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
@@ -249,13 +242,13 @@ class MemoryCoordination:
         if cluster.record != look.record or (verdict.proof == "silence" and self._mark() != look.mark):
             return None
         record = verdict.record(cluster.record, address, self.epoch_floor)
-        term = MemoryTerm(self._faults, self._link, cluster, record, verdict, self.timing, self.max_batch_bytes)
+        seat = TermSeat(record, verdict, cluster.record, self.timing)
+        term = MemoryTerm(seat, self._faults, self._link, cluster, self.max_batch_bytes)
         cluster.record, cluster.beat, cluster.leader = record, 0, verdict.leader_process(record)
         cluster.changed()
         # Without a reply nobody knows of this term; it ends by silence.
         await self._link.answer()
-        self._terms = [*(term for term in self._terms if not term.over), term]
-        term.begin(sent_at, self)
+        self._terms.begin(term, sent_at, self)
         return term
 
     def _mark(self) -> tuple[int, int] | None:
@@ -365,8 +358,7 @@ class MemoryCoordination:
         return sum(len(batch) for _, batch in self._cluster.batches.values())
 
     async def close(self) -> None:
-        for term in self._terms:
-            await term.resign()
+        await self._terms.resign()
         if self._link in self._cluster.links:
             self._cluster.links.remove(self._link)
 

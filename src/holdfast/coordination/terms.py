@@ -85,16 +85,25 @@ class Verdict(NamedTuple):
         return LeaderProcess(record.epoch, this_process(), self.suspects)
 
 
+class TermSeat(NamedTuple):
+    """A term that was won, on whatever backend: its record, how the previous one ended, and the clock it lasts by."""
+
+    record: TermRecord
+    verdict: Verdict
+    previous: TermRecord | None
+    timing: Timing
+
+
 class Tenure(ABC):
     """The part of a `Term` that is the same on every backend."""
 
-    def __init__(self, record: TermRecord, verdict: Verdict, previous: TermRecord | None, timing: Timing) -> None:
-        self.record = record
-        self.epoch = record.epoch
-        self.proof: Proof = verdict.proof
-        self.suspects = list(verdict.suspects or [])
-        self.previous_address = previous.address if previous is not None else ""
-        self._timing = timing
+    def __init__(self, seat: TermSeat) -> None:
+        self.record = seat.record
+        self.epoch = seat.record.epoch
+        self.proof: Proof = seat.verdict.proof
+        self.suspects = list(seat.verdict.suspects or [])
+        self.previous_address = seat.previous.address if seat.previous is not None else ""
+        self._timing = seat.timing
         self._valid_until = 0.0
         self._reason = ""
         self._over = asyncio.Event()
@@ -226,6 +235,26 @@ class Tenure(ABC):
 
     @abstractmethod
     async def _resign(self) -> None: ...
+
+
+class WonTerms:
+    """The terms won through one coordination object; at most one of them lasts."""
+
+    def __init__(self) -> None:
+        self._lasting: list[Tenure] = []
+
+    def begin(self, term: Tenure, sent_at: float, coordination: Coordination) -> None:
+        """Let the term last from now on. `sent_at`: when the request that won it was sent."""
+        self._lasting = [*(term for term in self._lasting if not term.over), term]
+        term.begin(sent_at, coordination)
+
+    def finish(self, reason: str) -> None:
+        for term in self._lasting:
+            term.finish(reason)
+
+    async def resign(self) -> None:
+        for term in self._lasting:
+            await term.resign()
 
 
 def check_size(batch: bytes, max_batch_bytes: int) -> None:

@@ -36,7 +36,7 @@ from holdfast.coordination.etcd.leases import SharedLeases
 from holdfast.coordination.etcd.log_watch import EtcdFollower
 from holdfast.coordination.etcd.term import EtcdTerm
 from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Landmark, Leader, Term
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict
+from holdfast.coordination.terms import Tenure, TermRecord, TermSeat, Timing, Verdict, WonTerms
 from holdfast.coordination.urls import Location
 from holdfast.errors import HoldfastError, Uncertain
 from holdfast.instant import now_seconds
@@ -64,7 +64,7 @@ class EtcdCoordination:
         self._news = watches.Changes()
         self._leases = SharedLeases(self._channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
-        self._terms: list[Tenure] = []
+        self._terms = WonTerms()
         self.epoch_floor = 0
 
     async def open(self) -> None:
@@ -136,8 +136,7 @@ class EtcdCoordination:
                 for lease in leases:
                     await self._revoke(lease)
         if term is not None:
-            self._terms = [*(term for term in self._terms if not term.over), term]
-            term.begin(sent_at, self)
+            self._terms.begin(term, sent_at, self)
         return term
 
     async def _take(self, address: str, look: Look, verdict: Verdict, lease: int, leading: int) -> EtcdTerm | None:
@@ -161,9 +160,9 @@ class EtcdCoordination:
         answer = await self._write(winning)
         if not answer.succeeded:
             return None
+        seat = TermSeat(record, verdict, look.record, self.timing)
         tail, fence = decode_tail(found(answer, 2)), answer.header.revision
-        leases = (lease, leading)
-        return EtcdTerm(record, verdict, look.record, self.timing, self._channel, keys, leases, fence, tail)
+        return EtcdTerm(seat, self._channel, keys, (lease, leading), fence, tail)
 
     def _unchanged(self, record: TermRecord | None) -> Any:
         if record is None:
@@ -293,8 +292,7 @@ class EtcdCoordination:
         return decode_tail(found(answer, 0)).total_bytes - stored.total_bytes + len(stored.batch)
 
     async def close(self) -> None:
-        for term in self._terms:
-            await term.resign()
+        await self._terms.resign()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)

@@ -21,75 +21,38 @@ from holdfast.coordination.etcd.keys import (
     txn,
 )
 from holdfast.coordination.interface import MIB, Deposed
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
-from holdfast.errors import ReplyLost
+from holdfast.coordination.tail_term import TailTenure
+from holdfast.coordination.terms import TermSeat
 
 
-class EtcdTerm(Tenure):
+class EtcdTerm(TailTenure):
+    """`leases`: those of the leader key and of the `leading` key."""
+
     def __init__(
-        self,
-        record: TermRecord,
-        verdict: Verdict,
-        previous: TermRecord | None,
-        timing: Timing,
-        channel: EtcdChannel,
-        keys: Keys,
-        leases: tuple[int, int],
-        fence: int,
-        tail: Tail,
+        self, seat: TermSeat, channel: EtcdChannel, keys: Keys, leases: tuple[int, int], fence: int, tail: Tail
     ) -> None:
-        super().__init__(record, verdict, previous, timing)
+        super().__init__(seat, fence, tail, MIB)
         self._channel = channel
         self._keys = keys
         self._leases = leases
-        self._fence = fence
-        self._tail = tail
-        self._in_doubt = 0
-        """The last batch whose reply was lost; 0 if there is none."""
 
-    async def _append(self, index: int, batch: bytes) -> None:
-        check_size(batch, MIB)
-        # A full etcd refuses every transaction, even for a batch it has written: so read first.
-        if index <= self._in_doubt and await self._is_written(index, batch):
-            return
-        for _ in range(2):
-            if index == self._tail.number + 1 and await self._put(index, batch):
-                return
-            # The tail is not the expected one, or this batch was sent before: the log decides.
-            if await self._is_written(index, batch):
-                return
-            if index != self._tail.number + 1:
-                raise out_of_order(index, self._tail.number)
-        raise append_unknown(index, "the tail of the log moved while it was appended")
-
-    async def _put(self, index: int, batch: bytes) -> bool:
-        tail, self._tail = self._tail, self._tail.with_batch(batch)
-        total_bytes = self._tail.total_bytes
+    async def _put(self, batch: bytes, before: Tail, after: Tail) -> bool:
         request = txn(
-            [created_at(self._keys.leader, self._fence), has_version(self._keys.tail, tail.version)],
+            [created_at(self._keys.leader, self._fence), has_version(self._keys.tail, before.version)],
             [
-                put(self._keys.batch(index), encode_batch(self.epoch, total_bytes, batch)),
-                put(self._keys.tail, encode_tail(index, total_bytes)),
+                put(self._keys.batch(after.number), encode_batch(self.epoch, after.total_bytes, batch)),
+                put(self._keys.tail, encode_tail(after.number, after.total_bytes)),
             ],
         )
-        try:
-            answer = await self._channel.write(lambda stubs: stubs.kv.Txn, request)
-        except ReplyLost as error:
-            self._in_doubt = max(index, self._in_doubt)
-            raise append_unknown(index, error) from error
-        return bool(answer.succeeded)
+        return bool((await self._channel.write(lambda stubs: stubs.kv.Txn, request)).succeeded)
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        """Whether this very batch is in the log. `Deposed` if it is not, and no longer can be."""
         request = txn([], [get(self._keys.batch(index)), get(self._keys.leader), get(self._keys.tail)])
         answer = await self._channel.read(lambda stubs: stubs.kv.Txn, request)
         stored = [decode_batch(kv.value) for kv in found(answer, 0)]
         self._tail = decode_tail(found(answer, 2))
-        if stored and (stored[0].epoch, stored[0].batch) == (self.epoch, batch):
-            return True
-        if [kv.create_revision for kv in found(answer, 1)] != [self._fence]:
-            raise Deposed(f"epoch {self.epoch} leads no more; batch {index} was not written")
-        return False
+        leads = [kv.create_revision for kv in found(answer, 1)] == [self._fence]
+        return self._is_of_this_term(index, batch, stored[0] if stored else None, leads)
 
     async def _renew(self, settles: bool) -> None:
         if min(await asyncio.gather(*map(self._channel.keep_alive, self._leases))) <= 0:

@@ -24,7 +24,7 @@ from holdfast.coordination.sqlite.process_proof import LeaderLock, is_free, kill
 from holdfast.coordination.sqlite.published import names_after, note_published
 from holdfast.coordination.sqlite.term import SqliteTerm
 from holdfast.coordination.sqlite.worker import Result, Worker
-from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, Timing, Verdict
+from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, TermSeat, Timing, Verdict, WonTerms
 from holdfast.ids import ProcessName
 from holdfast.instant import now_ms, now_seconds
 from holdfast.supervisor import Supervisor
@@ -96,7 +96,7 @@ class SqliteCoordination:
         busy_s = self.timing.answer_s / 4
         self._writer = Worker(path, "write", busy_s, synchronous)
         self._reader = Worker(path, "read", busy_s)
-        self._terms: list[Tenure] = []
+        self._terms = WonTerms()
         self.epoch_floor = 0
 
     async def open(self) -> None:
@@ -144,9 +144,9 @@ class SqliteCoordination:
         if won is None:
             return None
         record, lock = won
-        term = SqliteTerm(record, verdict, look.record, self.timing, self._writer, self._cluster, lock)
-        self._terms = [*(term for term in self._terms if not term.over), term]
-        term.begin(sent_at, self)
+        seat = TermSeat(record, verdict, look.record, self.timing)
+        term = SqliteTerm(seat, self._writer, self._cluster, lock)
+        self._terms.begin(term, sent_at, self)
         return term
 
     def _take(
@@ -303,8 +303,7 @@ class SqliteCoordination:
         return await self._reader.ask(total, self.timing.answer_s)
 
     async def close(self) -> None:
-        for term in self._terms:
-            await term.resign()
+        await self._terms.resign()
         await self._writer.close()
         await self._reader.close()
 

@@ -8,21 +8,12 @@ from holdfast.coordination.interface import MIB, Deposed
 from holdfast.coordination.sqlite.file import StoreMoved
 from holdfast.coordination.sqlite.process_proof import LeaderLock
 from holdfast.coordination.sqlite.worker import Worker
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
+from holdfast.coordination.terms import Tenure, TermSeat, append_unknown, check_size, out_of_order
 
 
 class SqliteTerm(Tenure):
-    def __init__(
-        self,
-        record: TermRecord,
-        verdict: Verdict,
-        previous: TermRecord | None,
-        timing: Timing,
-        writer: Worker,
-        cluster: str,
-        lock: LeaderLock,
-    ) -> None:
-        super().__init__(record, verdict, previous, timing)
+    def __init__(self, seat: TermSeat, writer: Worker, cluster: str, lock: LeaderLock) -> None:
+        super().__init__(seat)
         self._writer = writer
         self._cluster = cluster
         self._lock = lock

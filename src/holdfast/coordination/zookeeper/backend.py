@@ -33,7 +33,7 @@ from holdfast.coordination.codec import (
     encode_tail,
 )
 from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind, Term
-from holdfast.coordination.terms import Tenure, Timing, Verdict
+from holdfast.coordination.terms import Tenure, TermSeat, Timing, Verdict, WonTerms
 from holdfast.coordination.urls import Location
 from holdfast.coordination.zookeeper.published import PublishedWatch
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
@@ -69,7 +69,7 @@ class ZooKeeperCoordination:
         self._log_changes = watches.Changes()
         self._seen: dict[str, tuple[int, float]] = {}
         self._expiring: deque[tuple[float, str]] = deque()
-        self._terms: list[Tenure] = []
+        self._terms = WonTerms()
         self.epoch_floor = 0
         self._session.when_moved(self._leader_changes.bump)
         self._session.when_moved(self._log_changes.bump)
@@ -98,8 +98,7 @@ class ZooKeeperCoordination:
                 raise CoordinationLost(str(error)) from error
 
     def _lose_terms(self) -> None:
-        for term in self._terms:
-            term.finish("the ZooKeeper session was lost")
+        self._terms.finish("the ZooKeeper session was lost")
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         return await campaign(self, address, replacing)
@@ -162,10 +161,9 @@ class ZooKeeperCoordination:
         except (CoordinationLost, Uncertain):
             await self._leave_nothing()
             raise
-        fence = results[0].version
-        term = ZooKeeperTerm(record, verdict, look.record, self.timing, self._session, self._paths, fence, tail)
-        self._terms = [*(term for term in self._terms if not term.over), term]
-        term.begin(sent_at, self)
+        seat = TermSeat(record, verdict, look.record, self.timing)
+        term = ZooKeeperTerm(seat, self._session, self._paths, results[0].version, tail)
+        self._terms.begin(term, sent_at, self)
         return term
 
     async def _leave_nothing(self) -> None:
@@ -351,6 +349,5 @@ class ZooKeeperCoordination:
         return tail.total_bytes - first.total_bytes
 
     async def close(self) -> None:
-        for term in self._terms:
-            await term.resign()
+        await self._terms.resign()
         await self._session.close()

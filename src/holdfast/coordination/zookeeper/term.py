@@ -21,9 +21,9 @@ from holdfast.coordination.codec import (
     encode_tail,
 )
 from holdfast.coordination.interface import Deposed, Leader
-from holdfast.coordination.terms import Tenure, TermRecord, Timing, Verdict, append_unknown, check_size, out_of_order
+from holdfast.coordination.tail_term import TailTenure
+from holdfast.coordination.terms import TermSeat
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
-from holdfast.errors import ReplyLost
 
 MAX_BATCH_BYTES = 768 << 10
 TTL = struct.Struct(">Q")
@@ -59,51 +59,20 @@ class Paths:
         return bytes(content[TTL.size :])
 
 
-class ZooKeeperTerm(Tenure):
-    def __init__(
-        self,
-        record: TermRecord,
-        verdict: Verdict,
-        previous: TermRecord | None,
-        timing: Timing,
-        session: ZooKeeperSession,
-        paths: Paths,
-        fence: int,
-        tail: Tail,
-    ) -> None:
-        super().__init__(record, verdict, previous, timing)
+class ZooKeeperTerm(TailTenure):
+    def __init__(self, seat: TermSeat, session: ZooKeeperSession, paths: Paths, fence: int, tail: Tail) -> None:
+        super().__init__(seat, fence, tail, MAX_BATCH_BYTES)
         self._session = session
         self._paths = paths
-        self._fence = fence
-        self._tail = tail
 
-    async def _append(self, index: int, batch: bytes) -> None:
-        check_size(batch, MAX_BATCH_BYTES)
-        for _ in range(2):
-            if index == self._tail.number + 1 and await self._create(index, batch):
-                return
-            # The tail is not the expected one, or this batch was sent before: the log decides.
-            if await self._is_written(index, batch):
-                return
-            if index != self._tail.number + 1:
-                raise out_of_order(index, self._tail.number)
-        raise append_unknown(index, "the tail of the log moved while it was appended")
-
-    async def _create(self, index: int, batch: bytes) -> bool:
-        tail, self._tail = self._tail, self._tail.with_batch(batch)
-        total_bytes = self._tail.total_bytes
+    async def _put(self, batch: bytes, before: Tail, after: Tail) -> bool:
         adding = self._session.client.transaction()
         adding.check(self._paths.epoch, self._fence)
-        adding.create(self._paths.batch(index), encode_batch(self.epoch, total_bytes, batch))
-        adding.set_data(self._paths.tail, encode_tail(index, total_bytes), tail.version)
-        try:
-            results = await self._session.commit(adding)
-        except ReplyLost as error:
-            raise append_unknown(index, error) from error
-        return results is not None
+        adding.create(self._paths.batch(after.number), encode_batch(self.epoch, after.total_bytes, batch))
+        adding.set_data(self._paths.tail, encode_tail(after.number, after.total_bytes), before.version)
+        return await self._session.commit(adding) is not None
 
     async def _is_written(self, index: int, batch: bytes) -> bool:
-        """Whether this very batch is in the log. `Deposed` if it is not, and no longer can be."""
         session, client = self._session, self._session.client
         # A read may be stale; after a sync it is at least as new as the transaction that was just refused.
         await session.read(client.sync_async(self._paths.root))
@@ -113,17 +82,10 @@ class ZooKeeperTerm(Tenure):
             stored = decode_batch(value)
         except NoNodeError:
             stored = None
-        if stored is not None and (stored.epoch, stored.batch) == (self.epoch, batch):
-            await self._read_tail()
-            return True
-        if epoch.version != self._fence:
-            raise Deposed(f"epoch {self.epoch} leads no more; batch {index} was not written")
-        await self._read_tail()
-        return False
-
-    async def _read_tail(self) -> None:
-        value, stat = await self._session.read(self._session.client.get_async(self._paths.tail))
-        self._tail = decode_tail(value, stat.version)
+        is_written = self._is_of_this_term(index, batch, stored, leads=epoch.version == self._fence)
+        value, tail = await session.read(client.get_async(self._paths.tail))
+        self._tail = decode_tail(value, tail.version)
+        return is_written
 
     async def _renew(self, settles: bool) -> None:
         beat = self._session.client.transaction()
