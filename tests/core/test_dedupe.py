@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.copies.dedupe import named_once
-from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.ids import GrantId
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Range, Record
@@ -22,15 +22,15 @@ def test_a_hidden_object_in_the_way_of_two_copies_is_named_once() -> None:
     slot = catalogue.by_key.slot_of("k")
     oid, places = catalogue.id_at[slot], catalogue.replicas(slot)
     world.state.mask.add(catalogue, np.array([slot]))
-    names_it = pack_ids([oid])
+    names_it = pack_sorted_ids([oid])
     grants: list[Record] = [
         r.RangesGranted(GrantId(0, i), 64, [Range(place.segment, place.offset)], names_it)
         for i, place in enumerate(places)
     ]
     both = catalogue.id_at[catalogue.by_key.slot_of("other")]
-    first, second, rest = named_once(world.state, [*grants, r.ObjectsEvicted(pack_ids([oid, both]))])
+    first, second, rest = named_once(world.state, [*grants, r.ObjectsEvicted(pack_sorted_ids([oid, both]))])
     assert isinstance(first, r.RangesGranted)
     assert isinstance(second, r.RangesGranted)
     assert isinstance(rest, r.ObjectsEvicted)
-    assert (first.evicted, second.evicted, rest.ids) == (names_it, b"", pack_ids([both]))
+    assert (first.evicted, second.evicted, rest.ids) == (names_it, b"", pack_sorted_ids([both]))
     assert named_once(world.state, [grants[0], r.ObjectsEvicted(names_it)]) == [grants[0]]

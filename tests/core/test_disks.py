@@ -14,7 +14,7 @@ from holdfast.core.copies.plan import begin
 from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
-from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
@@ -352,7 +352,7 @@ def test_a_record_that_cannot_be_applied_changes_nothing_and_costs_no_file() -> 
     keys = [str(catalogue.keys[catalogue.by_id.slot_of(oid)]) for oid in held]
     for wrong in (held[0], max(held) + 10_000):
         with pytest.raises(AssertionError):
-            Primary.absorb(world.primary, ObjectsEvicted(pack_ids(np.array(sorted([*held, wrong])))), world.now)
+            Primary.absorb(world.primary, ObjectsEvicted(pack_sorted_ids(np.array(sorted([*held, wrong])))), world.now)
     world.pass_time(1_000)
     assert all(world.has(*keys))
     assert not nodes.take("gc")

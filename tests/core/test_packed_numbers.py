@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.state.packed_numbers import count_ids, pack_column, pack_ids, unpack_column, unpack_ids
+from holdfast.core.state.packed_numbers import (
+    count_sorted_ids,
+    pack_column,
+    pack_sorted_ids,
+    unpack_column,
+    unpack_sorted_ids,
+)
 from holdfast.errors import BadValue
 from holdfast.ids import object_id
 
@@ -21,15 +27,18 @@ def test_a_column_comes_back(values: list[int]) -> None:
 
 @given(st.lists(WORDS, unique=True))
 def test_ids_come_back_in_order(ids: list[int]) -> None:
-    packed = pack_ids(ids)
-    assert unpack_ids(packed).tolist() == sorted(ids)
-    assert count_ids(packed) == len(ids)
+    packed = pack_sorted_ids(ids)
+    assert unpack_sorted_ids(packed).tolist() == sorted(ids)
+    assert count_sorted_ids(packed) == len(ids)
 
 
 @given(st.lists(WORDS, min_size=2, unique=True), st.data())
 def test_bytes_that_are_no_column_are_refused(values: list[int], data: st.DataObject) -> None:
     """Cut short anywhere, longer than they say, or of a width that no column has."""
-    for whole, unpack, head in ((pack_column(values), unpack_column, 0), (pack_ids(values), unpack_ids, 8)):
+    for whole, unpack, head in (
+        (pack_column(values), unpack_column, 0),
+        (pack_sorted_ids(values), unpack_sorted_ids, 8),
+    ):
         # The first id alone is whole in its eight bytes.
         cut = data.draw(st.integers(1, len(whole) - 1).filter(lambda cut, head=head: cut != head))
         width = data.draw(st.integers(0, 255).filter(lambda width: width not in (1, 2, 4, 8)))
@@ -44,7 +53,7 @@ def test_bytes_that_are_no_column_are_refused(values: list[int], data: st.DataOb
 def test_nothing_is_allocated_by_a_length_that_the_bytes_name() -> None:
     """A head that promises four billion numbers of eight bytes, and one of them."""
     packed = b"\x08" + b"\xff" * 4 + bytes(8) + bytes(8)
-    for unpack, head in ((unpack_column, b""), (unpack_ids, bytes(8))):
+    for unpack, head in ((unpack_column, b""), (unpack_sorted_ids, bytes(8))):
         with pytest.raises(BadValue):
             unpack(head + packed)
 
@@ -53,11 +62,11 @@ def test_evicted_ids_take_two_bytes_where_they_were_put_together() -> None:
     """8,192 of the oldest of a million objects, in the order of their use, which is none."""
     rng = np.random.default_rng(3)
     ids = object_id(7, 1) + np.sort(rng.choice(100_000, 8_192, replace=False)).astype(np.uint64)
-    assert len(pack_ids(ids)) < 8_192 * 2.1
+    assert len(pack_sorted_ids(ids)) < 8_192 * 2.1
 
 
 def test_nothing_packs_to_nothing() -> None:
-    assert pack_ids([]) == pack_column([]) == b""
-    assert len(unpack_ids(b"")) == len(unpack_column(b"")) == count_ids(b"") == 0
+    assert pack_sorted_ids([]) == pack_column([]) == b""
+    assert len(unpack_sorted_ids(b"")) == len(unpack_column(b"")) == count_sorted_ids(b"") == 0
     with pytest.raises(BadValue):
-        unpack_ids(b"short")
+        unpack_sorted_ids(b"short")

@@ -8,10 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.core import decide
-from holdfast.core.state.apply import apply, pack_ids
+from holdfast.core.state.apply import apply
 from holdfast.master.engine import Engine
 from holdfast.messages.records import Cause, ObjectsEvicted, ObjectsRemoved, RemovalAnswered
 from holdfast.messages.requests import Locate, Located
+from holdfast.messages.rows import pack_ids
 from holdfast.replication import standby
 from tests.simulation.planted import Patch, Planted, lease_until_by
 

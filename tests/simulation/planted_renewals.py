@@ -9,10 +9,11 @@ import numpy as np
 
 from holdfast.core.catalogue.catalogue import LIVE, MASKED
 from holdfast.core.state import apply as applying
-from holdfast.core.state.apply import apply, pack_ids, unpack_ids
+from holdfast.core.state.apply import apply
 from holdfast.core.state.unlogged import Mask
 from holdfast.master import engine
 from holdfast.messages.records import ObjectsEvicted, ObjectsRemoved, RangesGranted
+from holdfast.messages.rows import pack_ids, unpack_ids
 from holdfast.replication import standby
 from holdfast.replication.renewals import RenewalSender
 from tests.simulation.planted import Patch, Planted

@@ -8,7 +8,6 @@ grant which ran out notices and handles it.
 from __future__ import annotations
 
 import logging
-import struct
 
 from holdfast.client.operations.lookups import renew_held
 from holdfast.client.operations.reservations import any_forgotten, give_up_forgotten
@@ -19,13 +18,13 @@ from holdfast.client.state.leases import KEPT_SHARE, lease_until
 from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
+from holdfast.messages.rows import SeenRow
 
 log = logging.getLogger("holdfast.client")
 ROUND_SECONDS = 5.0
 SHORTEST_PAUSE = 0.02
 LINGER_SECONDS = 5.0
 """How long the shell's keeper waits for something new to keep before it ends."""
-_SEEN = struct.Struct("<3Q")
 
 
 def next_due(core: Core, now: float) -> float | None:
@@ -86,7 +85,7 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     for view in due:
         view.renew_at = now + ttl / 10
-    rows = b"".join([_SEEN.pack(view.id, view.segment, view.offset) for view in due])
+    rows = SeenRow.pack_rows((view.id, view.segment, view.offset) for view in due)
     presence, sent_at = yield from ask_timed(core, RenewLeases(rows), Presence, deadline)
     # With the TTL of this reply: it may have changed since the master welcomed us.
     until = lease_until(sent_at, presence.lease_ttl_ms)

@@ -18,7 +18,7 @@ from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.rules import Rules
 from holdfast.core.space.allocator import Allocator
 from holdfast.core.state.apply import ranges_of
-from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.ids import MAX_BATCH, ProcessName, SegmentHandle
 from holdfast.instant import Instant
@@ -99,7 +99,9 @@ def evicted_alone(state: State) -> list[Record]:
     did not know of them, and may have leased these objects. None after a takeover by a guess: see `promote`."""
     slots = state.mask.slots()
     ids = state.catalogue.ids[slots]
-    return [ObjectsEvicted(pack_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)]
+    return [
+        ObjectsEvicted(pack_sorted_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)
+    ]
 
 
 def _occupied(state: State) -> dict[SegmentHandle, tuple[np.ndarray, np.ndarray]]:

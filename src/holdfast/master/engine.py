@@ -8,7 +8,6 @@ freed, and refused at its deadline. Past its leadership deadline a primary decid
 
 from __future__ import annotations
 
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +67,7 @@ from holdfast.messages.requests import (
     ResizeNode,
     RevokeWrites,
 )
+from holdfast.messages.rows import AddedRow
 from holdfast.messages.shapes import Message, Record
 from holdfast.replication.pending_log import PendingLog
 from holdfast.wire.codec import failed
@@ -393,7 +393,7 @@ class Engine:
         if not isinstance(record, ReplicaAdded):
             return []
         catalogue = self.state.catalogue
-        slots = catalogue.by_id.slots_of([oid for oid, _ in struct.iter_unpack("<2Q", record.rows)])
+        slots = catalogue.by_id.slots_of([oid for oid, _ in AddedRow.iter_unpack(record.rows)])
         return [key for slot in slots if (key := catalogue.keys[slot]) is not None]
 
     def _tell_nodes(self, now: Instant) -> None:

@@ -32,7 +32,7 @@ class Source(Body):
 class CopyObjects(Body):
     """Copy these objects into the granted range of the node's own segment, check their bytes, and report (AddReplicas).
 
-    `rows`: (id, offset in the range, size, checksum, index of the source, offset there) per object.
+    `rows`: a `CopyRow` per object.
     """
 
     grant: GrantId
@@ -53,7 +53,7 @@ class Clean(Body):
 
 
 class CollectGarbage(Body):
-    """Delete these files of the disk, (id, offset) each, if they still hold those objects. `audit`: then compare all
+    """Delete these files of the disk, a `FileRow` each, if they still hold those objects. `audit`: then compare all
     files with the log, and delete those that it does not hold."""
 
     disk: int

@@ -154,7 +154,7 @@ class HearRevocations(Message, tag=86):
 
 
 class LeasesRevoked(Message, tag=87):
-    """These objects (packed ids) were removed or moved. A hint: a lease stays valid until it ends."""
+    """These objects (`pack_ids`) were removed or moved. A hint: a lease stays valid until it ends."""
 
     ids: bytes
     history: int = 0
@@ -164,9 +164,8 @@ class LeasesRevoked(Message, tag=87):
 class AddReplicas(Message, tag=88):
     """The node has copied these objects into the grant, and their bytes match their checksums.
 
-    `rows`: (id, offset in the grant, segment and offset of the source, checksum of the bytes copied) per object.
-    `failed` are packed ids of those that could not be copied. The grant ends with this: nothing writes to it from now
-    on.
+    `rows`: a `CopiedRow` per object. `failed`: the ids (`pack_ids`) of those that could not be copied. The grant ends
+    with this: nothing writes to it from now on.
     """
 
     node: str
@@ -191,7 +190,7 @@ class MountDisk(Message, tag=89):
 
 
 class ReportFiles(Message, tag=90):
-    """These files, (id, offset) each, are on the disk. Answered by `FilesForgotten`: those that are not in the log."""
+    """These files, a `FileRow` each, are on the disk. Answered by `FilesForgotten`: those that are not in the log."""
 
     node: str
     disk: int
@@ -218,7 +217,7 @@ class CheckFile(Message, tag=56):
 
 
 class ReportLostFiles(Message, tag=57):
-    """These files of the disk are gone or wrong: drop their replicas. `rows`: (id, offset, a `Damage`) per file.
+    """These files of the disk are gone or wrong: drop their replicas. `rows`: a `LostFileRow` per file.
 
     Repeated until it is answered, which is when the drop is durable; a replica that the log does not hold at that place
     is skipped, so a repetition is harmless. Answered by `Done` with the number of replicas dropped.
@@ -242,8 +241,7 @@ class FileSound(Message, tag=142):
 
 
 class FileList(Message, tag=143):
-    """`rows`: (id, offset, size in bytes, checksum) per file. `cursor` is where the next page begins, 0 after the last.
-    The checksum is 0 if the object has none."""
+    """`rows`: a `ListedFileRow` per file. `cursor` is where the next page begins, 0 after the last."""
 
     rows: bytes
     cursor: int
@@ -268,7 +266,7 @@ class DiskMounted(Message, tag=93):
 
 
 class FilesForgotten(Message, tag=94):
-    """(id, offset) of files to delete."""
+    """Files to delete, a `FileRow` each."""
 
     rows: bytes
 
@@ -289,7 +287,7 @@ class ReportFilesVerified(Message, tag=51):
 class VerifyRanges(Message, tag=50):
     """From a node whose memory is part of a restored history: writers of older histories can no longer write to it.
 
-    `failed`, (id, segment number, offset) each, are the ranges of the last reply whose bytes are not their objects'.
+    `failed`, a `MismatchRow` each, are the ranges of the last reply whose bytes are not their objects'.
     Answered by `RangesToVerify`; `cursor` is the one of the last reply, 0 at the beginning.
     """
 
@@ -300,7 +298,7 @@ class VerifyRanges(Message, tag=50):
 
 
 class RangesToVerify(Message, tag=135):
-    """(id, segment number, offset, size, checksum) per range. `cursor` 0: these were all."""
+    """A `VerifyRow` per range. `cursor` 0: these were all."""
 
     rows: bytes
     cursor: int

@@ -1,6 +1,7 @@
 """Records, named in the past tense: the only way in which the catalogue changes.
 
 A record holds the outcome of a decision (ids, places), never a rule to be evaluated again. It holds no times (I16).
+Rows packed into one `bytes` have their layouts in `messages.rows`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class SegmentUnmounted(Record, tag=5):
 
 
 class RangesGranted(Record, tag=6):
-    """If evictions are not logged, this record tells that objects in these ranges are gone: `evicted` holds their ids
-    if they are few; with `sweeps` it is all objects that lie in the ranges."""
+    """If evictions are not logged, this record tells that objects in these ranges are gone: `evicted` holds their
+    ids (`pack_sorted_ids`) if they are few; with `sweeps` it is all objects that lie in the ranges."""
 
     grant: GrantId
     length: int
@@ -96,10 +97,10 @@ class RangesFreed(Record, tag=8):
 
 
 class ObjectsCommitted(Record, tag=9):
-    """Ids are `first_id`, `first_id + 1`, ... `rows`: (offset in the grant, size, checksum) per key.
+    """Ids are `first_id`, `first_id + 1`, ... `rows`: a `PutRow` per key.
 
-    In an upsert, an object already under one of the keys is replaced: its id is in `replaced`, or in `held` if a
-    lease on it is live, so that its range must not be reused yet.
+    In an upsert, an object already under one of the keys is replaced: its id (`pack_ids`) is in `replaced`, or in
+    `held` if a lease on it is live, so that its range must not be reused yet.
     """
 
     grant: GrantId
@@ -113,7 +114,7 @@ class ObjectsCommitted(Record, tag=9):
 
 
 class ObjectsRemoved(Record, tag=10):
-    """Packed ids. Those in `held` were leased: their ranges go to quarantine instead of being free."""
+    """Packed ids (`pack_ids`). Those in `held` were leased: their ranges go to quarantine instead of being free."""
 
     ids: bytes
     held: bytes
@@ -121,7 +122,7 @@ class ObjectsRemoved(Record, tag=10):
 
 
 class ObjectsEvicted(Record, tag=11):
-    """Ids, packed closely (`core.state.packed_numbers`). With `held` an earlier primary may have leased them: their
+    """Ids, sorted (`pack_sorted_ids`). With `held` an earlier primary may have leased them: their
     ranges go to quarantine instead of being free."""
 
     ids: bytes
@@ -157,7 +158,7 @@ class SessionClosed(Record, tag=14):
 
 
 class LeasesRenewed(Record, tag=20):
-    """These objects (ids, packed closely) were used and now have a lease of this length; written only if every renewal
+    """These objects (`pack_sorted_ids`) were used and now have a lease of this length; written only if every renewal
     is logged. It renews existing objects and creates none (I7)."""
 
     ids: bytes
@@ -165,14 +166,14 @@ class LeasesRenewed(Record, tag=20):
 
 
 class ReplicaAdded(Record, tag=30):
-    """Each of these objects has one more replica, in the grant's only range. `rows`: (id, offset in the grant)."""
+    """Each of these objects has one more replica, in the grant's only range. `rows`: an `AddedRow` per object."""
 
     grant: GrantId
     rows: bytes
 
 
 class ReplicaDropped(Record, tag=31):
-    """These replicas are given up; the objects have others. Both fields: (id, segment, offset) per replica.
+    """These replicas are given up; the objects have others. Both fields: a `PlaceRow` per replica.
 
     Readers may still hold leases on those in `held`: their ranges go to quarantine.
     """

@@ -1,5 +1,7 @@
 """Requests of clients to a master, and its replies. Every verb takes many keys; one key is a batch of one.
 
+Rows packed into one `bytes` have their layouts in `messages.rows`.
+
 Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A tag is never given another meaning.
 """
 
@@ -40,7 +42,7 @@ class Locate(Message, tag=3):
 class RenewLeases(Message, tag=4):
     """Extend the leases of these objects, named by id and by the place where the reader sees them.
 
-    `rows`: (id, segment, offset) per object. Answered by `Presence`: 1 if that object is still at that place.
+    `rows`: a `SeenRow` per object. Answered by `Presence`: 1 if that object is still at that place.
     """
 
     rows: bytes
@@ -49,8 +51,8 @@ class RenewLeases(Message, tag=4):
 class GrantRanges(Message, tag=5):
     """Ask for memory to write to. With `keys`, those that exist already (unless `upsert`) get none of it.
 
-    `sizes`, packed, is per key; without keys it is the one length wanted. A retry with the same grant id gets the same
-    grant.
+    `sizes` (`pack_sizes`) is per key; without keys it is the one length wanted. A retry with the same grant id gets
+    the same grant.
     """
 
     grant: GrantId
@@ -77,7 +79,7 @@ class ExtendGrants(Message, tag=6):
 class CommitPuts(Message, tag=7):
     """Every replica of these puts is written: make the objects visible.
 
-    `rows`: (offset in the grant, size, checksum) per key. Idempotent by (grant, offset).
+    `rows`: a `PutRow` per key. Idempotent by (grant, offset).
     """
 
     grant: GrantId
@@ -232,7 +234,7 @@ class Presence(Message, tag=98):
 
 
 class Located(Message, tag=99):
-    """`rows`: (id, segment, offset, size, checksum) per key; id 0 if the key is not stored.
+    """`rows`: a `LocatedRow` per key; id 0 if the key is not stored.
 
     `others`: further replicas, as (index of the key, segment, offset).
     """

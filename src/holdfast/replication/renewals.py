@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from holdfast.core.rules import Rules
-from holdfast.core.state.packed_numbers import pack_column, pack_ids, unpack_column, unpack_ids
+from holdfast.core.state.packed_numbers import pack_column, pack_sorted_ids, unpack_column, unpack_sorted_ids
 from holdfast.core.state.renewals import Renewed, apply_renewed, put_back, take_renewed
 from holdfast.core.state.state import State
 from holdfast.errors import BadValue, Refused
@@ -64,7 +64,7 @@ def encode_value(epoch: int, number: int, written_ms: int, renewed: Renewed) -> 
             epoch=epoch,
             number=number,
             written_ms=written_ms,
-            ids=pack_ids(renewed.ids),
+            ids=pack_sorted_ids(renewed.ids),
             lease_left_ms=pack_column(renewed.lease_left_ms),
             unused_ms=pack_column(renewed.unused_ms),
             soft_pinned=pack_column(pinned),
@@ -77,7 +77,7 @@ def decode_value(value: bytes) -> tuple[RenewalValue, Renewed]:
     """Decode a value; BadRenewals unless it is valid, because anybody may write under the prefix."""
     try:
         found = _decode(value)
-        ids = unpack_ids(found.ids)
+        ids = unpack_sorted_ids(found.ids)
         lease_left = unpack_column(found.lease_left_ms).astype(np.int64)
         unused = unpack_column(found.unused_ms).astype(np.int64)
         pinned = unpack_column(found.soft_pinned).astype(np.int64)

@@ -12,7 +12,6 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from typing import Any
 
 from holdfast.errors import BadRequest
 from holdfast.messages.of_nodes import HearRevocations, LeasesRevoked
+from holdfast.messages.rows import unpack_ids
 from holdfast.supervisor import Supervisor
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
@@ -65,7 +65,7 @@ class _RevocationConnection:
                 if not isinstance(told, LeasesRevoked) or len(told.ids) % 8:
                     raise BadRequest("the node tells something else")
                 self.history = told.history or self.history
-                ids += struct.unpack(f"<{len(told.ids) // 8}Q", told.ids)
+                ids += unpack_ids(told.ids)
         except BlockingIOError:
             return ids
         except (OSError, BadRequest):

@@ -5,7 +5,6 @@ Reservations of several batches are committed by one request per batch, all sent
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import extent_of
 from holdfast.messages.requests import CommitPuts, Committed
+from holdfast.messages.rows import PutRow, pack_sizes
 
 READ_BACK = 8 << 20
 _OF_THE_CALL = (Unreachable, Uncertain, NotLeader, Stopping)
@@ -122,7 +122,7 @@ def _reserve(
 ) -> Operation[list[int]]:
     """Reserve these. Returns those that the grant had no room for: they are reserved next."""
     wanted = [sizes[index] for index in some]
-    packed = struct.pack(f"<{len(some)}Q", *wanted)
+    packed = pack_sizes(wanted)
     least = extent_of(max(wanted)) if len(some) > 1 else 0
     grant_id = core.grants.next_id()
     held = False
@@ -216,21 +216,21 @@ def _batches(
     checksums: list[int | HoldfastError],
     outcomes: list[bool | HoldfastError],
 ) -> list[Batch]:
-    words: dict[WriteGrant, list[int]] = {}
+    rows: dict[WriteGrant, list[tuple[int, int, int]]] = {}
     members: dict[WriteGrant, list[int]] = {}
     for index, checksum in zip(begun, checksums, strict=True):
         reserved = reservations[index]
         if isinstance(checksum, HoldfastError):
             outcomes[index] = checksum
             continue
-        words.setdefault(reserved.share.grant, []).extend((reserved.offset, reserved.size, checksum))
+        rows.setdefault(reserved.share.grant, []).append((reserved.offset, reserved.size, checksum))
         members.setdefault(reserved.share.grant, []).append(index)
     batches = []
     for grant, indices in members.items():
-        rows = struct.pack(f"<{len(words[grant])}Q", *words[grant])
+        packed = PutRow.pack_rows(rows[grant])
         options = reservations[indices[0]].options
         keys = [reservations[index].key for index in indices]
-        message = CommitPuts(grant.id, keys, rows, options.upsert, options.soft_pin, options.hard_pin)
+        message = CommitPuts(grant.id, keys, packed, options.upsert, options.soft_pin, options.hard_pin)
         batches.append(Batch(grant, indices, message))
     return batches
 

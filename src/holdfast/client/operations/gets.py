@@ -7,7 +7,6 @@ the deadline.
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Sequence
 from functools import partial
 from itertools import compress, repeat
@@ -32,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import LARGE_FROM, SegmentHandle
 from holdfast.messages.requests import Locate, Located, Presence, RenewLeases
+from holdfast.messages.rows import LocatedRow, SeenRow
 from holdfast.messages.shapes import SegmentPlace
 
 
@@ -54,9 +54,6 @@ class WantedObject(NamedTuple):
     verify: bool
     into_caller: bool
 
-
-_LOCATED = struct.Struct("<5Q")
-_SEEN = struct.Struct("<3Q")
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -95,9 +92,9 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[ReadLease | N
     history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
     core.segments.seen = located.topology
-    if len(located.rows) != _LOCATED.size:
-        raise BadRequest(f"the master sent {len(located.rows)} bytes about one key, not {_LOCATED.size}")
-    id_, segment, offset, size, checksum = _LOCATED.unpack(located.rows)
+    if len(located.rows) != LocatedRow.size_bytes:
+        raise BadRequest(f"the master sent {len(located.rows)} bytes about one key, not {LocatedRow.size_bytes}")
+    id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
     if not id_:
         core.leases.drop(key)
         return None
@@ -114,10 +111,10 @@ def read_located(core: Core, key: str, located: Located, sent_at: float, history
     """Fast path of `get` in half the time: the bytes of a small object on this machine, right after its location came.
     b"" if the key is absent (objects are never empty). None if the slow path is needed; it need not ask the master
     again if the segment is known already."""
-    if len(located.rows) != _LOCATED.size or located.others:
+    if len(located.rows) != LocatedRow.size_bytes or located.others:
         return None
     core.segments.seen = located.topology
-    id_, segment, offset, size, checksum = _LOCATED.unpack(located.rows)
+    id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
     if not id_:
         core.leases.drop(key)
         return b""
@@ -140,24 +137,23 @@ def take_over(
 ) -> Operation[dict[str, LeaseRow]]:
     """The leases in this reply to a request that was sent at that time and under that history."""
     core.segments.seen = located.topology
-    if len(located.rows) != _LOCATED.size * len(keys):
-        raise BadRequest(f"the master located {len(located.rows) // _LOCATED.size} keys where {len(keys)} were asked")
-    words = struct.unpack(f"<{len(located.rows) // 8}Q", located.rows)
-    ids, segments = words[0::5], words[1::5]
+    if len(located.rows) != LocatedRow.size_bytes * len(keys):
+        raise BadRequest(f"the master located {LocatedRow.count(located.rows)} keys where {len(keys)} were asked")
+    ids, segments, offsets, sizes, checksums = LocatedRow.columns(located.rows)
     handles = set(compress(segments, ids))
     handles.update(segment for _, segment, _ in located.others)
     yield from ready_to_read(core, handles, deadline)
     maps = core.bytes.maps
     until = lease_until(sent_at, located.lease_ttl_ms)
-    stops = map(add, words[2::5], words[3::5])
+    stops = map(add, offsets, sizes)
     # One pass in C over the columns: it makes one tuple per key and nothing else.
-    rows = zip(repeat(until), segments, words[2::5], stops, words[4::5], ids, repeat(()))
+    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()))
     found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
-    for index, places in _places(located, segments, words[2::5]).items():
+    for index, places in _places(located, segments, offsets).items():
         # A replica on this machine comes first.
         (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
-        size, checksum, id_ = words[5 * index + 3], words[5 * index + 4], ids[index]
-        found[keys[index]] = (until, segment, start, start + size, checksum, id_, tuple(further))
+        stop = start + sizes[index]
+        found[keys[index]] = (until, segment, start, stop, checksums[index], ids[index], tuple(further))
     if 0 in ids:
         found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
     core.keep_leases(found, history)
@@ -333,7 +329,7 @@ def still_there(core: Core, leases: Sequence[ReadLease], history: int, deadline:
     """Are these objects where they were? If so, every byte read there until now was right: ids are never reused.
 
     That holds within one history; a master with another one may have given the same ids to other objects."""
-    rows = b"".join([_SEEN.pack(lease.id, lease.segment, lease.start) for lease in leases])
+    rows = SeenRow.pack_rows((lease.id, lease.segment, lease.start) for lease in leases)
     presence = yield from ask(core, RenewLeases(rows), Presence, deadline)
     if len(presence.found) != len(leases):
         raise BadRequest(f"the master answered for {len(presence.found)} leases, not for {len(leases)}")

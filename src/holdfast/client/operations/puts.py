@@ -8,7 +8,6 @@ takes another one, within the deadline: a range is written in one attempt (I2, I
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,9 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
-
-_ROW = struct.Struct("<3Q")
-_SIZE = struct.Struct("<Q")
+from holdfast.messages.rows import PutRow, pack_sizes, unpack_sizes
 
 _ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
 
@@ -107,7 +104,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
             core.grants.unreserve(grant, offset, size)
             return None
         checksum = copy_into(mapping, piece.offset + offset, value, core.stores_checksums)
-        row = _ROW.pack(offset, size, checksum)
+        row = PutRow.pack(offset, size, checksum)
         if core.grants.finished or options is not PLAIN_PUT:
             stored = yield from _commit(core, grant, [key], row, options, deadline)
         else:
@@ -204,7 +201,7 @@ def _shared_room(
     if reserved is not None or not core.grants.may_ask(kind):
         return reserved
     try:
-        wanted = _SIZE.pack(core.limits.shared_grant_bytes)
+        wanted = pack_sizes([core.limits.shared_grant_bytes])
         least = lay_out(sizes)[1]
         _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, room_by, least)
         # Reserved before anyone else can fill it up.
@@ -221,7 +218,7 @@ def _shared_room(
 def _put_in_own_grant(
     core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float, room_by: float
 ) -> Operation[WrittenPiece]:
-    packed = struct.pack(f"<{len(piece.sizes)}Q", *piece.sizes)
+    packed = pack_sizes(piece.sizes)
     grant_id = core.grants.next_id()
     least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
     # An interrupt may come between any two steps, so the id is chosen before the grant exists.
@@ -282,7 +279,7 @@ def take_grant(
     """(which keys are taken, the grant). No grant: every key is taken. With `least` it may be as short as that."""
     history = core.limits.log_id
     yield from ready_to_write(core, deadline)
-    wanted = _extent_of_all(struct.unpack(f"<{len(sizes) // 8}Q", sizes)) * options.replicas
+    wanted = _extent_of_all(unpack_sizes(sizes)) * options.replicas
     core.grants.make_way(wanted, core.limits.write_window_bytes, core.clock())
     finished = core.grants.take_finished()
     attached = core.bytes.attachments()
@@ -334,9 +331,7 @@ def _write_and_commit(
 ) -> Operation[bytes]:
     """Write and commit these. Returns which of them were stored, a byte per object."""
     checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
-    words = [0] * (3 * len(offsets))
-    words[0::3], words[1::3], words[2::3] = offsets, piece.sizes, checksums
-    rows = struct.pack(f"<{len(words)}Q", *words)
+    rows = PutRow.pack_columns(offsets, piece.sizes, checksums)
     row_bytes = _extent_of_all(piece.sizes) if in_a_row else 0
     return (yield from _commit(core, grant, piece.keys, rows, options, deadline, row_bytes))
 
@@ -353,7 +348,7 @@ def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> G
         return None
     attached = core.bytes.attachments()
     prefer = core.preferred(options.prefer)
-    return GrantRanges(core.grants.next_id(), _SIZE.pack(length), [], options.replicas, prefer, attached)
+    return GrantRanges(core.grants.next_id(), pack_sizes([length]), [], options.replicas, prefer, attached)
 
 
 def _commit(

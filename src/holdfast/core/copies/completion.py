@@ -7,12 +7,10 @@ leave their place are dropped in the same step.
 
 from __future__ import annotations
 
-import struct
-
 from holdfast.core.catalogue.catalogue import MASKED, ReplicaAt
 from holdfast.core.copies.evacuation import dropped, is_leaving, superfluous
 from holdfast.core.copies.plan import nodes_of
-from holdfast.core.objects.checks import unpack_words
+from holdfast.core.objects.checks import checked_ids, checked_rows
 from holdfast.core.objects.placement import available_nodes
 from holdfast.core.primary.copy_book import COPIES
 from holdfast.core.primary.primary import Decision, Primary
@@ -26,13 +24,14 @@ from holdfast.instant import Instant
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import GrantEnded, ReplicaAdded
+from holdfast.messages.rows import AddedRow, CopiedRow
 from holdfast.messages.shapes import Record
 
 
 def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Instant) -> Decision:
     """Reply with the number of replicas added; the grant ends in any case."""
-    unpack_words(request.rows, 5)  # Whole rows, and not too many of them.
-    failed = list(unpack_words(request.failed, 1))
+    copied = checked_rows(CopiedRow, request.rows)
+    failed = checked_ids(request.failed)
     if request.grant.client != COPIES:
         raise GrantRefused("that grant is a client's, not one for copying; nothing was changed")
     grant = primary.state.grants.get(request.grant)
@@ -46,7 +45,7 @@ def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Ins
     open_nodes = available_nodes(primary, now)
     taken = IntervalSet()
     seen: set[ObjectId] = set()
-    for oid, offset, source_segment, source_offset, checksum in struct.iter_unpack("<5Q", request.rows):
+    for oid, offset, source_segment, source_offset, checksum in copied:
         source = (source_segment, source_offset)
         slot = primary.state.catalogue.by_id.slot_of(oid)
         shown = slot >= 0 and not primary.state.catalogue.flags_at[slot] & MASKED
@@ -61,7 +60,7 @@ def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Ins
     primary.copies.failed(failed, now + COPY_AGAIN_MS)
     records: list[Record] = []
     if good:
-        records.append(ReplicaAdded(request.grant, b"".join(struct.pack("<2Q", *row) for row in good)))
+        records.append(ReplicaAdded(request.grant, AddedRow.pack_rows(good)))
     records.append(GrantEnded(request.grant, [target.handle]))
     return q.Done(len(good)), [*records, *dropped(primary, drops, now)]
 

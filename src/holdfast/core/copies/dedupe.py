@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.state.packed_numbers import pack_ids, unpack_ids
+from holdfast.core.state.packed_numbers import pack_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import ObjectId
@@ -25,20 +25,20 @@ def named_once(state: State, records: list[Record]) -> list[Record]:
     for record in records:
         if isinstance(record, RangesGranted):
             left = _not_yet(record.evicted, gone)
-            record = msgspec.structs.replace(record, evicted=pack_ids(left))
+            record = msgspec.structs.replace(record, evicted=pack_sorted_ids(left))
             gone.update(left, _swept(state, record))
         elif isinstance(record, ObjectsEvicted):
             left = _not_yet(record.ids, gone)
             if not left:
                 continue
-            record = msgspec.structs.replace(record, ids=pack_ids(left))
+            record = msgspec.structs.replace(record, ids=pack_sorted_ids(left))
             gone.update(left)
         found.append(record)
     return found
 
 
 def _not_yet(packed: bytes, gone: set[ObjectId]) -> list[ObjectId]:
-    return [oid for oid in unpack_ids(packed).tolist() if oid not in gone]
+    return [oid for oid in unpack_sorted_ids(packed).tolist() if oid not in gone]
 
 
 def _swept(state: State, record: RangesGranted) -> list[ObjectId]:

@@ -7,19 +7,18 @@ on that disk (I7). A put never waits for a disk.
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ReplicaAt, Slots
 from holdfast.core.copies.plan import begin, takes_files
-from holdfast.core.objects.checks import unpack_words
+from holdfast.core.objects.checks import checked_rows
 from holdfast.core.objects.eviction import evicted, on_disk_too
 from holdfast.core.primary.copy_book import Command
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE
-from holdfast.core.state.apply_replicas import Place, pack_places
+from holdfast.core.state.apply_replicas import Place
 from holdfast.core.state.state import Segment
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentHandle, SegmentName, extent_of
@@ -28,6 +27,7 @@ from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import DiskClosed, DiskLeft, ReplicaDropped, SegmentMounted, SegmentUnmounted
+from holdfast.messages.rows import FileRow, PlaceRow
 from holdfast.messages.shapes import Record
 
 TELL_EVERY_MS = 500
@@ -85,14 +85,14 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
 
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
     """Reply which of these files to delete: those of objects that the log does not hold at that place (I7)."""
-    words = unpack_words(request.rows, 2)
+    files = checked_rows(FileRow, request.rows)
     disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
     forget = b""
-    for oid, offset in zip(words[0::2], words[1::2], strict=True):
+    for oid, offset in files:
         slot = catalogue.by_id.slot_of(oid)
         if slot < 0 or ReplicaAt(disk.handle, offset, DISK) not in catalogue.replicas(slot):
-            forget += struct.pack("<2Q", oid, offset)
+            forget += FileRow.pack(oid, offset)
     return n.FilesForgotten(forget), []
 
 
@@ -139,7 +139,7 @@ def tell_disks(primary: Primary, now: Instant) -> None:
         book.audits.pop(handle, None)
         if len(files) > MOST_FILES:
             book.forgotten[handle] = files[MOST_FILES:]
-        rows = b"".join(struct.pack("<2Q", *file) for file in files[:MOST_FILES])
+        rows = FileRow.pack_rows(files[:MOST_FILES])
         body = c.CollectGarbage(disk.name.boot, rows, audit)
         book.outbox.append(Command(disk.name.node, "gc", c.encode_body(body)))
 
@@ -258,5 +258,5 @@ def _evict_from(
             gone.append(slot)
         else:  # It can also be read elsewhere.
             places += [(catalogue.id_at[slot], handle, place.offset) for place in replicas if place.segment == handle]
-    records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
+    records: list[Record] = [ReplicaDropped(PlaceRow.pack_rows(places))] if places else []
     return [*records, evicted(state, np.array(gone, np.intp))] if gone else records

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from holdfast.core.catalogue.catalogue import MEMORY, ReplicaAt
 from holdfast.core.primary.primary import Primary
-from holdfast.core.state.apply_replicas import Place, pack_places
+from holdfast.core.state.apply_replicas import Place
 from holdfast.core.state.state import DRAINING, Segment, State
 from holdfast.ids import ObjectId, extent_of
 from holdfast.instant import Instant
 from holdfast.messages.records import ReplicaDropped
+from holdfast.messages.rows import PlaceRow
 from holdfast.messages.shapes import Record
 
 LIST_EVERY_MS = 1_000
@@ -95,7 +96,7 @@ def dropped(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]], now: I
     for oid, place in replicas:
         leased = catalogue.lease_at[catalogue.by_id.slot_of(oid)] > now
         (held if leased else free).append((oid, place.segment, place.offset))
-    return [ReplicaDropped(pack_places(free), pack_places(held))] if replicas else []
+    return [ReplicaDropped(PlaceRow.pack_rows(free), PlaceRow.pack_rows(held))] if replicas else []
 
 
 def tail_is_empty(state: State, segment: Segment) -> bool:

@@ -12,25 +12,26 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import DISK, LIVE, MASKED, SEVERAL, ReplicaAt
 from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
-from holdfast.core.objects.checks import unpack_words
+from holdfast.core.objects.checks import check_rows
 from holdfast.core.objects.eviction import evicted
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import VISIT_SLOTS
-from holdfast.core.state.apply import pack_ids
+from holdfast.core.state.row_tables import LISTED_FILE_TABLE, new_table
 from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, ObjectsRemoved
+from holdfast.messages.rows import ListedFileRow, LostFileRow, pack_ids
 
 _DAMAGES = frozenset(map(int, n.Damage))
 
 
 def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int, now: Instant) -> Decision:
     """Drop these replicas. If a reader may hold a lease, the place stays in quarantine until the lease ends (I2)."""
-    words = unpack_words(request.rows, 3)
-    if not _DAMAGES.issuperset(words[2::3]):
+    check_rows(LostFileRow, request.rows)
+    if not _DAMAGES.issuperset(damage for _, _, damage in LostFileRow.iter_unpack(request.rows)):
         raise BadRequest("a file is reported lost without a known reason; nothing was changed")
     disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
@@ -38,7 +39,7 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
     last: dict[int, None] = {}
     hidden: dict[int, None] = {}
     seen: set[ObjectId] = set()
-    for oid, offset, damage in zip(words[0::3], words[1::3], words[2::3], strict=True):
+    for oid, offset, damage in LostFileRow.iter_unpack(request.rows):
         slot = catalogue.by_id.slot_of(oid)
         place = ReplicaAt(disk.handle, offset, DISK)
         if slot < 0 or oid in seen or place not in (places := catalogue.replicas(slot)):
@@ -77,13 +78,13 @@ def _files_of(primary: Primary, handle: SegmentHandle, first: int, stop: int) ->
     flags = catalogue.flags[window]
     here = (catalogue.segments[window] == handle) & ((flags & LIVE) != 0)
     alone = np.flatnonzero(here) + first
-    rows = np.empty((len(alone), 4), "<u8")
-    rows[:, 0], rows[:, 1], rows[:, 2] = catalogue.ids[alone], catalogue.offsets[alone], catalogue.sizes[alone]
-    rows[:, 3] = catalogue.checksums[alone]
+    rows = new_table(LISTED_FILE_TABLE, len(alone))
+    rows["id"], rows["offset"], rows["size"] = catalogue.ids[alone], catalogue.offsets[alone], catalogue.sizes[alone]
+    rows["checksum"] = catalogue.checksums[alone]
     further = [
         (catalogue.id_at[slot], place.offset, catalogue.size_at[slot], catalogue.checksum_at[slot])
         for slot in (np.flatnonzero(flags & SEVERAL) + first).tolist()
         for place in catalogue.others[slot]
         if place.segment == handle
     ]
-    return rows.tobytes() + np.array(further, "<u8").tobytes()
+    return rows.tobytes() + ListedFileRow.pack_rows(further)

@@ -7,7 +7,6 @@ way to one node at once are bounded; the rest waits for the next plan.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -26,6 +25,7 @@ from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, ObjectId
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages.records import RangesGranted
+from holdfast.messages.rows import CopyRow
 from holdfast.messages.shapes import Range, Record
 
 PLAN_EVERY_MS = 200
@@ -78,7 +78,7 @@ def _begun(
     for (slot, place), length in zip(wanted, lengths, strict=True):
         index = sources.setdefault(place.segment, len(sources))
         size, checksum = catalogue.size_at[slot], catalogue.checksum_at[slot]
-        rows += struct.pack("<6Q", catalogue.id_at[slot], at, size, checksum, index, place.offset)
+        rows += CopyRow.pack(catalogue.id_at[slot], at, size, checksum, index, place.offset)
         at += length
     body = c.CopyObjects(
         grant=grant,

@@ -13,9 +13,6 @@ verified.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import LIVE, MEMORY, SEVERAL, ReplicaAt
@@ -23,9 +20,8 @@ from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
 from holdfast.core.drift import lengthened
 from holdfast.core.nodes.membership import known_member
-from holdfast.core.objects.checks import unpack_words
+from holdfast.core.objects.checks import checked_rows
 from holdfast.core.primary.primary import Decision, Primary
-from holdfast.core.state.apply import pack_ids
 from holdfast.core.state.state import State
 from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
@@ -33,6 +29,7 @@ from holdfast.instant import Instant
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, MemorySettled, MemoryVerified, ObjectsRemoved
+from holdfast.messages.rows import MismatchRow, VerifyRow, pack_ids
 from holdfast.messages.shapes import Record
 
 MOST_ROWS = 8_192
@@ -47,18 +44,14 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
     own, so that the segments count as verified only when the node has reported on those too."""
     state = primary.state
     member = known_member(primary, request.session, request.boot)
-    words = unpack_words(request.failed, 3)
+    mismatches = checked_rows(MismatchRow, request.failed)
     if request.cursor < 0:
         raise BadRequest("a cursor is not negative; nothing was changed")
     member.fenced = True
     mine = {
         state.segments[handle].name.number: handle for handle in member.handles if state.segments[handle].kind == MEMORY
     }
-    failed = [
-        (oid, ReplicaAt(mine[number], offset))
-        for oid, number, offset in zip(words[0::3], words[1::3], words[2::3], strict=True)
-        if number in mine
-    ]
+    failed = [(oid, ReplicaAt(mine[number], offset)) for oid, number, offset in mismatches if number in mine]
     records = _drop(primary, failed, now)
     handles = sorted(state.unverified.intersection(mine.values()))
     if not handles:
@@ -102,12 +95,8 @@ def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes
                 rows.append((catalogue.id_at[slot], number, place.offset, length, catalogue.checksum_at[slot]))
                 size += length
         if len(rows) >= MOST_ROWS or size >= MOST_BYTES:
-            return _packed(rows), slot + 1
-    return _packed(rows), ALL_NAMED
-
-
-def _packed(rows: Iterable[tuple[int, int, int, int, int]]) -> bytes:
-    return b"".join(struct.pack("<5Q", *row) for row in rows)
+            return VerifyRow.pack_rows(rows), slot + 1
+    return VerifyRow.pack_rows(rows), ALL_NAMED
 
 
 def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Instant) -> list[Record]:

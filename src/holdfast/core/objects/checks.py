@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import BadKey, BadRequest, BadValue
 from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_OBJECT_BYTES
+from holdfast.messages.rows import RowLayout, RowT, unpack_ids, unpack_sizes
 
 
 def check_keys(keys: list[str]) -> None:
@@ -23,19 +24,36 @@ def check_keys(keys: list[str]) -> None:
             )
 
 
-def unpack_words(packed: bytes, per_row: int, rows: int | None = None) -> tuple[int, ...]:
-    """Unpack a column, or rows of `per_row` words, into one flat tuple."""
-    check_rows(packed, per_row, rows)
-    return struct.unpack(f"<{len(packed) // 8}Q", packed)
+def checked_rows(layout: RowLayout[RowT], packed: bytes) -> Iterator[RowT]:
+    check_rows(layout, packed)
+    return layout.iter_unpack(packed)
 
 
-def check_rows(packed: bytes, per_row: int, rows: int | None = None) -> None:
-    if len(packed) % (8 * per_row) or (rows is not None and len(packed) != 8 * per_row * rows):
+def checked_sizes(packed: bytes, count: int | None = None) -> tuple[int, ...]:
+    """The sizes of a request for memory, of which it must have `count` if given."""
+    _check_words(packed, 1, count)
+    sizes = unpack_sizes(packed)
+    check_sizes(sizes)
+    return sizes
+
+
+def checked_ids(packed: bytes) -> list[int]:
+    _check_words(packed, 1)
+    return unpack_ids(packed)
+
+
+def check_rows(layout: RowLayout[RowT], packed: bytes, count: int | None = None) -> None:
+    """Refuse rows that are not whole, too many, or another number than `count`."""
+    _check_words(packed, len(layout.fields), count)
+
+
+def _check_words(packed: bytes, per_row: int, count: int | None = None) -> None:
+    if len(packed) % (8 * per_row) or (count is not None and len(packed) != 8 * per_row * count):
         raise BadRequest(f"{len(packed)} bytes are not whole rows of {per_row} words; nothing was changed")
     if len(packed) > 8 * per_row * MAX_BATCH:
         raise BadRequest(f"more than {MAX_BATCH:,} rows in one request; nothing was changed")
 
 
-def check_sizes(sizes: tuple[int, ...]) -> None:
+def check_sizes(sizes: Sequence[int]) -> None:
     if sizes and not (min(sizes) > 0 and max(sizes) <= MAX_OBJECT_BYTES):
         raise BadValue(f"an object has from 1 to {MAX_OBJECT_BYTES:,} bytes; nothing was stored")

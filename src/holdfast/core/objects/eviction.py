@@ -26,11 +26,12 @@ from holdfast.core.catalogue.catalogue import (
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
 from holdfast.core.state.apply import ranges_of
-from holdfast.core.state.apply_replicas import Place, pack_places
-from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
 from holdfast.messages.records import ObjectsEvicted, ReplicaDropped
+from holdfast.messages.rows import PlaceRow
 from holdfast.messages.shapes import Record
 
 
@@ -93,7 +94,7 @@ def let_soft_pins_end(state: State, now: Instant) -> None:
 
 def evicted(state: State, slots: Slots) -> ObjectsEvicted:
     # In order of id, which is the order of the puts: neighbours in memory are then freed one after another.
-    return ObjectsEvicted(pack_ids(state.catalogue.ids[slots]))
+    return ObjectsEvicted(pack_sorted_ids(state.catalogue.ids[slots]))
 
 
 def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
@@ -101,7 +102,7 @@ def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
     The others are evicted by a record, or, if evictions are not logged, without one, and their memory is free at once.
     """
     places, slots = kept_on_disk(primary.state, slots)
-    records: list[Record] = [ReplicaDropped(pack_places(places))] if places else []
+    records: list[Record] = [ReplicaDropped(PlaceRow.pack_rows(places))] if places else []
     if not len(slots):
         return records
     state = primary.state

@@ -6,14 +6,11 @@ A grant holds no key. Its client names it, so a repeated request gets the same g
 
 from __future__ import annotations
 
-import struct
-from array import array
-
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import aligns_of, extents_of
 from holdfast.core.catalogue.keys import ABSENT
-from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, unpack_words
+from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, checked_sizes
 from holdfast.core.objects.placement import (
     Room,
     Wanted,
@@ -28,9 +25,10 @@ from holdfast.core.objects.reads import readable_slots
 from holdfast.core.objects.room import lengths_to_try, make_room
 from holdfast.core.primary.primary import PARKED, Decision, Primary
 from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
-from holdfast.core.state import packed_numbers
-from holdfast.core.state.apply import pack_ids, runs_of
+from holdfast.core.state.apply import runs_of
 from holdfast.core.state.grants import Grant
+from holdfast.core.state.packed_numbers import pack_sorted_ids
+from holdfast.core.state.row_tables import PUT_TABLE, table_of
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
 from holdfast.ids import (
     LARGE_ALIGN,
@@ -46,11 +44,11 @@ from holdfast.ids import (
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
+from holdfast.messages.rows import PutRow, pack_ids, unpack_sizes
 from holdfast.messages.shapes import Range, Record
 from holdfast.wire.mac import range_mac
 
 DURABILITIES = ("", "durable", "memory")
-_ROW = struct.Struct("<3Q")
 _STORED = q.Committed(b"\1")
 
 
@@ -160,7 +158,7 @@ def evicted_there(primary: Primary, ranges: list[Range], length: int) -> tuple[b
     gone = {slot for one in ranges for slot in mask.over(catalogue, one.segment, one.offset, length)}
     if len(gone) > NAMED_EVICTIONS:
         return b"", True
-    return packed_numbers.pack_ids(sorted(catalogue.id_at[slot] for slot in gone)), False
+    return pack_sorted_ids(sorted(catalogue.id_at[slot] for slot in gone)), False
 
 
 def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tuple[int, ...], bytes]:
@@ -169,12 +167,9 @@ def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tup
     if not 1 <= request.replicas <= MAX_REPLICAS:
         raise BadValue(f"{request.replicas} replicas: from 1 to {MAX_REPLICAS} are possible; nothing was stored")
     if not request.keys:
-        sizes = unpack_words(request.sizes, 1, 1)
-        check_sizes(sizes)
-        return sizes, b""
+        return checked_sizes(request.sizes, 1), b""
     check_keys(request.keys)
-    sizes = unpack_words(request.sizes, 1, len(request.keys))
-    check_sizes(sizes)
+    sizes = checked_sizes(request.sizes, len(request.keys))
     if request.upsert:
         return sizes, bytes(len(sizes))
     taken = there_already(primary, request.keys)
@@ -191,7 +186,7 @@ def there_already(primary: Primary, keys: list[str]) -> bytes:
 
 def least_wanted_bytes(request: q.GrantRanges) -> int:
     """Bytes that must be granted on each node, as far as can be told without looking the keys up."""
-    length = sum(map(extent_of, unpack_words(request.sizes, 1)))
+    length = sum(map(extent_of, unpack_sizes(request.sizes)))
     return min(length, extent_of(request.least_bytes)) if request.least_bytes > 0 else length
 
 
@@ -269,7 +264,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     state = primary.state
     grant = state.grants.get(_own(request.grant, client))
     check_keys(request.keys)
-    check_rows(request.rows, 3, len(request.keys))
+    check_rows(PutRow, request.rows, len(request.keys))
     if request.durability not in DURABILITIES:
         raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
     if grant is None:
@@ -283,7 +278,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
         # Only for new objects: the first attempt of a retried commit was made while the node was there.
         _check_nodes(primary, grant)
         whole = len(fresh) == len(request.keys)
-        rows = request.rows if whole else _rows_of(request.rows, fresh)
+        rows = request.rows if whole else PutRow.select(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         gives_way = request.upsert or state.mask or state.away
         replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
@@ -319,9 +314,9 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
     state = primary.state
     key = request.keys[0]
     grant = state.grants.get(request.grant)
-    if grant is None or grant.id.client != client or len(request.rows) != _ROW.size:
+    if grant is None or grant.id.client != client or len(request.rows) != PutRow.size_bytes:
         return None
-    offset, size, _ = _ROW.unpack(request.rows)
+    offset, size, _ = PutRow.unpack_one(request.rows)
     align = SMALL_ALIGN if size < LARGE_FROM else LARGE_ALIGN
     end = offset - (-size // align) * align
     if (
@@ -343,10 +338,10 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
 
 
 def _check_row_sizes(rows: bytes) -> None:
-    if len(rows) < _ROW.size * SCALAR_BELOW:
-        check_sizes(unpack_words(rows, 3)[1::3])
+    if PutRow.count(rows) < SCALAR_BELOW:
+        check_sizes([size for _, size, _ in PutRow.iter_unpack(rows)])
     else:
-        sizes = np.frombuffer(rows, "<u8")[1::3]
+        sizes = table_of(PUT_TABLE, rows)["size"]
         check_sizes((int(sizes.min()), int(sizes.max())))
 
 
@@ -362,10 +357,8 @@ def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[li
     # Earlier commits took their part of the grant, so objects that overlap nothing are not retries.
     if not there and not _misplaced(grant, request.rows):
         return list(range(len(keys))), stored
-    words = unpack_words(request.rows, 3)
     fresh: list[int] = []
-    for i, key in enumerate(keys):
-        offset = words[3 * i]
+    for i, (key, (offset, _, _)) in enumerate(zip(keys, PutRow.iter_unpack(request.rows), strict=True)):
         if offset in commits:
             # A retry: it was stored then, whatever became of it since. Another object's offset is an error.
             slot = primary.state.catalogue.by_id.slot_of(commits[offset])
@@ -375,35 +368,28 @@ def _sort_out(primary: Primary, grant: Grant, request: q.CommitPuts) -> tuple[li
             stored[i] = 0
         else:
             fresh.append(i)
-    if wrong := _misplaced(grant, _rows_of(request.rows, fresh)):
+    if wrong := _misplaced(grant, PutRow.select(request.rows, fresh)):
         raise BadRequest(wrong)
     return fresh, stored
 
 
-def _rows_of(rows: bytes, chosen: list[int]) -> bytes:
-    return b"".join([rows[_ROW.size * i : _ROW.size * (i + 1)] for i in chosen])
-
-
 def _misplaced(grant: Grant, rows: bytes) -> str:
     """The error text, or empty if every object lies inside the grant, is aligned, and overlaps no other."""
-    if len(rows) < _ROW.size * SCALAR_BELOW:
-        flat = array("Q", rows).tolist()
-        spans = sorted(
-            (offset, offset + extent_of(size), size) for offset, size in zip(flat[::3], flat[1::3], strict=True)
-        )
+    if PutRow.count(rows) < SCALAR_BELOW:
+        spans = sorted((offset, offset + extent_of(size), size) for offset, size, _ in PutRow.iter_unpack(rows))
         for start, _, size in spans:
             if start % (LARGE_ALIGN if size >= LARGE_FROM else SMALL_ALIGN):
                 return f"offset {start} of the grant is not aligned for {size:,} bytes; nothing was stored"
         runs = [(start, end) for start, end, _ in spans]
     else:
-        table = np.frombuffer(rows, "<u8").reshape(-1, 3)
-        starts = table[:, 0].astype(np.int64)
+        table = table_of(PUT_TABLE, rows)
+        starts = table["offset"].astype(np.int64)
         if (starts[1:] <= starts[:-1]).any():  # Most batches are written front to back.
-            table = table[np.argsort(table[:, 0], kind="stable")]
-            starts = table[:, 0].astype(np.int64)
-        if (starts & (aligns_of(table[:, 1]) - 1)).any():
+            table = table[np.argsort(table["offset"], kind="stable")]
+            starts = table["offset"].astype(np.int64)
+        if (starts & (aligns_of(table["size"]) - 1)).any():
             return "an offset in the grant is not aligned for its object; nothing was stored"
-        runs = runs_of(starts, starts + extents_of(table[:, 1]))
+        runs = runs_of(starts, starts + extents_of(table["size"]))
     before = 0
     for start, end in runs:
         if start < before or end > grant.length or end <= start or grant.taken.overlaps(start, end):

@@ -6,25 +6,24 @@ writes a record. A probe (`exists`) changes neither unless asked to, or probing 
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
-from holdfast.core.objects.checks import check_keys, unpack_words
+from holdfast.core.objects.checks import check_keys, checked_rows
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
-from holdfast.core.state.packed_numbers import pack_ids
+from holdfast.core.state.packed_numbers import pack_sorted_ids
+from holdfast.core.state.row_tables import LOCATED_TABLE, new_table
 from holdfast.core.state.state import State
 from holdfast.ids import extent_of
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import LeasesRenewed
+from holdfast.messages.rows import LocatedRow, SeenRow
 from holdfast.messages.shapes import Record, SegmentPlace
 
-_pack_row = struct.Struct("<5Q").pack
-_NO_ROW = bytes(40)
+_NO_ROW = bytes(LocatedRow.size_bytes)
 
 
 def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
@@ -76,7 +75,7 @@ def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> list[Recor
         return []
     id_at = primary.state.catalogue.id_at
     ids = {id_at[slot] for slot in slots if slot >= 0}
-    return [LeasesRenewed(pack_ids(sorted(ids)), lease_ms)] if ids else []
+    return [LeasesRenewed(pack_sorted_ids(sorted(ids)), lease_ms)] if ids else []
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
@@ -105,7 +104,7 @@ def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes |
     if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or primary.rules.lease_sync == "every":
         return None
     _lease_one(primary, slot, client, now)
-    return _pack_row(
+    return LocatedRow.pack(
         catalogue.id_at[slot],
         catalogue.segment_at[slot],
         catalogue.offset_at[slot],
@@ -151,7 +150,7 @@ def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> 
             rows += _NO_ROW
             continue
         _lease_one(primary, slot, client, now)
-        rows += _pack_row(
+        rows += LocatedRow.pack(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
             catalogue.offset_at[slot],
@@ -168,26 +167,26 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
     if there is not None:
         at = at[there]
     _lease(primary, at, client, now)
-    rows = np.empty((len(at), 5), "<u8")
-    rows[:, 0] = catalogue.ids.take(at)
-    rows[:, 1] = catalogue.segments.take(at)
-    rows[:, 2] = catalogue.offsets.take(at)
-    rows[:, 3] = catalogue.sizes.take(at)
-    rows[:, 4] = catalogue.checksums.take(at)
+    rows = new_table(LOCATED_TABLE, len(at))
+    rows["id"] = catalogue.ids.take(at)
+    rows["segment"] = catalogue.segments.take(at)
+    rows["offset"] = catalogue.offsets.take(at)
+    rows["size"] = catalogue.sizes.take(at)
+    rows["checksum"] = catalogue.checksums.take(at)
     if there is None:
         return rows.tobytes()
-    every = np.zeros((len(slots), 5), "<u8")
+    every = new_table(LOCATED_TABLE, len(slots))
     every[there] = rows
     return every.tobytes()
 
 
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
     """If the same id is still at the same place, every byte read there was right: ids are never reused."""
-    words = unpack_words(request.rows, 3)
+    rows = checked_rows(SeenRow, request.rows)
     catalogue = primary.state.catalogue
     found = bytearray()
     renewed: list[int] = []
-    for oid, segment, offset in zip(words[0::3], words[1::3], words[2::3], strict=True):
+    for oid, segment, offset in rows:
         slot = catalogue.by_id.slot_of(oid)
         # The memory of a masked object may be granted to a writer at this very moment.
         shown = slot >= 0 and not catalogue.flags_at[slot] & MASKED

@@ -7,7 +7,6 @@ reader goes on seeing its bytes (I2, I8).
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from typing import Any
 
@@ -18,22 +17,21 @@ from holdfast.core.objects.checks import check_keys
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import VISIT_SLOTS
-from holdfast.core.state.apply import pack_ids
 from holdfast.errors import BadPattern
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, ObjectsRemoved, RemovalAnswered
+from holdfast.messages.rows import RemovedRow, pack_ids
 from holdfast.messages.shapes import Record
 
 MAX_PATTERN_BYTES = 4_096
-_ANSWER = struct.Struct("<6Q")
 
 
 def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
-        return q.Removed(*_ANSWER.unpack(earlier)), []
+        return q.Removed(*RemovedRow.unpack_one(earlier)), []
     keys = list(dict.fromkeys(request.keys))
     found = primary.state.catalogue.by_key.slots_of(keys)
     slots = [slot for slot in found if slot >= 0]
@@ -47,7 +45,7 @@ def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, no
     matches = compiled(request.pattern).search if request.pattern else None
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
-        return q.Removed(*_ANSWER.unpack(earlier)), []
+        return q.Removed(*RemovedRow.unpack_one(earlier)), []
     named = primary.state.catalogue.keys
     first = max(0, request.cursor)
     stop = first + VISIT_SLOTS
@@ -112,7 +110,7 @@ def _remove(
 def _remembered(answer: q.Removed, records: list[Record], client: int, serial: int) -> list[Record]:
     """Log the reply for retries. One that reports no removal need not be: a retry would remove nothing twice."""
     if records:
-        packed = _ANSWER.pack(
+        packed = RemovedRow.pack(
             answer.removed, answer.leased, answer.lease_left_ms, answer.cursor, answer.missing, answer.pinned
         )
         records.append(RemovalAnswered(client, serial, packed))

@@ -6,18 +6,18 @@ primary, because its grant is in the log. Every collection here is bounded (I17)
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
 from holdfast.core.catalogue.catalogue import COPYING, DISK, ON_DISK, SEVERAL
 from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
-from holdfast.core.state.apply_replicas import Place, unpack_places
-from holdfast.core.state.packed_numbers import unpack_ids
+from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, ObjectId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.commands import RevokeLeases, encode_body
 from holdfast.messages.records import ObjectsCommitted, ObjectsEvicted, ObjectsRemoved, RangesFreed, ReplicaDropped
+from holdfast.messages.rows import PlaceRow, pack_ids, unpack_ids
 from holdfast.messages.shapes import Record
 
 COPIES = 0
@@ -163,15 +163,15 @@ class CopyBook:
         catalogue = state.catalogue
         if isinstance(record, ReplicaDropped):
             # Held replicas may still be read; their files are deleted when their quarantine ends.
-            return [place for place in unpack_places(record.rows) if state.segments[place[1]].kind == DISK]
+            return [place for place in PlaceRow.iter_unpack(record.rows) if state.segments[place[1]].kind == DISK]
         packed = b""
         if isinstance(record, ObjectsRemoved):
             packed = record.ids
         elif isinstance(record, ObjectsCommitted):
             packed = record.replaced
-        ids = [oid for (oid,) in struct.iter_unpack("<Q", packed)]
+        ids = unpack_ids(packed)
         if isinstance(record, ObjectsEvicted) and not record.held:
-            ids = unpack_ids(record.ids).tolist()
+            ids = unpack_sorted_ids(record.ids).tolist()
         found: list[Place] = []
         for oid in ids:
             slot = catalogue.by_id.slot_of(oid)
@@ -200,10 +200,10 @@ class CopyBook:
         if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
             return
         if isinstance(record, ReplicaDropped):
-            held = [(oid, handle) for oid, handle, _ in unpack_places(record.held)]
+            held = [(oid, handle) for oid, handle, _ in PlaceRow.iter_unpack(record.held)]
         else:
             catalogue = state.catalogue
-            ids = [oid for (oid,) in struct.iter_unpack("<Q", record.held)]
+            ids = unpack_ids(record.held)
             slots = zip(ids, catalogue.by_id.slots_of(ids), strict=True)
             held = [(oid, place.segment) for oid, slot in slots for place in catalogue.replicas(slot)]
         by_node: dict[str, list[ObjectId]] = {}
@@ -211,5 +211,5 @@ class CopyBook:
             by_node.setdefault(state.segments[handle].name.node, []).append(oid)
         for node, ids in by_node.items():
             named = ids[:MAX_HINTS]
-            body = RevokeLeases(struct.pack(f"<{len(named)}Q", *named), more=len(ids) > MAX_HINTS)
+            body = RevokeLeases(pack_ids(named), more=len(ids) > MAX_HINTS)
             self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))

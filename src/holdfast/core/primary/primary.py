@@ -19,11 +19,9 @@ from holdfast.core.primary.lessees import Lessees
 from holdfast.core.primary.session_book import Book, SessionTimes
 from holdfast.core.rules import Rules, in_force
 from holdfast.core.space.allocator import Allocator
-from holdfast.core.state.apply import Freed, apply, bytes_of, unpack_ids
-from holdfast.core.state.apply_replicas import unpack_places
+from holdfast.core.state.apply import Freed, apply, bytes_of
 from holdfast.core.state.grants import Grant
-from holdfast.core.state.packed_numbers import count_ids
-from holdfast.core.state.packed_numbers import unpack_ids as unpack_close_ids
+from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
 from holdfast.ids import GrantId, ProcessName, SegmentHandle
 from holdfast.instant import Instant
@@ -42,6 +40,7 @@ from holdfast.messages.records import (
     SegmentUnmounted,
     SettingsChanged,
 )
+from holdfast.messages.rows import PlaceRow, unpack_ids
 from holdfast.messages.shapes import Message, Range, Record, SettingValue
 
 
@@ -177,7 +176,7 @@ class Primary:
             case LogStarted():
                 self.sessions.history = record.log_id
             case ObjectsEvicted():
-                self.evicted += count_ids(record.ids)
+                self.evicted += count_sorted_ids(record.ids)
         if state.next_quarantine != first_entry:
             self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
         return freed
@@ -251,9 +250,9 @@ class Primary:
             return 0
         catalogue = self.state.catalogue
         if isinstance(record, ReplicaDropped):
-            held = [oid for oid, _, _ in unpack_places(record.held)]
+            held = [oid for oid, _, _ in PlaceRow.iter_unpack(record.held)]
         elif isinstance(record, ObjectsEvicted):
-            held = unpack_close_ids(record.ids).tolist()
+            held = unpack_sorted_ids(record.ids).tolist()
         else:
             held = unpack_ids(record.held)
         return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(held))

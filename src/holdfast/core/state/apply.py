@@ -7,7 +7,6 @@ durable (I9). Nothing here decides anything.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,20 +15,21 @@ import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
-from holdfast.core.state import packed_numbers
 from holdfast.core.state.apply_replicas import APPLY_REPLICAS
 from holdfast.core.state.apply_restored import APPLY_RESTORED
 from holdfast.core.state.grants import Grant, Quarantined
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.renewals import renew
+from holdfast.core.state.row_tables import PUT_TABLE, table_of
 from holdfast.core.state.state import Segment, State
 from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import COUNTER_MASK, SegmentHandle, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import records as r
 from holdfast.messages.records import Cause
+from holdfast.messages.rows import PutRow, unpack_ids
 from holdfast.messages.shapes import Record
 
-_ROW = struct.Struct("<3Q")
 Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 """Per segment: offsets and lengths that are no longer occupied."""
 
@@ -42,15 +42,6 @@ def apply(state: State, record: Record, now: Instant) -> Freed:
     freed = _APPLY[type(record)](state, record, now)
     state.index += 1
     return freed
-
-
-def unpack_ids(packed: bytes) -> list[int]:
-    return list(struct.unpack(f"<{len(packed) // 8}Q", packed))
-
-
-def pack_ids(ids: Iterable[int]) -> bytes:
-    ids = list(ids)
-    return struct.pack(f"<{len(ids)}Q", *ids)
 
 
 def ranges_of(state: State, slots: list[int] | Slots) -> Freed:
@@ -141,7 +132,7 @@ def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Free
         for place in record.ranges:
             _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
     elif record.evicted:
-        _drop(state, _named(state, packed_numbers.unpack_ids(record.evicted).tolist()), "EVICTED", now)
+        _drop(state, _named(state, unpack_sorted_ids(record.evicted).tolist()), "EVICTED", now)
     state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
     return []
 
@@ -214,12 +205,12 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
 def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
     first = grant.ranges[0]
     if len(record.keys) == 1:
-        offset, size, checksum = _ROW.unpack(record.rows)
+        offset, size, checksum = PutRow.unpack_one(record.rows)
         grant.taken.add(offset, offset + extent_of(size))
         grant.commits[offset] = record.first_id
         at = first.offset + offset
         return [state.catalogue.insert(record.keys[0], record.first_id, size, checksum, first.segment, at, flags, now)]
-    rows = _ROW.iter_unpack(record.rows)
+    rows = PutRow.iter_unpack(record.rows)
     slots: list[int] = []
     for oid, (key, (offset, size, checksum)) in enumerate(zip(record.keys, rows, strict=True), record.first_id):
         slots.append(state.catalogue.insert(key, oid, size, checksum, first.segment, first.offset + offset, flags, now))
@@ -230,11 +221,12 @@ def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: i
 
 def _insert_many(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
     first = grant.ranges[0]
-    rows = np.frombuffer(record.rows, "<u8").reshape(-1, 3)
-    offsets = rows[:, 0].astype(np.int64)
-    ends = offsets + extents_of(rows[:, 1])
+    rows = table_of(PUT_TABLE, record.rows)
+    sizes = rows["size"]
+    offsets = rows["offset"].astype(np.int64)
+    ends = offsets + extents_of(sizes)
     slots = state.catalogue.insert_many(
-        record.keys, record.first_id, rows[:, 1], rows[:, 2], first.segment, first.offset + offsets, flags, now
+        record.keys, record.first_id, sizes, rows["checksum"], first.segment, first.offset + offsets, flags, now
     )
     for start, end in runs_of(offsets, ends):
         grant.taken.add(start, end)
@@ -309,12 +301,12 @@ def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Fr
 
 
 def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:
-    ids = packed_numbers.unpack_ids(record.ids).tolist()
+    ids = unpack_sorted_ids(record.ids).tolist()
     return _remove(state, [] if record.held else ids, ids if record.held else [], "EVICTED", now)
 
 
 def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Freed:
-    renew(state, packed_numbers.unpack_ids(record.ids), now + record.left_ms, now)
+    renew(state, unpack_sorted_ids(record.ids), now + record.left_ms, now)
     return []
 
 

@@ -6,8 +6,7 @@ who reads it in place may go on renewing (I2); the range is free when the last s
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -20,18 +19,11 @@ from holdfast.core.state.state import DRAINING, OPEN, Drain, State
 from holdfast.ids import ObjectId, SegmentHandle, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import records as r
+from holdfast.messages.rows import AddedRow, PlaceRow
 from holdfast.messages.shapes import Record
 
 Freed: TypeAlias = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 Place: TypeAlias = tuple[ObjectId, SegmentHandle, int]
-
-
-def pack_places(places: list[Place]) -> bytes:
-    return b"".join(struct.pack("<3Q", *place) for place in places)
-
-
-def unpack_places(packed: bytes) -> Iterator[Place]:
-    return struct.iter_unpack("<3Q", packed)
 
 
 def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
@@ -39,7 +31,7 @@ def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
     grant = state.grants[record.grant]
     place = grant.ranges[0]
     kind = state.segments[place.segment].kind
-    for oid, offset in struct.iter_unpack("<2Q", record.rows):
+    for oid, offset in AddedRow.iter_unpack(record.rows):
         slot = catalogue.by_id.slot_of(oid)
         # Masking it was a wrong guess: the primary had it copied.
         state.mask.release(catalogue, [slot])
@@ -52,9 +44,9 @@ def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
 
 def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Freed:
     freed: dict[SegmentHandle, list[tuple[int, int]]] = {}
-    for oid, handle, offset in unpack_places(record.rows):
+    for oid, handle, offset in PlaceRow.iter_unpack(record.rows):
         freed.setdefault(handle, []).append((offset, _without(state, oid, handle, offset)))
-    for oid, handle, offset in unpack_places(record.held):
+    for oid, handle, offset in PlaceRow.iter_unpack(record.held):
         length = _without(state, oid, handle, offset)
         state.moved[handle, offset] = state.next_quarantine
         state.quarantine[state.next_quarantine] = Quarantined(handle, ((offset, length),), moved=oid)

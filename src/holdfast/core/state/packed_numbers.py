@@ -51,7 +51,7 @@ def count_of(packed: bytes) -> int:
     return int(_HEAD.unpack_from(packed)[1]) if packed else 0
 
 
-def pack_ids(ids: Iterable[int] | npt.NDArray[np.uint64]) -> bytes:
+def pack_sorted_ids(ids: Iterable[int] | npt.NDArray[np.uint64]) -> bytes:
     """Pack ids, given in any order, in ascending order."""
     given = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.uint64)
     ordered = np.sort(given)
@@ -61,7 +61,7 @@ def pack_ids(ids: Iterable[int] | npt.NDArray[np.uint64]) -> bytes:
     return int(ordered[0]).to_bytes(8, "little") + pack_column(np.diff(ordered))
 
 
-def unpack_ids(packed: bytes) -> npt.NDArray[np.uint64]:
+def unpack_sorted_ids(packed: bytes) -> npt.NDArray[np.uint64]:
     if not packed:
         return np.zeros(0, np.uint64)
     if len(packed) < 8:
@@ -70,5 +70,5 @@ def unpack_ids(packed: bytes) -> npt.NDArray[np.uint64]:
     return np.cumsum(np.concatenate([first, unpack_column(packed[8:])]), dtype=np.uint64)
 
 
-def count_ids(packed: bytes) -> int:
+def count_sorted_ids(packed: bytes) -> int:
     return 1 + count_of(packed[8:]) if packed else 0

@@ -8,7 +8,6 @@ to it once it is refused (I11). Whatever the outcome, it is reported to the mast
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -22,6 +21,7 @@ from holdfast.ids import GrantId, ObjectId, SegmentName
 from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
+from holdfast.messages.rows import CopiedRow, CopyRow, pack_ids
 from holdfast.node.commands.pace import Pace
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
@@ -101,12 +101,11 @@ class Copier:
     def _say(self, order: CopyObjects, items: list[Item], done: list[tuple[Item, int]]) -> Operation[int]:
         copied = {item.oid for item, _ in done}
         failed = [item.oid for item in items if item.oid not in copied]
-        rows = b"".join(
-            struct.pack("<5Q", item.oid, item.offset, item.source.handle, item.source_offset, checksum)
-            for item, checksum in done
+        rows = CopiedRow.pack_rows(
+            (item.oid, item.offset, item.source.handle, item.source_offset, checksum) for item, checksum in done
         )
         try:
-            reply = yield AddReplicas(self.node, order.grant, rows, struct.pack(f"<{len(failed)}Q", *failed))
+            reply = yield AddReplicas(self.node, order.grant, rows, pack_ids(failed))
         finally:
             # Also without a reply: otherwise no audit would ever ask about these files.
             if order.to_disk and self.disk is not None:
@@ -219,10 +218,10 @@ class _Piece:
 
 def items_of(order: CopyObjects) -> list[Item]:
     """The objects of an order. BadRequest unless each lies inside the granted range."""
-    if len(order.rows) % 48:
+    if not CopyRow.is_whole(order.rows):
         raise BadRequest("the rows of a copy are not whole; nothing was copied")
     items = []
-    for oid, offset, size, checksum, index, source_offset in struct.iter_unpack("<6Q", order.rows):
+    for oid, offset, size, checksum, index, source_offset in CopyRow.iter_unpack(order.rows):
         if index >= len(order.sources) or offset + size > order.length:
             raise BadRequest("an object to be copied has no source or leaves the granted range; nothing was copied")
         items.append(Item(oid, offset, size, checksum, order.sources[index], source_offset))

@@ -8,7 +8,6 @@ mount, and whenever the primary asks for an audit. Under a restored history ever
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ from holdfast.messages.of_nodes import (
     ReportFiles,
     ReportFilesVerified,
 )
+from holdfast.messages.rows import FileRow, ListedFileRow
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.store import HEADER
 from holdfast.node.disk.tier import DiskTier, HeldFile, Verification
@@ -98,7 +98,7 @@ def report_missing(disk: DiskTier) -> Operation[int]:
 
 
 def _files_in(page: FileList) -> list[HeldFile]:
-    return list(struct.iter_unpack("<4Q", page.rows[: len(page.rows) // 32 * 32]))
+    return ListedFileRow.unpack_whole(page.rows)
 
 
 def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
@@ -154,9 +154,9 @@ def forget_unknown(disk: DiskTier, files: list[tuple[ObjectId, int]]) -> Operati
     """Delete those of these files that the log does not hold. Returns their number."""
     count = 0
     for start in range(0, len(files), A_REPORT):
-        rows = b"".join(struct.pack("<2Q", *file) for file in files[start : start + A_REPORT])
+        rows = FileRow.pack_rows(files[start : start + A_REPORT])
         answer = expect((yield ReportFiles(disk.node, disk.store.disk, rows)), FilesForgotten)
-        unknown = list(struct.iter_unpack("<2Q", answer.rows[: len(answer.rows) // 16 * 16]))
+        unknown = FileRow.unpack_whole(answer.rows)
         count += yield Work(lambda unknown=unknown: forget(disk, unknown))  # type: ignore[misc]
     if count:
         log.info("files that the log does not hold were deleted", files=count)
@@ -170,7 +170,7 @@ def forget(disk: DiskTier, files: Iterable[tuple[ObjectId, int]]) -> int:
 def collect(disk: DiskTier, order: CollectGarbage) -> Operation[None]:
     if order.disk != disk.store.disk:
         return
-    rows = list(struct.iter_unpack("<2Q", order.rows[: len(order.rows) // 16 * 16]))
+    rows = FileRow.unpack_whole(order.rows)
     yield Work(lambda: forget(disk, rows))
     if order.audit:
         yield from audit(disk)

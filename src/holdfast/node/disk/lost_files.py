@@ -8,7 +8,6 @@ a late report never names a newer file than the one that was checked.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import structlog
 
 from holdfast.ids import MAX_BATCH, ObjectId
 from holdfast.messages.of_nodes import Damage, ReportLostFiles
+from holdfast.messages.rows import LostFileRow
 
 MOST_UNSAID = 65_536
 """The most to remember; the next read, audit or scrub finds the others again (I17)."""
@@ -67,13 +67,13 @@ class LostFiles:
             some = list(self._unsaid.items())[:MAX_BATCH]
             if not some:
                 return None
-            rows = b"".join(struct.pack("<3Q", oid, offset, damage) for (oid, offset), damage in some)
+            rows = LostFileRow.pack_rows((oid, offset, damage) for (oid, offset), damage in some)
             return ReportLostFiles(self._node, self._disk, rows)
 
     def answered(self, report: ReportLostFiles) -> None:
         with self._lock:
             if report.disk != self._disk:
                 return
-            for oid, offset, _ in struct.iter_unpack("<3Q", report.rows):
+            for oid, offset, _ in LostFileRow.iter_unpack(report.rows):
                 if self._unsaid.pop((oid, offset), None) is not None:
                     self._places.discard(offset)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from holdfast.core.catalogue.catalogue import MASKED, MEMORY
 from holdfast.core.catalogue.digest import digest
-from holdfast.core.state import packed_numbers
-from holdfast.core.state.apply import apply, ranges_of, unpack_ids
+from holdfast.core.state.apply import apply, ranges_of
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import GrantId, extent_of
 from holdfast.messages import records as r
+from holdfast.messages.rows import PutRow, unpack_ids
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import BrokenChain, Position, UnknownRecord, decode_batch
 from holdfast.replication.carried import Carried
@@ -133,7 +134,7 @@ class LogChecks:
                 if record.cause is r.Cause.MISMATCH:
                     self.restores.differs(unpack_ids(record.ids) + unpack_ids(record.held), self.fates)
             case r.ObjectsEvicted():
-                evicted = packed_numbers.unpack_ids(record.ids).tolist()
+                evicted = unpack_sorted_ids(record.ids).tolist()
                 self._leaves(evicted, "EVICTED")
                 if not record.held:
                     self._not_leased(evicted, "evicted")
@@ -151,9 +152,9 @@ class LogChecks:
                 self.session_closed(record)
 
     def _commits(self, record: r.ObjectsCommitted) -> None:
-        rows = memoryview(record.rows).cast("Q")
-        for i, key in enumerate(record.keys):
-            self.fates[record.first_id + i] = Fate(key, rows[3 * i + 1])
+        rows = zip(record.keys, PutRow.iter_unpack(record.rows), strict=True)
+        for oid, (key, (_, size, _)) in enumerate(rows, record.first_id):
+            self.fates[oid] = Fate(key, size)
         self._leaves(unpack_ids(record.replaced) + unpack_ids(record.held), "UPSERT")
         self._not_leased(unpack_ids(record.replaced), "replaced without quarantine")
 
@@ -207,7 +208,7 @@ class LogChecks:
     def _gone_unlogged(self, record: r.RangesGranted) -> None:
         """Note objects of unlogged evictions: they leave by the grant that takes their memory."""
         by_id = self.state.catalogue.by_id
-        slots = set(by_id.slots_of(packed_numbers.unpack_ids(record.evicted).tolist()))
+        slots = set(by_id.slots_of(unpack_sorted_ids(record.evicted).tolist()))
         if record.sweeps:
             for place in record.ranges:
                 slots.update(lying_in(self.state.catalogue, place.segment, place.offset, record.length))

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.core.catalogue.catalogue import HARD_PIN
-from holdfast.core.state import packed_numbers
-from holdfast.core.state.apply import unpack_ids
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.messages.records import (
     Cause,
@@ -22,6 +21,7 @@ from holdfast.messages.records import (
     ObjectsRemoved,
     RangesGranted,
 )
+from holdfast.messages.rows import unpack_ids
 from holdfast.messages.shapes import Record
 from holdfast.simulation.checks.log_checks import Report
 from holdfast.simulation.scripts.history import History
@@ -55,13 +55,13 @@ class PinChecks:
             case ObjectsCommitted() if record.hard_pin:
                 self._pinned |= {record.first_id + i: key for i, key in enumerate(record.keys)}
             case ObjectsEvicted():
-                self._evicted(packed_numbers.unpack_ids(record.ids).tolist())
+                self._evicted(unpack_sorted_ids(record.ids).tolist())
             case ObjectsRemoved():
                 self._removed(unpack_ids(record.ids) + unpack_ids(record.held), record.cause)
             case NodeModeChanged():
                 self._aside[record.node] = record.mode
             case RangesGranted():
-                self._evicted(packed_numbers.unpack_ids(record.evicted).tolist())
+                self._evicted(unpack_sorted_ids(record.evicted).tolist())
                 self._placed(record, state)
 
     def _evicted(self, ids: list[int]) -> None:

@@ -14,6 +14,7 @@ from holdfast.core.state.state import State
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.records import HistoryRestored, ObjectsCommitted, RangesGranted, SegmentMounted
 from holdfast.messages.requests import CommitPuts, Committed
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Message, Record
 from holdfast.simulation.checks.log_checks import Report
 from holdfast.simulation.scripts.history import History
@@ -44,7 +45,7 @@ class PutChecks:
                 self._committed(record)
 
     def _committed(self, record: ObjectsCommitted) -> None:
-        for key, offset in zip(record.keys, memoryview(record.rows).cast("Q")[0::3], strict=True):
+        for key, (offset, _, _) in zip(record.keys, PutRow.iter_unpack(record.rows), strict=True):
             sent_ns = self._history.commits_sent.get((record.grant, offset), 0)
             for name in self._mapped.get(record.grant, ()):
                 died_ns = self._nodes[name.node].died_ns.get(name.boot)

@@ -13,6 +13,7 @@ from holdfast.core.space.intervals import IntervalSet
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, SegmentName, extent_of
 from holdfast.messages.records import ObjectsCommitted, RangesGranted
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Range, Record
 from holdfast.simulation.checks.log_checks import Report
 from holdfast.simulation.world.clients import ClientMachine
@@ -38,8 +39,7 @@ class WriteChecks:
 
     def _commits(self, record: ObjectsCommitted) -> None:
         taken = self._committed.setdefault(record.grant, IntervalSet())
-        rows = memoryview(record.rows).cast("Q")
-        for offset, size in zip(rows[0::3], rows[1::3], strict=True):
+        for offset, size, _ in PutRow.iter_unpack(record.rows):
             taken.add(offset, offset + extent_of(size))
 
     def _granted(self, record: RangesGranted, place: Range, state: State) -> None:

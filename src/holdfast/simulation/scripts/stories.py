@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.core.state import packed_numbers
-from holdfast.core.state.apply import unpack_ids
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.messages import records as r
+from holdfast.messages.rows import unpack_ids
 from holdfast.messages.shapes import Record
 from holdfast.simulation.kernel.scheduler import MS
 from holdfast.simulation.scripts.history import ClientCall, number_of
@@ -72,7 +72,7 @@ def subjects_of(record: Record, key_of: Callable[[int], str]) -> tuple[str, ...]
         case r.ObjectsRemoved():
             return tuple(map(key_of, unpack_ids(record.ids) + unpack_ids(record.held)))
         case r.ObjectsEvicted():
-            return tuple(map(key_of, packed_numbers.unpack_ids(record.ids).tolist()))
+            return tuple(map(key_of, unpack_sorted_ids(record.ids).tolist()))
         case r.RangesGranted() | r.GrantEnded():
             return (f"grant {record.grant.serial}",)
         case r.RangesFreed():
@@ -91,6 +91,6 @@ def text_of(record: Record) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bytes):
         if len(value) % 8 == 0 and len(value) <= 64:
-            return "[" + " ".join(f"{word:x}" for word in memoryview(value).cast("Q")) + "]"
+            return "[" + " ".join(f"{word:x}" for word in unpack_ids(value)) + "]"
         return f"<{len(value)} bytes>"
     return str(msgspec.to_builtins(value))

@@ -13,6 +13,7 @@ from holdfast.coordination.masters import Masters
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import CommitPuts, Exists
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Message
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import MS, SECOND
@@ -67,7 +68,7 @@ class ClientMachine:
     def _sends(self, message: Message) -> None:
         if isinstance(message, CommitPuts):
             assert self.process is not None
-            for offset in memoryview(message.rows).cast("Q")[0::3]:
+            for offset, _, _ in PutRow.iter_unpack(message.rows):
                 self.history.commits_sent[message.grant, offset] = self.process.scheduler.now_ns
         elif isinstance(message, Exists) and message.without:
             for call in self.running.values():
