@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.client.operations import gets
+from holdfast.client import first_tries
+from holdfast.client.operations import places
 from holdfast.client.state.client import Core
+from holdfast.client.state.leases import LeaseRow
 from holdfast.errors import ChecksumMismatch, ObjectNotFound
 from holdfast.ids import SegmentName
 from holdfast.messages import requests as m
@@ -67,23 +68,34 @@ def test_a_view_of_the_old_history_is_not_opened_after_the_new_one_was_met(
         pass
 
 
-def test_a_location_told_under_the_old_history_is_not_kept(master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_location_told_under_the_old_history_is_not_kept(
+    master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another thread of the client met the new master between the question and its answer."""
-    told = gets.read_located
-    seen: list[object] = []
+    cache = connect(master.address)
+    core: Core = cache._core
+    cache.put("key", b"of the old history")
+    cache.get("key")
+    core.leases.clear()
+    told = places.lease_in
+    met: list[int] = []
 
-    def meanwhile(core: Core, key: str, located: m.Located, sent_at: float, history: int) -> bytes | None:
-        core.welcomed(msgspec.structs.replace(core.limits, log_id=history + 1))
-        seen.append((told(core, key, located, sent_at, history), dict(core.leases.by_key)))
-        return None
+    def meanwhile(located: m.Located, sent_at: float, history: int) -> LeaseRow | None:
+        if not met:
+            met.append(history)
+            with monkeypatch.context() as patch:
+                # Its segments are mapped already, and have the same numbers.
+                patch.setattr(core.bytes, "enter_history", lambda *given: None)
+                core.welcomed(msgspec.structs.replace(core.limits, log_id=history + 1))
+        return told(located, sent_at, history)
 
-    with holdfast.connect(master.address) as cache:
-        cache.put("key", b"of the old history")
-        cache.get("key")
-        cache._core.leases.clear()
-        monkeypatch.setattr(gets, "read_located", meanwhile)
-        cache.get("key")
-    assert seen == [(None, {})]
+    for module in (first_tries, places):
+        monkeypatch.setattr(module, "lease_in", meanwhile)
+    kept: list[LeaseRow] = []
+    monkeypatch.setattr(core, "read_leased", lambda key: kept.extend(core.leases.by_key.values()))
+    assert cache.get("key") == b"of the old history", "the fake master has only one"
+    assert met == [7]
+    assert {row[7] for row in kept} <= {8}
 
 
 @pytest.mark.parametrize("size", [100, 100_000])

@@ -10,7 +10,7 @@ from holdfast.messages.shapes import SegmentPlace
 
 
 def lease(until: float) -> ReadLease:
-    return ReadLease(until, 1, 0, 10, 0, 1, ())
+    return ReadLease(until, 1, 0, 10, 0, 1, (), 7)
 
 
 def test_a_lease_counts_from_before_the_request_and_is_shortened() -> None:

@@ -215,12 +215,12 @@ PLAIN_PUT = PutOptions()
 
 
 def put_options(
-    replicas: int,
-    soft_pin: bool,
-    hard_pin: bool,
-    prefer: str | Sequence[str] | None,
-    durability: str | None,
-    upsert: bool,
+    replicas: int = 1,
+    soft_pin: bool = False,
+    hard_pin: bool = False,
+    prefer: str | Sequence[str] | None = None,
+    durability: str | None = None,
+    upsert: bool = False,
 ) -> PutOptions:
     if replicas == 1 and not (soft_pin or hard_pin or prefer or durability or upsert):
         return PLAIN_PUT

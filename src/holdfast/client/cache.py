@@ -1,67 +1,49 @@
-"""The client for threads: `Cache` runs an operation on its caller's thread. Any number of threads may share it."""
+"""The client for threads: `Cache` runs an operation on its caller's thread. Any number of threads may share it.
+
+Its calls are declared in `calls`; a `_call` runs one of them.
+"""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast.client.arguments import (
-    checked_items,
-    checked_key,
-    checked_keys,
-    checked_sizes,
-    checked_target,
-    checked_targets,
-    checked_text,
-    checked_timeout,
-    checked_tls,
-    checked_value,
-    put_options,
-)
+from holdfast.client import calls, first_tries
+from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout, checked_value
 from holdfast.client.blocking_runner import Runner
-from holdfast.client.buffers import BytesLike, flat
-from holdfast.client.bytes.nodes import NodeBytes
-from holdfast.client.operations import (
-    batch_gets,
-    batch_puts,
-    batch_reservations,
-    batch_views,
-    buffer_gets,
-    gets,
-    lookups,
-    puts,
-    reservations,
-    verbs,
-    views,
-)
+from holdfast.client.buffers import BytesLike
+from holdfast.client.calls import PutKeywords, PutMany, ReserveKeywords
+from holdfast.client.first_tries import ASK
+from holdfast.client.operations import batch_reservations, gets, reservations, verbs
+from holdfast.client.operations.batch_views import ViewsBlock
 from holdfast.client.operations.places import refresh
-from holdfast.client.operations.verbs import Explanation
-from holdfast.client.state.client import Core
-from holdfast.client.targets import CallersRoom, Part
-from holdfast.coordination.masters import Masters
-from holdfast.errors import BadPattern, HoldfastError, ObjectNotFound, Refused
-from holdfast.instant import now_seconds
-from holdfast.messages.requests import Exists, Locate, Located, NodeList, ObjectStat, Presence, Status
-from holdfast.messages.shapes import Message
-
-T = TypeVar("T")
-PutMany: TypeAlias = (
-    Mapping[str, BytesLike | Sequence[BytesLike]] | Iterable[tuple[str, BytesLike | Sequence[BytesLike]]]
+from holdfast.client.operations.views import Block, ViewBlock
+from holdfast.client.shell import (
+    CONNECT_SECONDS,
+    RAISE,
+    ReservedObject,
+    Shell,
+    new_state,
+    own_reservations,
+    spelled_out,
 )
-CONNECT_SECONDS = 5.0
-_RAISE: Any = object()
+from holdfast.client.state.client import Core
+from holdfast.effects import Operation
+from holdfast.errors import HoldfastError, ObjectNotFound
+from holdfast.instant import now_seconds
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def open_cache(
     address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> Cache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
-    masters = Masters(address)
-    timeout = checked_timeout(timeout)
-    checked_tls(tls)
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
+    core, masters, timeout = new_state(address, timeout, token, tls, verify, shared_memory)
     runner = Runner(core, masters, tls)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:
@@ -72,108 +54,61 @@ def open_cache(
     return Cache(core, runner, timeout)
 
 
-class View:
+class _Shown(Generic[S]):
+    """A `with` block in which objects are seen in place."""
+
+    __slots__ = ("_block", "_cache")
+    _block: Block[S]
+
+    def __init__(self, cache: Cache, block: Block[S]) -> None:
+        self._cache = cache
+        self._block = block
+
+    def __enter__(self) -> S:
+        return self._cache._run_for(self._block.open)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        try:
+            # The caller should see the error that the block raised.
+            if kind is None:
+                self._cache._run_for(self._block.close)
+        finally:
+            self._block.end()
+        return False
+
+
+class View(_Shown[memoryview]):
     """`with cache.view(key) as view`: the object's bytes in place, read-only, under a lease that is kept alive."""
 
-    __slots__ = ("_cache", "_key", "_viewed")
-
-    def __init__(self, cache: Cache, key: str) -> None:
-        self._cache = cache
-        self._key = key
-        self._viewed: views.Viewed | None = None
+    __slots__ = ()
+    _block: ViewBlock
 
     @property
     def revoked(self) -> bool:
         """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
         right until its lease ends, but they are old: a caller that can should end the block and read again."""
-        viewed = self._viewed
-        return viewed is not None and viewed.open is not None and viewed.open.revoked
-
-    def __enter__(self) -> memoryview:
-        if self._viewed is not None:
-            raise Refused(f"this view of {self._key!r} is open already; call view() again for another one")
-        cache = self._cache
-        deadline = now_seconds() + cache.timeout
-        self._viewed = cache._run(views.open_view(cache._core, self._key, deadline), deadline)
-        return self._viewed.view
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        viewed, self._viewed = self._viewed, None
-        if viewed is None:
-            return False
-        cache = self._cache
-        try:
-            # The caller should see the error that the block raised.
-            if kind is None:
-                deadline = now_seconds() + cache.timeout
-                cache._run(views.close_view(cache._core, viewed, deadline), deadline)
-        finally:
-            views.end_view(cache._core, viewed)
-        return False
+        return self._block.revoked
 
 
-class Views:
+class Views(_Shown[list[memoryview | HoldfastError | None]]):
     """`with cache.view_many(keys) as views`: as `View`, for many objects."""
 
-    __slots__ = ("_cache", "_keys", "_shown")
-
-    def __init__(self, cache: Cache, keys: list[str]) -> None:
-        self._cache = cache
-        self._keys = keys
-        self._shown: list[batch_views.Shown] | None = None
-
-    def __enter__(self) -> list[memoryview | HoldfastError | None]:
-        if self._shown is not None:
-            raise Refused("these views are open already; call view_many() again for others")
-        cache = self._cache
-        deadline = now_seconds() + cache.timeout
-        self._shown = cache._run(batch_views.open_views(cache._core, self._keys, deadline), deadline)
-        return [each.view if isinstance(each, views.Viewed) else each for each in self._shown]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        shown, self._shown = self._shown, None
-        if shown is None:
-            return False
-        cache = self._cache
-        try:
-            # The caller should see the error that the block raised.
-            if kind is None:
-                deadline = now_seconds() + cache.timeout
-                cache._run(batch_views.close_views(cache._core, shown, deadline), deadline)
-        finally:
-            batch_views.end_views(cache._core, shown)
-        return False
+    __slots__ = ()
 
 
-class Reservation:
+class Reservation(ReservedObject["Cache"]):
     """Memory for one object, to be filled by parts from any thread; then `commit` stores it and `abandon` gives it
     back. The end of a `with` block abandons what was not committed."""
 
-    __slots__ = ("_cache", "_reserved")
-
-    def __init__(self, cache: Cache, reserved: reservations.Reserved) -> None:
-        self._cache = cache
-        self._reserved = reserved
-
-    @property
-    def key(self) -> str:
-        return self._reserved.key
-
-    @property
-    def size(self) -> int:
-        return self._reserved.size
+    __slots__ = ()
 
     def write(self, start: int, buffer: BytesLike) -> None:
         """Write bytes [start, start + length of the buffer). Every byte is written once. A write that fails costs the
         reservation."""
-        cache = self._cache
-        deadline = now_seconds() + cache.timeout
         part = checked_value(buffer)
-        cache._run(reservations.write(cache._core, self._reserved, start, part, deadline), deadline)
+        self._cache._run_for(lambda due: reservations.write(self._cache._core, self._reserved, start, part, due))
 
     def commit(self) -> bool:
         """Store it, when every byte is written. False: another put of the key came first, and its object is kept."""
@@ -195,15 +130,25 @@ class Reservation:
         self.abandon()
 
 
-class Cache:
+def _call(call: Callable[Concatenate[Core, float, P], Operation[T]]) -> Callable[Concatenate[Cache, P], T]:
+    """The method that runs this call, within the client's timeout."""
+
+    def method(self: Cache, /, *args: P.args, **named: P.kwargs) -> T:
+        deadline = now_seconds() + self.timeout
+        return self._run(call(self._core, deadline, *args, **named), deadline)
+
+    method.__qualname__ = f"Cache.{call.__name__}"
+    return spelled_out(method, call)
+
+
+class Cache(Shell):
     """A connected client. Close it, or use it in a `with` block."""
 
     def __init__(self, core: Core, runner: Runner, timeout: float) -> None:
-        self.timeout = timeout
-        self._core = core
+        super().__init__(core, timeout)
         self._runner = runner
         self._run = runner.run
-        self._read_leased = core.read_leased
+        self._at_once = runner.at_once
 
     def __enter__(self) -> Self:
         return self
@@ -213,6 +158,11 @@ class Cache:
     ) -> None:
         self.close()
 
+    def _run_for(self, operation: Callable[[float], Operation[T]]) -> T:
+        """Run the operation that ends by a deadline, within the client's timeout."""
+        deadline = now_seconds() + self.timeout
+        return self._run(operation(deadline), deadline)
+
     def with_timeout(self, timeout: float) -> Cache:
         """This client with another timeout for its calls. Closing either closes both."""
         return Cache(self._core, self._runner, checked_timeout(timeout))
@@ -221,327 +171,125 @@ class Cache:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""
         self._runner.close()
 
-    def put(
-        self,
-        key: str,
-        value: BytesLike | Sequence[BytesLike],
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        durability: str | None = None,
-        upsert: bool = False,
-    ) -> bool:
-        """Store it. False: the key was there already, and keeps its object (unless `upsert`). The value is a buffer,
-        or a list of them, whose bytes are stored one after the other."""
-        options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
-        deadline = now_seconds() + self.timeout
-        operation = puts.put(self._core, checked_key(key), checked_value(value), options, deadline)
-        return self._run(operation, deadline)
+    put = _call(calls.put)
 
     @overload
-    def put_many(
-        self,
-        items: PutMany,
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        durability: str | None = None,
-        upsert: bool = False,
-        outcomes: Literal[False] = False,
-    ) -> int: ...
+    def put_many(self, items: PutMany, *, outcomes: Literal[False] = False, **keywords: Unpack[PutKeywords]) -> int: ...
     @overload
     def put_many(
-        self,
-        items: PutMany,
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        durability: str | None = None,
-        upsert: bool = False,
-        outcomes: Literal[True],
+        self, items: PutMany, *, outcomes: Literal[True], **keywords: Unpack[PutKeywords]
     ) -> list[bool | HoldfastError]: ...
+    @spelled_out
     def put_many(
-        self,
-        items: PutMany,
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        durability: str | None = None,
-        upsert: bool = False,
-        outcomes: bool = False,
+        self, items: PutMany, *, outcomes: bool = False, **keywords: Unpack[PutKeywords]
     ) -> int | list[bool | HoldfastError]:
         """Store all of them, given as a dict or as (key, value) pairs; the number stored. Keys that were there already
         keep their objects, and if a key is given twice the first value counts. With `outcomes`, a list instead: per key
         True, False if it was there already, or its error."""
-        options = put_options(replicas, soft_pin, hard_pin, prefer, durability, upsert)
-        given = checked_items(items)
-        deadline = now_seconds() + self.timeout
         if outcomes:
-            return self._run(batch_puts.put_each(self._core, given, options, deadline), deadline)
-        return self._run(batch_puts.put_many(self._core, given, options, deadline), deadline)
+            return self._put_each(items, **keywords)
+        return self._put_many(items, **keywords)
+
+    _put_many = _call(calls.put_many)
+    _put_each = _call(calls.put_each)
 
     @overload
     def get(self, key: str) -> bytes: ...
     @overload
     def get(self, key: str, default: T) -> bytes | T: ...
-    def get(self, key: str, default: Any = _RAISE) -> Any:
+    def get(self, key: str, default: Any = RAISE) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
         data = self._read_leased(key)
         if data is not None:
             return data
-        sent_at = now_seconds()
-        deadline = sent_at + self.timeout
-        core = self._core
-        if core.leases.live(checked_key(key), sent_at) is None and core.bytes.maps:
-            entry = core.own_removals.begin_read((key,))
-            try:
-                if not core.own_removals.under_way:
-                    history = core.limits.log_id
-                    reply = self._runner.at_once(Locate([key]), deadline)
-                    if type(reply) is Located:
-                        data = gets.read_located(core, key, reply, sent_at, history)
-            finally:
-                core.own_removals.end_read(entry)
-        if data is None:
-            data = self._run(gets.get(core, key, deadline), deadline)
-        if data:
-            return data
-        if default is _RAISE:
+        deadline = now_seconds() + self.timeout
+        found = first_tries.get(self._core, self._at_once, checked_key(key), deadline)
+        if found is ASK:
+            found = self._run(gets.get(self._core, key, deadline), deadline)
+        if found is not None:
+            return found
+        if default is RAISE:
             raise ObjectNotFound(f"no object is stored under {key!r}")
         return default
 
-    def get_into(self, key: str, target: BytesLike | Sequence[BytesLike | Part]) -> int:
-        """Copy the object into the caller's buffer, or into several, one after the other, and return its size in bytes;
-        or copy `Part`s of it into theirs, and return the size of those. BufferTooSmall: nothing was copied."""
-        room = CallersRoom(checked_key(key), checked_target(target))
-        deadline = now_seconds() + self.timeout
-        lease = self._run(gets.get_into(self._core, key, room, deadline), deadline)
-        if lease is None:
-            raise ObjectNotFound(f"no object is stored under {key!r}; nothing was copied")
-        return room.taken(lease.size_bytes)
-
-    def get_many_into(
-        self,
-        keys: Iterable[str],
-        targets: Iterable[BytesLike | Sequence[BytesLike | Part]],
-        *,
-        verify: bool | None = None,
-    ) -> list[int | HoldfastError]:
-        """Copy each object into its target, as `get_into` does. Returns per key the number of bytes, 0 if it is not
-        stored, or its error. `verify`, unless None, overrides the client's own setting."""
-        listed, rooms = checked_targets(keys, targets)
-        deadline = now_seconds() + self.timeout
-        checked = None if verify is None else bool(verify)
-        return self._run(buffer_gets.get_many_into(self._core, listed, rooms, checked, deadline), deadline)
-
-    def leased_at_once(self, keys: Iterable[str]) -> list[bool]:
-        """Which of these this client may read without asking a master, by a lease that is live now. Never waits."""
-        return self._core.leases.are_live(checked_keys(keys), now_seconds())
-
-    def register(self, buffer: BytesLike) -> None:
-        """Announce memory that will be put from or read into. Shared memory and TCP need no registration, so this only
-        checks that it is a buffer."""
-        flat(buffer, "the buffer")
-
-    def unregister(self, buffer: BytesLike) -> None:
-        """Announce that the memory is no longer used. It is checked as by `register`."""
-        flat(buffer, "the buffer")
-
-    def get_many(self, keys: Iterable[str], *, errors: dict[str, HoldfastError] | None = None) -> dict[str, bytes]:
-        """The objects by key; keys that are not stored are left out. So are those that cannot be read at the moment
-        because no node that holds them answers or gives the right bytes: the error of each is put into `errors`."""
-        listed = checked_keys(keys)
-        deadline = now_seconds() + self.timeout
-        return self._run(batch_gets.get_many(self._core, listed, errors, deadline), deadline)
+    get_into = _call(calls.get_into)
+    get_many = _call(calls.get_many)
+    get_many_into = _call(calls.get_many_into)
 
     def view(self, key: str) -> View:
         """The object in place, without a copy: `with cache.view(key) as view`. LeaseLost is raised at the end of the
         block if the bytes seen may have been wrong."""
-        return View(self, checked_key(key))
+        return View(self, ViewBlock(self._core, checked_key(key)))
 
     def view_many(self, keys: Iterable[str]) -> Views:
         """Many objects in place: `with cache.view_many(keys) as views`. One for each key, None where it is not stored,
         or the error of that key. Their leases are kept alive until the end of the block."""
-        return Views(self, checked_keys(keys))
+        return Views(self, ViewsBlock(self._core, checked_keys(keys)))
 
     def exists(self, key: str, *, touch: bool = False) -> bool:
         """Is it stored and readable? `touch` also leases it and marks it as used, as a read does. False also while no
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
-        core = self._core
+        if not touch and (shown := self._core.shown_at_once(key)) is not None:
+            return shown
         deadline = now_seconds() + self.timeout
-        if not core.bytes.failing.by_address:
-            if not touch and (shown := core.shown) is not None and (there := shown.has(key)) is not None:
-                return there
-            reply = self._runner.at_once(Exists([key], touch), deadline)
-            if type(reply) is Presence:
-                return reply.found == b"\1"
-        return self._run(verbs.exists(self._core, key, touch, deadline), deadline)
+        there = first_tries.exists(self._core, self._at_once, key, touch, deadline)
+        return self._run(verbs.exists(self._core, key, touch, deadline), deadline) if there is ASK else there
 
-    def exists_at_once(self, key: str) -> bool | None:
-        """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
-        return self._core.shown_at_once(checked_key(key))
+    exists_many = _call(calls.exists_many)
+    lease_many = _call(calls.lease_many)
+    release_many = _call(calls.release_many)
+    use_many = _call(calls.use_many)
 
-    def exists_many(self, keys: Iterable[str], *, touch: bool = False) -> list[bool]:
-        listed = checked_keys(keys)
-        shown = self._core.shown if not (touch or self._core.bytes.failing.by_address) else None
-        if shown is not None and (there := shown.has_each(listed)) is not None:
-            return there
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.exists_many(self._core, listed, bool(touch), deadline), deadline)
-
-    def lease_many(self, keys: Iterable[str]) -> list[int]:
-        """Look up and lock: the size of each object that is leased now, 0 for a miss. The leases are kept alive until
-        `release_many` has been called as often. A leased object is neither evicted nor removed without force."""
-        listed = checked_keys(keys)
-        deadline = now_seconds() + self.timeout
-        return self._run(lookups.lease_many(self._core, listed, deadline), deadline)
-
-    def release_many(self, keys: Iterable[str]) -> None:
-        """Give up one lease of each; keys that are not leased are skipped."""
-        self._core.held_leases.release(checked_keys(keys))
-
-    def use_many(self, keys: Iterable[str]) -> list[bool]:
-        """Mark these as used, for the order of eviction, without leasing them. Returns which of them are stored."""
-        listed = checked_keys(keys)
-        deadline = now_seconds() + self.timeout
-        return self._run(lookups.use_many(self._core, listed, deadline), deadline)
-
-    def reserve(
-        self,
-        key: str,
-        size: int,
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        upsert: bool = False,
-    ) -> Reservation | None:
+    @spelled_out
+    def reserve(self, key: str, size: int, **keywords: Unpack[ReserveKeywords]) -> Reservation | None:
         """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
-        (outcome,) = self.reserve_many(
-            {key: size}, replicas=replicas, soft_pin=soft_pin, hard_pin=hard_pin, prefer=prefer, upsert=upsert
-        )
-        if isinstance(outcome, HoldfastError):
-            raise outcome
-        return outcome
+        reserved = self._reserve(key, size, **keywords)
+        return None if reserved is None else Reservation(self, reserved)
 
+    @spelled_out
     def reserve_many(
-        self,
-        sizes: Mapping[str, int] | Iterable[tuple[str, int]],
-        *,
-        replicas: int = 1,
-        soft_pin: bool = False,
-        hard_pin: bool = False,
-        prefer: str | Sequence[str] | None = None,
-        upsert: bool = False,
+        self, sizes: Mapping[str, int] | Iterable[tuple[str, int]], **keywords: Unpack[ReserveKeywords]
     ) -> list[Reservation | HoldfastError | None]:
         """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
-        options = put_options(replicas, soft_pin, hard_pin, prefer, None, upsert)
-        keys, lengths = checked_sizes(sizes)
-        deadline = now_seconds() + self.timeout
-        operation = batch_reservations.reserve_many(self._core, keys, lengths, options, deadline)
-        outcomes = self._run(operation, deadline)
+        outcomes = self._reserve_many(sizes, **keywords)
         return [Reservation(self, each) if isinstance(each, reservations.Reserved) else each for each in outcomes]
+
+    _reserve = _call(calls.reserve)
+    _reserve_many = _call(calls.reserve_many)
 
     def commit_many(self, reserved: Iterable[Reservation]) -> list[bool | HoldfastError]:
         """Store them in one request. Returns for each True, False if another put of the key came first, or its error; a
         reservation that failed may be committed again unless it was lost."""
-        listed = [self._own(each) for each in reserved]
-        deadline = now_seconds() + self.timeout
-        return self._run(batch_reservations.commit_many(self._core, listed, deadline), deadline)
+        listed = own_reservations(self, Reservation, reserved)
+        return self._run_for(lambda deadline: batch_reservations.commit_many(self._core, listed, deadline))
 
     def abandon_many(self, reserved: Iterable[Reservation]) -> None:
         """Give their memory back."""
-        for each in [self._own(each) for each in reserved]:
+        for each in own_reservations(self, Reservation, reserved):
             each.abandon(self._core)
 
-    def _own(self, reservation: Reservation) -> reservations.Reserved:
-        if not isinstance(reservation, Reservation):
-            raise TypeError(f"a Reservation is wanted, not {type(reservation).__name__}; nothing was changed")
-        if reservation._cache is not self:
-            raise Refused(f"{reservation.key!r} was reserved by another client; nothing was changed")
-        return reservation._reserved
-
-    def remove(self, key: str, *, force: bool = False) -> int:
-        """Remove it. Returns 1, or 0 if it was not there. ObjectLeased if it is being read, unless `force`."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.remove(self._core, checked_key(key), bool(force), deadline), deadline)
-
-    def remove_many(self, keys: Iterable[str], *, force: bool = False) -> list[bool]:
-        """Remove them. Returns per key whether it was there and is gone. Objects being read stay, unless `force`."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.remove_many(self._core, checked_keys(keys), bool(force), deadline), deadline)
-
-    def remove_matching(self, regex: str, *, force: bool = False) -> int:
-        """Remove the keys in which this RE2 expression is found; returns how many. Skips leased and pinned ones."""
-        if not checked_text(regex, "the expression"):
-            raise BadPattern(
-                "the expression is empty, which would match every key; use remove_all. Nothing was removed"
-            )
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.remove_matching(self._core, regex, bool(force), deadline), deadline)
-
-    def remove_all(self, *, force: bool = False) -> int:
-        """Remove everything that is not leased or pinned, or with `force` really everything; returns how many."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.remove_matching(self._core, "", bool(force), deadline), deadline)
+    remove = _call(calls.remove)
+    remove_many = _call(calls.remove_many)
+    remove_matching = _call(calls.remove_matching)
+    remove_all = _call(calls.remove_all)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """The keys that begin with `prefix`, in no order, fetched as they are asked for."""
         return self._keys(checked_text(prefix, "the prefix"))
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        cursor = 0
-        while True:
-            deadline = now_seconds() + self.timeout
-            page = self._run(verbs.some_keys(self._core, prefix, cursor, deadline), deadline)
-            yield from page.keys
-            cursor = page.cursor
-            if cursor == 0:
-                return
+        page, cursor = self.some_keys(prefix)
+        yield from page
+        while cursor:
+            page, cursor = self.some_keys(prefix, cursor)
+            yield from page
 
-    def some_keys(self, prefix: str = "", cursor: int = 0) -> tuple[list[str], int]:
-        """Some of the keys that begin with `prefix`, maybe none, and the cursor to go on with: 0 at the end."""
-        deadline = now_seconds() + self.timeout
-        found = self._run(verbs.some_keys(self._core, checked_text(prefix, "the prefix"), cursor, deadline), deadline)
-        return found.keys, found.cursor
-
-    def stat(self, key: str) -> ObjectStat:
-        """The master's knowledge of an object: its size, replicas, lease and pins."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.stat(self._core, checked_key(key), deadline), deadline)
-
-    def stat_many(self, keys: Iterable[str]) -> list[ObjectStat | None]:
-        """As `stat`, per key; None for a key that is not stored."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.stat_many(self._core, checked_keys(keys), deadline), deadline)
-
-    def explain(self, key: str) -> Explanation:
-        """Why an object is kept, or what removed it."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.explain(self._core, checked_key(key), deadline), deadline)
-
-    def status(self) -> Status:
-        """The master's own view of the cluster."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.status(self._core, deadline), deadline)
-
-    def operate(self, request: Message) -> int:
-        """For operators' tools: send `ChangeMode`, `ResizeNode`, `ChangeCopying` or `RevokeWrites`, all idempotent."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.operate(self._core, request, deadline), deadline)
-
-    def nodes(self) -> NodeList:
-        """The nodes and how they stand."""
-        deadline = now_seconds() + self.timeout
-        return self._run(verbs.nodes(self._core, deadline), deadline)
+    some_keys = _call(calls.some_keys)
+    stat = _call(calls.stat)
+    stat_many = _call(calls.stat_many)
+    explain = _call(calls.explain)
+    status = _call(calls.status)
+    operate = _call(calls.operate)
+    nodes = _call(calls.nodes)

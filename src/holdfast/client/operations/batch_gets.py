@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
-from holdfast.client.operations.gets import FreshBytes, fetch, locate, still_there, take_over
+from holdfast.client.operations.gets import FreshBytes, fetch, still_there
+from holdfast.client.operations.places import Asked, locate, take_over
 from holdfast.client.state.client import Core
 from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
@@ -57,10 +58,9 @@ class Portion:
     """Some keys of a batch, and the leases known for them."""
 
     keys: list[str]
-    history: int
+    asked: Asked
     leases: dict[str, LeaseRow]
     unknown: list[str]
-    asked_at: float
     begun: Begun | None = None
     """The request to the master for the unknown ones, if it is under way."""
 
@@ -142,7 +142,6 @@ def _read_portions(core: Core, keys: list[str], sink: Sink, deadline: float) -> 
 
 def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> Operation[bool]:
     """Read one portion. True: the sink took it in the order of the keys."""
-    history = portion.history
     leases, asked = yield from _leases_on(core, portion, deadline)
     maps = core.bytes.maps
     remote = not maps.keys() >= {*map(_segment, leases.values())}
@@ -154,12 +153,12 @@ def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> 
         others = [(key, ReadLease._make(row)) for key, row in leases.items() if key not in local]
         again += yield from _fetch_remote(core, others, leases, sink, deadline)
     now = core.clock()
-    another = core.limits.log_id != history
+    another = core.limits.log_id != portion.asked.history
     if another or (leases and min(map(_until, leases.values())) <= now):
         done = sink.done
         ended = [key for key, row in leases.items() if (another or row[0] <= now) and key in done]
         seen = [ReadLease._make(leases[key]) for key in ended]
-        there = (yield from still_there(core, seen, history, deadline)) if seen else []
+        there = (yield from still_there(core, seen, deadline)) if seen else []
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
     if again:
         core.leases.drop_many(again)
@@ -191,7 +190,7 @@ def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Port
         now = core.clock()
         leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
         unknown = dict.fromkeys(key for key in keys if key not in leases)
-    portion = Portion(keys, history, leases, list(unknown), core.clock())
+    portion = Portion(keys, Asked(core.clock(), history), leases, list(unknown))
     if ahead and unknown:
         # If it cannot be sent now, it is sent when the portion's turn comes.
         with contextlib.suppress(Unreachable):
@@ -211,8 +210,8 @@ def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple
             reply = yield Reply(begun)
         except (Unreachable, ReplyLost):
             reply = None
-        if type(reply) is Located and core.limits.log_id == portion.history:
-            found = yield from take_over(core, unknown, reply, portion.asked_at, portion.history, deadline)
+        if type(reply) is Located and core.limits.log_id == portion.asked.history:
+            found = yield from take_over(core, unknown, reply, portion.asked, deadline)
     if found is None:
         found = yield from locate(core, unknown, deadline)
     return {**leases, **found} if leases else found, bool(leases)
@@ -232,7 +231,7 @@ class Copies:
         rows = leases.values()
         maps = core.bytes.maps
         try:
-            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _ in rows]
+            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _, _ in rows]
         except (KeyError, ValueError):
             # Unmapped meanwhile, because a node has died.
             return list(leases)

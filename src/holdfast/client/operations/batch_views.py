@@ -18,7 +18,7 @@ from holdfast.client.state.client import Core
 from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.effects import Operation
-from holdfast.errors import ClientClosed, HoldfastError, LeaseLost
+from holdfast.errors import ClientClosed, HoldfastError, LeaseLost, Refused
 
 Shown: TypeAlias = Viewed | HoldfastError | None
 """A view, the error of its key, or None for a key that is not stored."""
@@ -89,7 +89,6 @@ def _in_place(shown: Sequence[Shown]) -> list[Viewed]:
 
 def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operation[None]:
     """Close them. Raises LeaseLost if an object may have left its place while its view was open."""
-    history = core.limits.log_id
     lost: list[str] = []
     ended: list[tuple[str, ReadLease]] = []
     now = core.clock()
@@ -99,9 +98,9 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
         if held.lost:
             lost.append(viewed.key)
         elif now >= held.until:
-            ended.append((viewed.key, ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())))
+            ended.append((viewed.key, held.lease()))
     if ended:
-        there = yield from still_there(core, [lease for _, lease in ended], history, deadline)
+        there = yield from still_there(core, [lease for _, lease in ended], deadline)
         lost += [key for (key, _), is_there in zip(ended, there, strict=True) if not is_there]
     if lost:
         core.leases.drop_many(lost)
@@ -111,13 +110,32 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
         )
 
 
-def end_views(core: Core, shown: Sequence[Shown]) -> None:
-    """End the views. A lease is kept while an array or slice made from its view is alive."""
-    living = [viewed.key for viewed in shown if isinstance(viewed, Viewed) and not end_quietly(core, viewed)]
-    if living:
-        warnings.warn(
-            f"something made from {len(living):,} views, of {living[0]!r} among them, outlives their block (a loop "
-            "variable does, too): their leases are kept alive, and their memory taken, until that is gone",
-            ResourceWarning,
-            stacklevel=3,
-        )
+class ViewsBlock:
+    """The block of one `view_many`."""
+
+    __slots__ = ("_core", "_keys", "_shown")
+
+    def __init__(self, core: Core, keys: list[str]) -> None:
+        self._core = core
+        self._keys = keys
+        self._shown: list[Shown] | None = None
+
+    def open(self, deadline: float) -> Operation[list[memoryview | HoldfastError | None]]:
+        if self._shown is not None:
+            raise Refused("these views are open already; call view_many() again for others")
+        self._shown = yield from open_views(self._core, self._keys, deadline)
+        return [each.view if isinstance(each, Viewed) else each for each in self._shown]
+
+    def close(self, deadline: float) -> Operation[None]:
+        yield from close_views(self._core, self._shown or (), deadline)
+
+    def end(self) -> None:
+        shown, self._shown = self._shown or (), None
+        living = [each.key for each in shown if isinstance(each, Viewed) and not end_quietly(self._core, each)]
+        if living:
+            warnings.warn(
+                f"something made from {len(living):,} views, of {living[0]!r} among them, outlives their block (a loop "
+                "variable does, too): their leases are kept alive, and their memory taken, until that is gone",
+                ResourceWarning,
+                stacklevel=3,
+            )

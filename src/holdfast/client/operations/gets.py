@@ -9,13 +9,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import partial
-from itertools import compress, repeat
-from operator import add
 from typing import NamedTuple, Protocol
 
-from holdfast.client.operations.places import look_for_failing, ready_to_read, refresh
-from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.state.leases import LeaseRow, ReadLease, lease_until
+from holdfast.client.operations.places import locate_one, look_for_failing, refresh
+from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask
+from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.client.targets import Room
 from holdfast.effects import BULK_FROM, Operation, Sleep, Work
@@ -29,9 +27,9 @@ from holdfast.errors import (
     Uncertain,
     UnknownSegment,
 )
-from holdfast.ids import LARGE_FROM, SegmentHandle
-from holdfast.messages.requests import Locate, Located, Presence, RenewLeases
-from holdfast.messages.rows import LocatedRow, SeenRow
+from holdfast.ids import LARGE_FROM
+from holdfast.messages.requests import Presence, RenewLeases
+from holdfast.messages.rows import SeenRow
 from holdfast.messages.shapes import SegmentPlace
 
 
@@ -87,91 +85,6 @@ class FreshBytes:
         return self._value if self._small is None else bytes(self._small)
 
 
-def locate_one(core: Core, key: str, deadline: float) -> Operation[ReadLease | None]:
-    """A lease on one object. Cases that need more than one reply are left to `locate`."""
-    history = core.limits.log_id
-    located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
-    core.segments.seen = located.topology
-    if len(located.rows) != LocatedRow.size_bytes:
-        raise BadRequest(f"the master sent {len(located.rows)} bytes about one key, not {LocatedRow.size_bytes}")
-    id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
-    if not id_:
-        core.leases.drop(key)
-        return None
-    if located.others or segment not in core.bytes.settled:
-        row = (yield from take_over(core, [key], located, sent_at, history, deadline)).get(key)
-        return None if row is None else ReadLease._make(row)
-    until = lease_until(sent_at, located.lease_ttl_ms)
-    lease = ReadLease(until, segment, offset, offset + size, checksum, id_, ())
-    core.keep_lease(key, lease, history)
-    return lease
-
-
-def read_located(core: Core, key: str, located: Located, sent_at: float, history: int) -> bytes | None:
-    """Fast path of `get` in half the time: the bytes of a small object on this machine, right after its location came.
-    b"" if the key is absent (objects are never empty). None if the slow path is needed; it need not ask the master
-    again if the segment is known already."""
-    if len(located.rows) != LocatedRow.size_bytes or located.others:
-        return None
-    core.segments.seen = located.topology
-    id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
-    if not id_:
-        core.leases.drop(key)
-        return b""
-    if segment not in core.bytes.settled:
-        return None
-    until = lease_until(sent_at, located.lease_ttl_ms)
-    core.keep_lease(key, (until, segment, offset, offset + size, checksum, id_, ()), history)
-    return core.read_leased(key)
-
-
-def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
-    """Leases on those of the keys that are stored; they are kept for later reads."""
-    history = core.limits.log_id
-    located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
-    return (yield from take_over(core, keys, located, sent_at, history, deadline))
-
-
-def take_over(
-    core: Core, keys: Sequence[str], located: Located, sent_at: float, history: int, deadline: float
-) -> Operation[dict[str, LeaseRow]]:
-    """The leases in this reply to a request that was sent at that time and under that history."""
-    core.segments.seen = located.topology
-    if len(located.rows) != LocatedRow.size_bytes * len(keys):
-        raise BadRequest(f"the master located {LocatedRow.count(located.rows)} keys where {len(keys)} were asked")
-    ids, segments, offsets, sizes, checksums = LocatedRow.columns(located.rows)
-    handles = set(compress(segments, ids))
-    handles.update(segment for _, segment, _ in located.others)
-    yield from ready_to_read(core, handles, deadline)
-    maps = core.bytes.maps
-    until = lease_until(sent_at, located.lease_ttl_ms)
-    stops = map(add, offsets, sizes)
-    # One pass in C over the columns: it makes one tuple per key and nothing else.
-    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()))
-    found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
-    for index, places in _places(located, segments, offsets).items():
-        # A replica on this machine comes first.
-        (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
-        stop = start + sizes[index]
-        found[keys[index]] = (until, segment, start, stop, checksums[index], ids[index], tuple(further))
-    if 0 in ids:
-        found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
-    core.keep_leases(found, history)
-    return found
-
-
-def _places(
-    located: Located, segments: Sequence[int], offsets: Sequence[int]
-) -> dict[int, list[tuple[SegmentHandle, int]]]:
-    """(segment, offset) of every replica of the objects that have several, by the index of their key."""
-    places: dict[int, list[tuple[SegmentHandle, int]]] = {}
-    for index, segment, offset in located.others:
-        if not 0 <= index < len(segments):
-            raise BadRequest(f"the master named replicas of key {index} where {len(segments)} were asked")
-        places.setdefault(index, [(segments[index], offsets[index])]).append((segment, offset))
-    return places
-
-
 def fetch(
     core: Core,
     key: str,
@@ -189,22 +102,21 @@ def fetch(
     mismatched = False
     while True:
         core.check_open()
-        # Read before the lease is looked up: in another history the same numbers name other places.
-        history = core.limits.log_id
         lease = core.leases.live(key, core.clock())
         if lease is None:
-            lease = yield from locate_one(core, key, deadline)
-            if lease is None:
+            located = yield from locate_one(core, key, deadline)
+            if located is None:
                 return None
+            lease = ReadLease._make(located)
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
         yield from check_reachable(core, key, lease, deadline)
         try:
             wanted = WantedObject(room, target.whole, verify, into_caller)
             lease = yield from read_replicas(core, key, lease, wanted, deadline)
-            if core.clock() < lease.until and core.limits.log_id == history:
+            if core.clock() < lease.until and core.limits.log_id == lease.history:
                 return lease
-            if (yield from still_there(core, [lease], history, deadline))[0]:
+            if (yield from still_there(core, [lease], deadline))[0]:
                 return lease
         except ChecksumMismatch as error:
             if mismatched:
@@ -325,7 +237,7 @@ def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> O
     return False
 
 
-def still_there(core: Core, leases: Sequence[ReadLease], history: int, deadline: float) -> Operation[list[bool]]:
+def still_there(core: Core, leases: Sequence[ReadLease], deadline: float) -> Operation[list[bool]]:
     """Are these objects where they were? If so, every byte read there until now was right: ids are never reused.
 
     That holds within one history; a master with another one may have given the same ids to other objects."""
@@ -333,19 +245,13 @@ def still_there(core: Core, leases: Sequence[ReadLease], history: int, deadline:
     presence = yield from ask(core, RenewLeases(rows), Presence, deadline)
     if len(presence.found) != len(leases):
         raise BadRequest(f"the master answered for {len(presence.found)} leases, not for {len(leases)}")
-    if core.limits.log_id != history:
-        return [False] * len(leases)
-    return [*map(bool, presence.found)]
+    history = core.limits.log_id
+    return [found != 0 and lease.history == history for lease, found in zip(leases, presence.found, strict=True)]
 
 
 def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
+    """The object's bytes. None: it is not stored."""
     return guarded_read(core.own_removals, (key,), _get(core, key, deadline), core.clock, deadline)
-
-
-def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[ReadLease | None]:
-    """Read into the caller's memory, which `target` gives. None: it is not stored."""
-    read = fetch(core, key, target, deadline, into_caller=True)
-    return guarded_read(core.own_removals, (key,), read, core.clock, deadline)
 
 
 def _get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
@@ -358,3 +264,9 @@ def _get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
     fresh = FreshBytes()
     lease = yield from fetch(core, key, fresh, deadline)
     return None if lease is None else fresh.value
+
+
+def get_into(core: Core, key: str, target: Target, deadline: float) -> Operation[ReadLease | None]:
+    """Read into the caller's memory, which `target` gives. None: it is not stored."""
+    read = fetch(core, key, target, deadline, into_caller=True)
+    return guarded_read(core.own_removals, (key,), read, core.clock, deadline)

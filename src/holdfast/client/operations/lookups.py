@@ -5,8 +5,7 @@ A key whose every replica is on a node that does not answer is a miss: a caller 
 
 from __future__ import annotations
 
-from holdfast.client.operations.gets import locate
-from holdfast.client.operations.places import look_for_failing
+from holdfast.client.operations.places import locate, look_for_failing
 from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask
 from holdfast.client.state.held_leases import RENEW_AFTER, TRY_AGAIN_AFTER
 from holdfast.client.state.leases import KEPT_SHARE, LeaseRow

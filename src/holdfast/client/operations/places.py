@@ -1,12 +1,22 @@
-"""Learn where segments are, and map the ones on this machine."""
+"""Where things are: segments, which are mapped if they are on this machine, and objects, by leases on their places.
+
+A located row is decoded here and nowhere else: one alone by `lease_in`, a batch as columns by `take_over`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress, repeat
+from operator import add
+from typing import NamedTuple
 
-from holdfast.client.state.client import Core, ask
+from holdfast.client.state.client import Core, ask, ask_timed
+from holdfast.client.state.leases import LeaseRow, lease_until
 from holdfast.effects import Operation, Work
-from holdfast.messages.requests import ListSegments, SegmentList
+from holdfast.errors import BadRequest
+from holdfast.ids import SegmentHandle
+from holdfast.messages.requests import ListSegments, Locate, Located, SegmentList
+from holdfast.messages.rows import LocatedRow
 
 LOOK_AGAIN_SECONDS = 0.25
 """How often to ask for places while nodes are failing: a restarted node has other segments, or another address."""
@@ -55,3 +65,83 @@ def ready_to_write(core: Core, deadline: float) -> Operation[None]:
     places = core.bytes.unattached(core.segments.places.values())
     if places:
         yield Work(lambda: core.bytes.attach_writing(places, deadline))
+
+
+class Asked(NamedTuple):
+    """When a request for places was sent, and under which history. Its leases count from there."""
+
+    at: float
+    history: int
+
+
+def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | None]:
+    """A lease on one object, kept for later reads. None: it is not stored."""
+    history = core.limits.log_id
+    located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
+    lease = lease_in(located, sent_at, history)
+    if lease is None:
+        core.segments.seen = located.topology
+        core.leases.drop(key)
+        return None
+    if located.others or lease[1] not in core.bytes.settled:
+        return (yield from take_over(core, [key], located, Asked(sent_at, history), deadline)).get(key)
+    core.segments.seen = located.topology
+    core.keep_lease(key, lease)
+    return lease
+
+
+def lease_in(located: Located, sent_at: float, history: int) -> LeaseRow | None:
+    """The lease in a reply about one key, in its first place. None: it is not stored."""
+    if len(located.rows) != LocatedRow.size_bytes:
+        raise BadRequest(f"the master sent {len(located.rows)} bytes about one key, not {LocatedRow.size_bytes}")
+    id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
+    if not id_:
+        return None
+    return (lease_until(sent_at, located.lease_ttl_ms), segment, offset, offset + size, checksum, id_, (), history)
+
+
+def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
+    """Leases on those of the keys that are stored; they are kept for later reads."""
+    history = core.limits.log_id
+    located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
+    return (yield from take_over(core, keys, located, Asked(sent_at, history), deadline))
+
+
+def take_over(
+    core: Core, keys: Sequence[str], located: Located, asked: Asked, deadline: float
+) -> Operation[dict[str, LeaseRow]]:
+    """The leases in this reply, which are kept for later reads. Segments that they name are mapped first."""
+    core.segments.seen = located.topology
+    if len(located.rows) != LocatedRow.size_bytes * len(keys):
+        raise BadRequest(f"the master located {LocatedRow.count(located.rows)} keys where {len(keys)} were asked")
+    ids, segments, offsets, sizes, checksums = LocatedRow.columns(located.rows)
+    handles = set(compress(segments, ids))
+    handles.update(segment for _, segment, _ in located.others)
+    yield from ready_to_read(core, handles, deadline)
+    until = lease_until(asked.at, located.lease_ttl_ms)
+    stops = map(add, offsets, sizes)
+    # One pass in C over the columns: it makes one tuple per key and nothing else.
+    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history))
+    found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
+    maps = core.bytes.maps
+    for index, places in _places(located, segments, offsets).items():
+        # A replica on this machine comes first.
+        (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
+        stop = start + sizes[index]
+        found[keys[index]] = (until, segment, start, stop, checksums[index], ids[index], tuple(further), asked.history)
+    if 0 in ids:
+        found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
+    core.keep_leases(found, asked.history)
+    return found
+
+
+def _places(
+    located: Located, segments: Sequence[int], offsets: Sequence[int]
+) -> dict[int, list[tuple[SegmentHandle, int]]]:
+    """(segment, offset) of every replica of the objects that have several, by the index of their key."""
+    places: dict[int, list[tuple[SegmentHandle, int]]] = {}
+    for index, segment, offset in located.others:
+        if not 0 <= index < len(segments):
+            raise BadRequest(f"the master named replicas of key {index} where {len(segments)} were asked")
+        places.setdefault(index, [(segments[index], offsets[index])]).append((segment, offset))
+    return places

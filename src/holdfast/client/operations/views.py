@@ -18,14 +18,18 @@ import sys
 import warnings
 import weakref
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from holdfast.client.operations.gets import FreshBytes, fetch, locate_one, still_there
+from holdfast.client.operations.gets import FreshBytes, fetch, still_there
+from holdfast.client.operations.places import locate_one
 from holdfast.client.state.client import Core, OpenView
 from holdfast.client.state.leases import KEPT_SHARE, ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.effects import Operation
-from holdfast.errors import LeaseLost, ObjectNotFound
+from holdfast.errors import LeaseLost, ObjectNotFound, Refused
 from holdfast.transport.bulk_copy import address_of
+
+Shown_co = TypeVar("Shown_co", covariant=True)
 
 RENEW_AT_LEFT = 2 / 3
 """A lease is renewed when this share of it is left: when a third of it has passed."""
@@ -62,7 +66,8 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
     history = core.limits.log_id
     lease = core.leases.live(key, core.clock())
     if lease is None:
-        lease = yield from locate_one(core, key, deadline)
+        located = yield from locate_one(core, key, deadline)
+        lease = None if located is None else ReadLease._make(located)
         if core.limits.log_id != history:
             # The history changed on the way, and the lease may be of either history.
             return (yield from _open_view(core, key, deadline))
@@ -82,7 +87,7 @@ def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewe
     ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
     view, window = _window(memory, lease.start, lease.size_bytes)
     renew_at = lease.until - ttl * RENEW_AT_LEFT
-    held = OpenView(key, lease.id, lease.segment, lease.start, lease.until, renew_at, window)
+    held = OpenView(key, lease.id, lease.segment, lease.start, lease.history, lease.until, renew_at, window)
     core.views[held] = None
     core.keep(held.renew_at)
     return Viewed(key, view, held)
@@ -104,36 +109,71 @@ def _exporter_type(bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
     return ctypes.c_ubyte * (1 << bits)
 
 
+class Block(Protocol[Shown_co]):
+    """The life of a `with` block that shows objects in place; a client runs its operations."""
+
+    def open(self, deadline: float) -> Operation[Shown_co]:
+        """Step 1."""
+
+    def close(self, deadline: float) -> Operation[None]:
+        """At the end of a block that raised nothing: raise LeaseLost if the bytes seen may have been wrong."""
+
+    def end(self) -> None:
+        """Step 3. Called by the method that ends the block: warnings name the line of the block."""
+
+
+class ViewBlock:
+    """The block of one `view`."""
+
+    __slots__ = ("_core", "_key", "_viewed")
+
+    def __init__(self, core: Core, key: str) -> None:
+        self._core = core
+        self._key = key
+        self._viewed: Viewed | None = None
+
+    @property
+    def revoked(self) -> bool:
+        viewed = self._viewed
+        return viewed is not None and viewed.open is not None and viewed.open.revoked
+
+    def open(self, deadline: float) -> Operation[memoryview]:
+        if self._viewed is not None:
+            raise Refused(f"this view of {self._key!r} is open already; call view() again for another one")
+        self._viewed = yield from open_view(self._core, self._key, deadline)
+        return self._viewed.view
+
+    def close(self, deadline: float) -> Operation[None]:
+        if self._viewed is not None:
+            yield from close_view(self._core, self._viewed, deadline)
+
+    def end(self) -> None:
+        viewed, self._viewed = self._viewed, None
+        if viewed is not None and not end_quietly(self._core, viewed):
+            warnings.warn(
+                f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
+                "memory taken, until that is gone. Copy what you need for longer",
+                ResourceWarning,
+                stacklevel=3,
+            )
+
+
 def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
     """Close it. Raises LeaseLost if the object may have left its place while the view was open."""
     held = viewed.open
     if held is None:
         return
-    # A change of history would have marked the view as lost, so it belongs to this one.
-    history = core.limits.log_id
     if not held.lost:
         if core.clock() < held.until:
             return
-        seen = ReadLease(held.until, held.segment, held.offset, held.offset, 0, held.id, ())
-        if (yield from still_there(core, [seen], history, deadline))[0]:
+        if (yield from still_there(core, [held.lease()], deadline))[0]:
             return
     core.leases.drop(viewed.key)
     raise LeaseLost(f"{viewed.key!r} left its place while it was viewed: the bytes seen may be wrong. Read it again")
 
 
-def end_view(core: Core, viewed: Viewed) -> None:
-    """End the view: let the lease go, or keep it for an array that was made from the view and is still alive."""
-    if not end_quietly(core, viewed):
-        warnings.warn(
-            f"something made from the view of {viewed.key!r} outlives its block: its lease is kept alive, and its "
-            "memory taken, until that is gone. Copy what you need for longer",
-            ResourceWarning,
-            stacklevel=3,
-        )
-
-
 def end_quietly(core: Core, viewed: Viewed) -> bool:
-    """End the view without a warning. False: something made from it is alive, so its lease is kept."""
+    """End the view: let its lease go. False: something made from it is alive, so its lease is kept."""
     if sys.getrefcount(viewed.view) <= _NAMED_ONCE:
         try:
             viewed.view.release()

@@ -18,7 +18,7 @@ import xxhash
 from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.state.grants import Grants, WriteGrant
 from holdfast.client.state.held_leases import HeldLeases
-from holdfast.client.state.leases import LeaseRow, Leases
+from holdfast.client.state.leases import LeaseRow, Leases, ReadLease
 from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
 from holdfast.effects import Checked, LeaveMaster, Operation, Sleep
@@ -78,6 +78,7 @@ class OpenView:
     id: int
     segment: int
     offset: int
+    history: int
     until: float
     renew_at: float
     window: weakref.ref[object]
@@ -89,6 +90,9 @@ class OpenView:
     lost: bool = False
     revoked: bool = False
     """A node has reported that the object was removed or moved. Until the lease ends, its bytes are right."""
+
+    def lease(self) -> ReadLease:
+        return ReadLease(self.until, self.segment, self.offset, self.offset, 0, self.id, (), self.history)
 
 
 class Core:
@@ -190,14 +194,14 @@ class Core:
         return self.welcome
 
     def keep_leases(self, found: Mapping[str, LeaseRow], history: int) -> None:
-        """Keep leases for later reads, if the history is still the one that they were asked for under."""
+        """Keep leases of one history for later reads, if that history is still the master's."""
         with self._lock:
             if self.limits.log_id == history:
                 self.leases.keep(found)
 
-    def keep_lease(self, key: str, lease: LeaseRow, history: int) -> None:
+    def keep_lease(self, key: str, lease: LeaseRow) -> None:
         with self._lock:
-            if self.limits.log_id == history:
+            if self.limits.log_id == lease[7]:
                 self.leases.keep_one(key, lease)
 
     def keep_grant(self, grant: WriteGrant, history: int, now: float) -> bool:
@@ -274,6 +278,11 @@ class Core:
         shown = self.shown
         return shown.has(key) if shown is not None and not self.bytes.failing.by_address else None
 
+    def each_shown_at_once(self, keys: list[str]) -> list[bool] | None:
+        """As `shown_at_once`, per key."""
+        shown = self.shown
+        return shown.has_each(keys) if shown is not None and not self.bytes.failing.by_address else None
+
     def any_shown(self, keys: list[str]) -> bool:
         """Is one of these known to be stored, without asking?"""
         there = self.shown.has_each(keys) if self.shown is not None else None
@@ -284,7 +293,7 @@ class Core:
         lease = self.leases.by_key.get(key)
         if lease is None:
             return None
-        until, segment, start, stop, checksum, _, _ = lease
+        until, segment, start, stop, checksum, _, _, _ = lease
         memory = self.bytes.maps.get(segment)
         if memory is None or stop - start > SMALL_READ:
             return None

@@ -30,13 +30,15 @@ class ReadLease(NamedTuple):
     id: int
     others: tuple[tuple[int, int], ...]
     """Further replicas: (segment, offset)."""
+    history: int
+    """The log id of the master that was asked. Under another history the same numbers name other objects (I19)."""
 
     @property
     def size_bytes(self) -> int:
         return self.stop - self.start
 
 
-LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...]]
+LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...], int]
 """The fields of a `ReadLease` as a plain tuple: a batch of them is made in C, and most are never read one by one.
 Numbers only, so that the garbage collector does not track the thousands of them."""
 

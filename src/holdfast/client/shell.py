@@ -1,0 +1,115 @@
+"""The parts that `Cache` and `AsyncCache` share: how they are made, and the methods that send nothing."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout, checked_tls
+from holdfast.client.buffers import BytesLike, flat
+from holdfast.client.bytes.nodes import NodeBytes
+from holdfast.client.calls import PutKeywords, ReserveKeywords, put
+from holdfast.client.operations.reservations import Reserved
+from holdfast.client.state.client import Core
+from holdfast.coordination.masters import Masters
+from holdfast.errors import Refused
+from holdfast.instant import now_seconds
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Client = TypeVar("Client")
+
+CONNECT_SECONDS = 5.0
+RAISE: Any = object()
+"""The default of `get` that is given if the caller gives none."""
+
+
+def new_state(
+    address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+) -> tuple[Core, Masters, float]:
+    """A client that is not connected yet: its state, the masters to ask, and its timeout."""
+    masters = Masters(address)
+    timeout = checked_timeout(timeout)
+    checked_tls(tls)
+    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
+    return core, masters, timeout
+
+
+class Shell:
+    """A connected client, in either form."""
+
+    def __init__(self, core: Core, timeout: float) -> None:
+        self.timeout = timeout
+        self._core = core
+        self._read_leased = core.read_leased
+
+    def register(self, buffer: BytesLike) -> None:
+        """Announce memory that will be put from or read into. Shared memory and TCP need no registration, so this only
+        checks that it is a buffer."""
+        flat(buffer, "the buffer")
+
+    def unregister(self, buffer: BytesLike) -> None:
+        """Announce that the memory is no longer used. It is checked as by `register`."""
+        flat(buffer, "the buffer")
+
+    def leased_at_once(self, keys: Iterable[str]) -> list[bool]:
+        """Which of these this client may read without asking a master, by a lease that is live now. Never waits."""
+        return self._core.leases.are_live(checked_keys(keys), now_seconds())
+
+    def exists_at_once(self, key: str) -> bool | None:
+        """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
+        return self._core.shown_at_once(checked_key(key))
+
+
+class ReservedObject(Generic[Client]):
+    """Memory for one object, and the client that reserved it."""
+
+    __slots__ = ("_cache", "_reserved")
+
+    def __init__(self, cache: Client, reserved: Reserved) -> None:
+        self._cache = cache
+        self._reserved = reserved
+
+    @property
+    def key(self) -> str:
+        return self._reserved.key
+
+    @property
+    def size(self) -> int:
+        return self._reserved.size
+
+
+def own_reservations(
+    cache: Client, kind: type[ReservedObject[Client]], reserved: Iterable[ReservedObject[Client]]
+) -> list[Reserved]:
+    """The reservations of this client. Raises if one is of another client, or is none."""
+    listed = list(reserved)
+    for each in listed:
+        if not isinstance(each, kind):
+            raise TypeError(f"a {kind.__name__} is wanted, not {type(each).__name__}; nothing was changed")
+        if each._cache is not cache:
+            raise Refused(f"{each.key!r} was reserved by another client; nothing was changed")
+    return [each._reserved for each in listed]
+
+
+_OPTIONS = {"Unpack[PutKeywords]": PutKeywords, "Unpack[ReserveKeywords]": ReserveKeywords}
+
+
+def spelled_out(method: Method, declared: Callable[..., Any] | None = None) -> Method:
+    """Have `help()` and `inspect` show a method as its call declares it: without the state and the deadline, with the
+    type of the result for that of the operation, and with the keywords that `**keywords` stands for."""
+    shown = inspect.signature(method if declared is None else declared)
+    first, *given = shown.parameters.values()
+    returns = shown.return_annotation
+    if declared is not None:
+        method.__name__, method.__doc__ = declared.__name__, declared.__doc__
+        first, given = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), given[1:]
+        returns = returns.removeprefix("Operation[").removesuffix("]")
+    known = inspect.signature(put).parameters
+    parameters = [first]
+    for each in given:
+        named = _OPTIONS[each.annotation].__annotations__ if each.kind is inspect.Parameter.VAR_KEYWORD else ()
+        parameters += [known[name] for name in known if name in named] if named else [each]
+    method.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    return method
