@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from holdfast.client import background
-from holdfast.client.operations import gets
+from holdfast.client.operations import places
 from holdfast.client.state.leases import KEPT_SHARE
 from holdfast.coordination import watches
 from holdfast.coordination.memory import MemoryCoordination, MemoryTerm
@@ -318,7 +318,7 @@ def lease_until_by(until: Callable[[float, int, float], float]) -> Patch:
     def lease_until(sent_at: float, ttl_ms: int) -> float:
         return until(sent_at, ttl_ms, now_seconds())
 
-    return both(patch.object(gets, "lease_until", lease_until), patch.object(background, "lease_until", lease_until))
+    return both(patch.object(places, "lease_until", lease_until), patch.object(background, "lease_until", lease_until))
 
 
 def believe_a_spoiled_snapshot() -> Patch:

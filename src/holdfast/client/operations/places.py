@@ -78,14 +78,13 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | No
     """A lease on one object, kept for later reads. None: it is not stored."""
     history = core.limits.log_id
     located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
+    core.segments.seen = located.topology
     lease = lease_in(located, sent_at, history)
     if lease is None:
-        core.segments.seen = located.topology
         core.leases.drop(key)
         return None
     if located.others or lease[1] not in core.bytes.settled:
         return (yield from take_over(core, [key], located, Asked(sent_at, history), deadline)).get(key)
-    core.segments.seen = located.topology
     core.keep_lease(key, lease)
     return lease
 

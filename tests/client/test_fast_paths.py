@@ -1,0 +1,269 @@
+"""A fast path and its slow twin do the same: the same calls both ways, the same results and the same state after each.
+
+The pairs are listed in docs/fast-paths.md.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.client.arguments import (
+    MAX_KEY_BYTES,
+    _checked_values,
+    checked_key,
+    checked_keys,
+    checked_target,
+    checked_targets,
+    checked_value,
+)
+from holdfast.client.bytes import nodes
+from holdfast.client.cache import Cache
+from holdfast.client.operations.places import Asked, lease_in, locate, locate_one, take_over
+from holdfast.client.state.client import SMALL_READ, Core
+from holdfast.effects import Operation
+from holdfast.errors import Busy, HoldfastError
+from holdfast.messages import requests as m
+from holdfast.messages.shapes import Message
+from holdfast.wire.codec import failed
+from tests.client.fake_master import Act, FakeMaster
+from tests.node.rig import Served
+
+SIZES = {"small": 10, "page": 3000, "large": SMALL_READ + 5, "twice": 700}
+"""Objects by key; `twice` has two replicas, and `absent` is none."""
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returned, or its error: the type and the words."""
+    try:
+        return call()
+    except (HoldfastError, TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+class BothWays(NamedTuple):
+    master: FakeMaster
+    stored: dict[str, tuple[int, int, int, int, int]]
+    quick: Cache
+    slow: Cache
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
+    with (
+        Served(tmp_path_factory.mktemp("node")) as node,
+        FakeMaster(node) as master,
+        holdfast.connect(master.address) as quick,
+        holdfast.connect(master.address) as slow,
+    ):
+        for key, size in SIZES.items():
+            quick.put(key, os.urandom(size), replicas=2 if key == "twice" else 1)
+        # The slow one has no first tries: every call runs its operation.
+        slow._at_once = lambda message, deadline: None
+        yield BothWays(master, dict(master.objects), quick, slow)
+
+
+def state(cache: Cache) -> tuple[Any, ...]:
+    """What a read leaves behind. When a lease ends depends on the moment of the call."""
+    core = cache._core
+    leases = {key: row[1:] for key, row in core.leases.by_key.items()}
+    live = {key: core.leases.live(key, core.clock()) is not None for key in leases}
+    return leases, live, core.segments.seen, core.bytes.settled, core.own_removals._reads, core.own_removals.under_way
+
+
+KEYS = st.sampled_from([*SIZES, "absent"])
+VERDICTS = st.sampled_from(
+    [Act.USUAL, Act.DROP, failed(Busy("not now")), m.Located(b"short", 10_000, 1), m.Presence(b"")]
+)
+"""Of the master, about the requests of a call."""
+STEPS = st.one_of(
+    st.tuples(st.just("get"), KEYS, VERDICTS),
+    st.tuples(st.sampled_from(["exists", "touch"]), KEYS, VERDICTS),
+    st.tuples(st.sampled_from(["forget", "topology", "end leases"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["remove", "restore", "spoil"]), st.sampled_from([*SIZES]), st.none()),
+)
+
+
+USUAL = Act.USUAL
+
+
+@settings(max_examples=200, deadline=None)
+@example(
+    steps=[("end leases", None, None), ("get", "small", USUAL), ("remove", "small", None), ("get", "small", USUAL)]
+)
+@example(steps=[("get", "twice", USUAL), ("spoil", "twice", None), ("forget", None, None), ("get", "twice", USUAL)])
+@given(steps=st.lists(STEPS, min_size=1, max_size=8))
+def test_a_first_try_does_as_the_operation_does(both: BothWays, steps: list[tuple[str, Any, Any]]) -> None:
+    master, stored, quick, slow = both
+    master.objects, master.lease_ttl_ms = dict(stored), 10_000
+    for cache in (quick, slow):
+        cache._core.leases.clear()
+        cache._core.segments.seen = master.topology
+    for action, key, verdict in steps:
+        if action in ("get", "exists", "touch"):
+            results = []
+            for cache in (quick, slow):
+                master.judge = judged(verdict)
+                results.append(outcome(lambda: verb(cache, action, key)))  # noqa: B023
+            assert results[0] == results[1]
+            assert state(quick) == state(slow)
+        elif action == "forget":
+            quick._core.leases.clear(), slow._core.leases.clear()
+        elif action == "topology":
+            master.topology += 1
+        elif action == "end leases":
+            master.lease_ttl_ms = 0
+        elif action == "remove":
+            master.objects.pop(key, None)
+        elif action == "restore":
+            master.objects[key] = stored[key]
+        else:
+            master.objects[key] = (*stored[key][:4], stored[key][4] ^ 1)
+
+
+def judged(verdict: Act | Message) -> Callable[[Message], Act | Message]:
+    """The first request is not answered, or put off; a reply that makes no sense comes every time."""
+    left = [verdict]
+
+    def judge(request: Message) -> Act | Message:
+        if not isinstance(request, m.Locate | m.Exists) or not left:
+            return Act.USUAL
+        return left.pop() if isinstance(verdict, Act | m.Failed) else verdict
+
+    return judge
+
+
+def verb(cache: Cache, action: str, key: str) -> Any:
+    return cache.get(key) if action == "get" else cache.exists(key, touch=action == "touch")
+
+
+def run_out(operation: Operation[Any], reply: Message) -> Any:
+    """The result of an operation that sends one request, and gets this reply."""
+    try:
+        sent = next(operation)
+        assert isinstance(sent, m.Locate)
+        operation.send(reply)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it wants more than one reply")
+
+
+@given(
+    row=st.tuples(*[st.integers(0, 2**40)] * 2, *[st.integers(0, 2**62)] * 2, st.integers(0, 2**64 - 1)),
+    ttl_ms=st.integers(0, 100_000),
+    sent_at=st.floats(0, 1e6),
+)
+def test_a_row_alone_is_decoded_as_in_a_batch(row: tuple[int, ...], ttl_ms: int, sent_at: float) -> None:
+    located = m.Located(struct.pack("<5Q", *row), ttl_ms, topology=3)
+    left: dict[str, Any] = {}
+    for way, run in {
+        "one": lambda core: run_out(locate_one(core, "key", sent_at + 5), located),
+        "many": lambda core: run_out(locate(core, ["key"], sent_at + 5), located).get("key"),
+    }.items():
+        core = Core(lambda: sent_at, "", verify=True)
+        core.welcomed(m.Welcome(7, 1, "", 10_000, 30_000, 1 << 22, 1 << 18, topology=1))
+        core.bytes.settled.add(row[1])
+        left[way] = (run(core), dict(core.leases.by_key), core.segments.seen)
+    assert left["one"] == left["many"]
+    assert left["one"][0] == lease_in(located, sent_at, 7)
+    core.bytes.settled.add(row[1])
+    asked = Asked(sent_at, 7)
+    with pytest.raises(StopIteration) as stop:
+        next(take_over(core, ["key"], located, asked, sent_at + 5))
+    assert stop.value.value.get("key") == left["one"][0]
+
+
+def views() -> st.SearchStrategy[Any]:
+    """Buffers that are plain, writable views of bytes, and all kinds that are nearly so."""
+    size = st.integers(1, 40)
+    return st.one_of(
+        size.map(lambda count: memoryview(bytearray(os.urandom(count)))),
+        size.map(lambda count: memoryview(os.urandom(count))),
+        size.map(lambda count: memoryview(bytearray(4 * count)).cast("I")),
+        size.map(lambda count: memoryview(bytearray(6 * count)).cast("B", (2, 3 * count))),
+        size.map(lambda count: memoryview(bytearray(2 * count))[::2]),
+        st.builds(lambda: memoryview(bytearray())),
+        st.builds(lambda: bytearray(b"array")),
+        st.sampled_from([b"bytes", "text", None, 5]),
+    )
+
+
+def shown(buffers: list[Any]) -> list[Any]:
+    """Where each lies, how long it is and what may be done with it."""
+    return [(bytes(each), each.nbytes, each.format, each.readonly) for each in map(memoryview, buffers)]
+
+
+@given(buffers=st.lists(views(), min_size=1, max_size=4))
+def test_values_are_checked_all_at_once_as_one_by_one(buffers: list[Any]) -> None:
+    together = outcome(lambda: shown(_checked_values(list(buffers))))
+    assert together == outcome(lambda: shown([checked_value(each) for each in buffers]))
+
+
+@given(buffers=st.lists(views(), min_size=1, max_size=4))
+def test_targets_are_checked_all_at_once_as_one_by_one(buffers: list[Any]) -> None:
+    keys = [f"key {number}" for number in range(len(buffers))]
+
+    def together() -> list[Any]:
+        listed, rooms = checked_targets(keys, list(buffers))
+        assert listed == keys
+        return shown(rooms)
+
+    assert outcome(together) == outcome(lambda: shown([checked_target(each) for each in buffers]))
+
+
+@given(
+    keys=st.lists(
+        st.one_of(
+            st.text(max_size=5),
+            st.text(st.characters(codec="ascii"), min_size=1, max_size=5),
+            st.sampled_from(["\ud800", "a" * MAX_KEY_BYTES, "a" * (MAX_KEY_BYTES + 1), "é" * MAX_KEY_BYTES, b"key", 7]),
+        ),
+        max_size=4,
+    )
+)
+def test_keys_are_checked_all_at_once_as_one_by_one(keys: list[Any]) -> None:
+    assert outcome(lambda: checked_keys(keys)) == outcome(lambda: [checked_key(key) for key in keys])
+
+
+@pytest.mark.parametrize("size", [65_536, 65_537, 200_001, 4 * 65_536 - 1])
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_a_large_object_is_read_over_several_connections_as_over_one(
+    both: BothWays, monkeypatch: pytest.MonkeyPatch, size: int, spoiled: bool
+) -> None:
+    master = both.master
+    master.judge = lambda request: Act.USUAL
+    master.lease_ttl_ms = 10_000
+    key, value = f"{size} {spoiled}", os.urandom(size)
+    both.slow.put(key, value)
+    if spoiled:
+        row = master.objects[key]
+        master.objects[key] = (*row[:4], row[4] ^ 1)
+    results = []
+    for threshold in (size, size + 1):
+        monkeypatch.setattr(nodes, "PARALLEL_FROM", threshold)
+        with holdfast.connect(master.address, shared_memory=False, timeout=5) as cache:
+            ways = count_reads(monkeypatch, cache)
+            target = bytearray(size)
+            results.append((outcome(lambda: cache.get(key)), outcome(lambda: cache.get_into(key, target)), target))  # noqa: B023
+        assert (ways[0] > 0) == (threshold == size), "it was read the other way"
+    assert results[0] == results[1]
+    assert (results[0][2] == value) or spoiled
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> list[int]:
+    """How often this client reads over several connections."""
+    counted, real = [0], cache._core.bytes._read_parallel
+
+    def read(*given: Any) -> None:
+        counted[0] += 1
+        real(*given)
+
+    monkeypatch.setattr(cache._core.bytes, "_read_parallel", read)
+    return counted
