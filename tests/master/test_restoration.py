@@ -11,21 +11,24 @@ import pytest
 
 from holdfast.coordination.interface import CoordinationLost, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
 from holdfast.master import restoration
 from holdfast.master.election import candidacy
 from holdfast.master.histories import histories, restore_order, snapshot_upkeep
 from holdfast.master.histories.histories import Word
 from holdfast.master.histories.restore_order import EPOCHS_APART
+from holdfast.master.plan import Plan
 from holdfast.master.restoration import MEMORY_OF_PROCESS, Restoration
 from holdfast.master.roles.master import Master
+from holdfast.master.server import RpcServer
 from holdfast.messages.of_masters import DescribeHistories, HistoriesDescribed, OfferCatalogue, RestoreHistory
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position, position_after
 from holdfast.replication.carried import batches_of
 from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.snapshot_store import SnapshotFailed
+from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
@@ -214,6 +217,31 @@ async def test_a_primary_whose_order_comes_to_nothing_leads_again(
         store.faults.delay_s = 0.0
         await until_true(lambda: leads(master), "it leads again")
         assert history_of(master) == served
+
+
+@pytest.mark.parametrize("turns", range(24))
+async def test_a_master_that_is_stopped_while_it_gives_way_to_an_order_keeps_no_term(
+    tmp_path: Path, turns: int
+) -> None:
+    """I15: neither the term that ended for the order, which is not resigned at once, nor the one that replaces it.
+    Another master leads at once, and does not have to wait until the term has run out."""
+    store = MemoryStore()
+    coordination = MemoryCoordination(store, CLUSTER, PATIENT_MS)
+    plan = Plan(Rules(), CLUSTER, "here:7070", PATIENT_MS, early_takeover=False)
+    master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(tmp_path))
+    task = asyncio.create_task(master.run())
+    await until_true(lambda: leads(master), "it leads")
+    master.restore(Word(catalogue(), 1))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
+    try:
+        await soon(other.campaign("other:7070"))
+    finally:
+        await other.close()
+        await coordination.close()
 
 
 async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(

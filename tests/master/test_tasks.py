@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from holdfast.errors import TryAgain
-from holdfast.master.tasks import until_ended
+from holdfast.master.tasks import RoleTasks, until_ended
+from holdfast.supervisor import Supervisor
 from tests.contract.stories import soon
 
 
@@ -71,3 +73,51 @@ async def test_a_failure_that_is_expected_is_not_raised_and_any_other_is() -> No
     await until_ended(expected)
     with pytest.raises(KeyError):
         await until_ended(expected, defect)
+
+
+async def test_no_task_of_a_role_outlives_it_however_it_ends() -> None:
+    """I10: and one that fails ends no other."""
+    supervisor, running = Supervisor(), 0
+
+    async def run() -> None:
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running -= 1
+
+    async def fail() -> None:
+        raise TryAgain("later")
+
+    async def role(end: Callable[[], Awaitable[None]]) -> None:
+        async with RoleTasks(supervisor) as tasks:
+            tasks.keep("kept", run)
+            tasks.keep("failing", fail)
+            failed = tasks.start(fail())
+            tasks.start(run())
+            await asyncio.wait([failed])
+            await asyncio.sleep(0)
+            assert running == 2
+            assert supervisor.down() == {"failing": "later"}
+            await end()
+
+    async def return_() -> None:
+        pass
+
+    async def raise_() -> None:
+        raise KeyError("defect")
+
+    await soon(role(return_))
+    assert (running, supervisor.down()) == (0, {})
+    with pytest.raises(KeyError):
+        await soon(role(raise_))
+    assert (running, supervisor.down()) == (0, {})
+    cancelled = asyncio.create_task(role(asyncio.Event().wait))  # type: ignore[arg-type]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert running == 2
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(cancelled)
+    assert (running, supervisor.down()) == (0, {})
