@@ -139,6 +139,23 @@ def test_a_put_without_room_waits_and_says_so_at_its_deadline() -> None:
         assert len(list(cache.keys())) == 27
 
 
+def test_of_a_batch_of_reservations_what_fits_is_reserved() -> None:
+    with Rig("32MiB") as rig, rig.connect() as cache:
+        assert cache.put("pinned", bytes(24 * MIB), hard_pin=True)
+        small = {f"small/{i}": os.urandom(40_000) for i in range(16)}
+        cache.timeout = 4.0
+        sizes = {"a": 12 * MIB, **{key: len(value) for key, value in small.items()}, "z": 12 * MIB}
+        first, *some, last = cache.reserve_many(sizes)
+        assert isinstance(first, errors.NoRoom)
+        assert isinstance(last, errors.NoRoom)
+        cache.timeout = 30.0
+        for reservation, value in zip(some, small.values(), strict=True):
+            assert not isinstance(reservation, errors.HoldfastError | None)
+            reservation.write(0, value)
+        assert cache.commit_many(some) == [True] * 16
+        assert cache.get_many(small) == small
+
+
 def test_a_forked_child_is_told_to_connect_by_itself_and_keeps_no_writer_alive() -> None:
     with Rig("32MiB") as rig, rig.connect() as cache:
         cache.put("k", b"x" * 1_000)

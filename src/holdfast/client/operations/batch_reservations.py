@@ -5,7 +5,6 @@ Reservations of several batches are committed by one request per batch, all sent
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,30 +12,29 @@ from typing import TypeAlias
 import xxhash
 
 from holdfast.client.arguments import PutOptions
-from holdfast.client.operations.puts import take_grant
+from holdfast.client.operations.batch_puts import FIRST_TURNS_SHARE, take_turns
+from holdfast.client.operations.puts import ANOTHER_GRANT, Piece, take_own_grant
 from holdfast.client.operations.reservations import Reserved, committed, hold
-from holdfast.client.state.client import FIRST_PAUSE, KEYS_A_REQUEST, Core, ask_timed
+from holdfast.client.state.client import FIRST_PAUSE, Core, ask_timed
 from holdfast.client.state.grants import WriteGrant, lay_out
 from holdfast.effects import Ahead, Begun, Operation, Reply, Sleep, Work
 from holdfast.errors import (
     BadRequest,
     BadValue,
     ClientClosed,
-    GrantRefused,
     GrantTimedOut,
     HoldfastError,
     NotLeader,
     Refused,
     ReplyLost,
     Stopping,
-    TooLarge,
     Uncertain,
     Unreachable,
     WindowFull,
 )
 from holdfast.ids import extent_of
 from holdfast.messages.requests import CommitPuts, Committed
-from holdfast.messages.rows import PutRow, pack_sizes
+from holdfast.messages.rows import PutRow
 
 READ_BACK = 8 << 20
 _OF_THE_CALL = (Unreachable, Uncertain, NotLeader, Stopping)
@@ -48,54 +46,40 @@ Outcome: TypeAlias = Reserved | HoldfastError | None
 def reserve_many(
     core: Core, keys: list[str], sizes: list[int], options: PutOptions, deadline: float
 ) -> Operation[list[Outcome]]:
-    """Per key: its reservation, None if the key is there already, or its error."""
+    """Per key: its reservation, None if the key is there already, or its error. If there is no room for all, the
+    smallest are reserved, and the others fail."""
     core.check_open()
     outcomes: list[Outcome] = [None] * len(keys)
-    waiting = _pieces(core, keys, sizes, options, outcomes)
-    while waiting:
-        some = waiting.popleft()
-        try:
-            rest = yield from _reserve(core, some, keys, sizes, options, outcomes, deadline)
-            if rest:
-                waiting.appendleft(rest)
-        except (GrantTimedOut, GrantRefused) as error:
-            if core.clock() + FIRST_PAUSE >= deadline:
-                _refuse(outcomes, some, error)
-            else:
-                yield Sleep(FIRST_PAUSE)
-                waiting.appendleft(some)
-        except TooLarge as error:
-            if len(some) == 1:
-                outcomes[some[0]] = error
-            else:
-                # Together they fit into no segment; each alone may.
-                half = len(some) // 2
-                waiting.extendleft((some[half:], some[:half]))
-        except HoldfastError as error:
-            nothing = not any(isinstance(each, Reserved) for each in outcomes)
-            if isinstance(error, ClientClosed) or (nothing and isinstance(error, _OF_THE_CALL)):
-                raise
-            _refuse(outcomes, some, error)
+
+    def attempt(piece: Piece[range], room_by: float) -> Operation[Piece[range] | None]:
+        return (yield from _reserve_piece(core, piece, options, outcomes, deadline, room_by))
+
+    def fail(piece: Piece[range], error: HoldfastError) -> None:
+        nothing = not any(isinstance(each, Reserved) for each in outcomes)
+        if isinstance(error, ClientClosed) or (nothing and isinstance(error, _OF_THE_CALL)):
+            raise error
+        for place in piece.places:
+            outcomes[place] = error
+
+    allowed = _within_window(core, keys, sizes, options, outcomes)
+    # The bytes come later: for now an object has a length only.
+    whole = Piece([keys[place] for place in allowed], [range(sizes[place]) for place in allowed], allowed)
+    share = FIRST_TURNS_SHARE if len(allowed) > 1 else 0.0
+    yield from take_turns(core, whole, core.limits.write_window_bytes, attempt, fail, deadline, share)
     return outcomes
 
 
-def _refuse(outcomes: list[Outcome], some: list[int], error: HoldfastError) -> None:
-    for index in some:
-        outcomes[index] = error
-
-
-def _pieces(
+def _within_window(
     core: Core, keys: list[str], sizes: list[int], options: PutOptions, outcomes: list[Outcome]
-) -> deque[list[int]]:
-    """The indices of the keys of each grant to ask for. Keys for which this client's window has no room are refused at
-    once: only its own commits could make room."""
+) -> list[int]:
+    """The indices of the keys to reserve. Keys for which this client's window has no room are refused at once: only its
+    own commits could make room."""
     window = core.limits.write_window_bytes
     held = core.grants.bytes_in_use()
-    seen: set[str] = set()
-    pieces: deque[list[int]] = deque()
+    allowed: dict[str, int] = {}
     for index, (key, size) in enumerate(zip(keys, sizes, strict=True)):
         extent = extent_of(size) * options.replicas
-        if key in seen:
+        if key in allowed:
             outcomes[index] = BadValue(f"{key!r} is named twice in one batch; it is reserved once")
         elif held and held + extent > window:
             outcomes[index] = WindowFull(
@@ -103,58 +87,43 @@ def _pieces(
                 f"committed, and it may hold {window:,}. Commit or abandon some first"
             )
         else:
-            seen.add(key)
+            allowed[key] = index
             held += extent
-            if not pieces or len(pieces[-1]) == KEYS_A_REQUEST:
-                pieces.append([])
-            pieces[-1].append(index)
-    return pieces
+    return list(allowed.values())
+
+
+def _reserve_piece(
+    core: Core, piece: Piece[range], options: PutOptions, outcomes: list[Outcome], deadline: float, room_by: float
+) -> Operation[Piece[range] | None]:
+    """Reserve these, waiting for memory until `room_by`. Returns those that the grant had no room for."""
+    while True:
+        try:
+            return (yield from _reserve(core, piece, options, outcomes, deadline, room_by))
+        except ANOTHER_GRANT:
+            if core.clock() + FIRST_PAUSE >= deadline:
+                raise
+        yield Sleep(FIRST_PAUSE)
 
 
 def _reserve(
-    core: Core,
-    some: list[int],
-    keys: list[str],
-    sizes: list[int],
-    options: PutOptions,
-    outcomes: list[Outcome],
-    deadline: float,
-) -> Operation[list[int]]:
-    """Reserve these. Returns those that the grant had no room for: they are reserved next."""
-    wanted = [sizes[index] for index in some]
-    packed = pack_sizes(wanted)
-    least = extent_of(max(wanted)) if len(some) > 1 else 0
+    core: Core, piece: Piece[range], options: PutOptions, outcomes: list[Outcome], deadline: float, room_by: float
+) -> Operation[Piece[range] | None]:
     grant_id = core.grants.next_id()
     held = False
     # An interrupt may come between any two steps, so the id is chosen before the grant exists.
     try:
-        taken, grant = yield from take_grant(
-            core, grant_id, [keys[index] for index in some], packed, options, None, deadline, least
-        )
+        grant, fitting, rest = yield from take_own_grant(core, grant_id, piece, options, deadline, room_by)
         if grant is None:
-            return []
-        if any(taken):
-            some = [index for index, is_taken in zip(some, taken, strict=True) if not is_taken]
-        fitting, rest = _split_to_fit(grant, some, sizes)
-        offsets, _ = lay_out([sizes[index] for index in fitting])
-        items = [(keys[index], sizes[index], offset) for index, offset in zip(fitting, offsets, strict=True)]
-        made = hold(core, grant, items, options)
+            return None
+        offsets, _ = lay_out(fitting.sizes)
+        made = hold(core, grant, list(zip(fitting.keys, fitting.sizes, offsets, strict=True)), options)
         held = True
-        for index, reserved in zip(fitting, made, strict=True):
-            outcomes[index] = reserved
+        for place, reserved in zip(fitting.places, made, strict=True):
+            outcomes[place] = reserved
         return rest
     finally:
         if not held:
             core.grants.done_with(grant_id, core.clock())
-
-
-def _split_to_fit(grant: WriteGrant, some: list[int], sizes: list[int]) -> tuple[list[int], list[int]]:
-    count = len(some)
-    while count and lay_out([sizes[index] for index in some[:count]])[1] > grant.length:
-        count -= max(1, count // 16)
-    if not count:
-        raise BadRequest(f"the master granted {grant.length:,} bytes where more are needed; nothing was reserved")
-    return some[:count], some[count:]
 
 
 @dataclass(slots=True)

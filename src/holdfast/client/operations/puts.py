@@ -9,9 +9,9 @@ takes another one, within the deadline: a range is written in one attempt (I2, I
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
 from holdfast.client.operations.places import ready_to_write
@@ -33,15 +33,18 @@ from holdfast.ids import GrantId, extent_of
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
 from holdfast.messages.rows import PutRow, pack_sizes, unpack_sizes
 
-_ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
+V = TypeVar("V", bound=Sized)
+ANOTHER_GRANT = (GrantTimedOut, GrantRefused)
+"""Errors after which another grant is asked for."""
 
 
 @dataclass(slots=True)
-class Piece:
-    """Objects that are put together: one grant, one commit."""
+class Piece(Generic[V]):
+    """Objects that get memory together: one grant."""
 
     keys: list[str]
-    values: Sequence[Value]
+    values: Sequence[V]
+    """Only their lengths count here."""
     places: Sequence[int]
     """The index of each object in its batch."""
     sizes: list[int] = field(init=False)
@@ -49,19 +52,13 @@ class Piece:
     def __post_init__(self) -> None:
         self.sizes = [*map(len, self.values)]
 
-    def cut(self, start: int, stop: int | None = None) -> Piece:
+    def cut(self, start: int, stop: int | None = None) -> Piece[V]:
         return Piece(self.keys[start:stop], self.values[start:stop], self.places[start:stop])
 
-
-class WrittenPiece(NamedTuple):
-    """One commit of a piece."""
-
-    piece: Piece
-    """The objects that were written, without those whose keys were taken."""
-    stored: bytes
-    """Which of these were stored, a byte per object."""
-    rest: Piece | None
-    """Objects that the grant had no room for: they are put next."""
+    def pick(self, chosen: Iterable[int]) -> Piece[V]:
+        """These, in this order."""
+        rows = [(self.keys[index], self.values[index], self.places[index]) for index in chosen]
+        return Piece([key for key, _, _ in rows], [value for _, value, _ in rows], [place for *_, place in rows])
 
 
 class NotGranted(Exception):
@@ -71,6 +68,24 @@ class NotGranted(Exception):
     def __init__(self, cause: TryAgain | Uncertain) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+def not_granted(error: TryAgain | Uncertain, deadline: float, room_by: float) -> Exception:
+    """The error of a piece that got no memory: final, unless it asked with less time than is left."""
+    if room_by >= deadline or isinstance(error, ANOTHER_GRANT):
+        return error
+    return NotGranted(error)
+
+
+class WrittenPiece(NamedTuple):
+    """One commit of a piece."""
+
+    piece: Piece[Value]
+    """The objects that were written, without those whose keys were taken."""
+    stored: bytes
+    """Which of these were stored, a byte per object."""
+    rest: Piece[Value] | None
+    """Objects that the grant had no room for: they are put next."""
 
 
 def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool]:
@@ -110,7 +125,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
         else:
             message = CommitPuts(grant.id, [key], row)
             stored = (yield from ask_timed(core, message, Committed, deadline, grant.ranges))[0].stored
-    except _ANOTHER_GRANT as error:
+    except ANOTHER_GRANT as error:
         _let_go(core, grant, error)
         return None
     finally:
@@ -122,7 +137,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
 
 
 def put_piece(
-    core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float
+    core: Core, piece: Piece[Value], options: PutOptions, deadline: float, room_by: float
 ) -> Operation[WrittenPiece]:
     """Put these, waiting for memory until `room_by`. If that is before the deadline, NotGranted says that none came."""
     pause = FIRST_PAUSE
@@ -131,7 +146,7 @@ def put_piece(
         failure: HoldfastError
         try:
             return (yield from _attempt(core, piece, options, deadline, room_by))
-        except _ANOTHER_GRANT as error:
+        except ANOTHER_GRANT as error:
             failure = error
         except WriteFailed as failed:
             failure = failed.cause
@@ -144,7 +159,9 @@ def put_piece(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, room_by: float) -> Operation[WrittenPiece]:
+def _attempt(
+    core: Core, piece: Piece[Value], options: PutOptions, deadline: float, room_by: float
+) -> Operation[WrittenPiece]:
     large = _is_large(core, piece.sizes)
     kind: Kind = (options.replicas, options.prefer, large)
     in_a_row = large and core.grants.in_a_row(kind, core.clock())
@@ -158,7 +175,7 @@ def _attempt(core: Core, piece: Piece, options: PutOptions, deadline: float, roo
         grant, offsets = reserved
         try:
             stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
-        except (*_ANOTHER_GRANT, WriteFailed) as error:
+        except (*ANOTHER_GRANT, WriteFailed) as error:
             _let_go(core, grant, error)
             raise
         finally:
@@ -185,7 +202,9 @@ def _is_large(core: Core, sizes: list[int]) -> bool:
     return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
 
 
-def _room_in_row(core: Core, piece: Piece, kind: Kind, options: PutOptions) -> tuple[WriteGrant, list[int]] | None:
+def _room_in_row(
+    core: Core, piece: Piece[Value], kind: Kind, options: PutOptions
+) -> tuple[WriteGrant, list[int]] | None:
     """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better: that
     maps new memory of this machine, and does not copy objects that are there already."""
     if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
@@ -210,28 +229,20 @@ def _shared_room(
         # The segments are smaller than a shared grant, and this master gives no shorter ones: each put has its own.
         return None
     except (TryAgain, Uncertain) as error:
-        raise _not_granted(error, deadline, room_by) from error
+        raise not_granted(error, deadline, room_by) from error
     finally:
         core.grants.asked(kind)
 
 
 def _put_in_own_grant(
-    core: Core, piece: Piece, options: PutOptions, in_a_row: bool, deadline: float, room_by: float
+    core: Core, piece: Piece[Value], options: PutOptions, in_a_row: bool, deadline: float, room_by: float
 ) -> Operation[WrittenPiece]:
-    packed = pack_sizes(piece.sizes)
     grant_id = core.grants.next_id()
-    least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
     # An interrupt may come between any two steps, so the id is chosen before the grant exists.
     try:
-        try:
-            taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, room_by, least)
-        except (TryAgain, Uncertain) as error:
-            raise _not_granted(error, deadline, room_by) from error
+        grant, piece, rest = yield from take_own_grant(core, grant_id, piece, options, deadline, room_by)
         if grant is None:
-            return WrittenPiece(piece.cut(0, 0), b"", None)
-        if any(taken):
-            piece = _without(piece, taken)
-        piece, rest = _split_to_fit(piece, grant.length)
+            return WrittenPiece(piece, b"", None)
         offsets, _ = lay_out(piece.sizes)
         stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
         return WrittenPiece(piece, stored, rest)
@@ -239,21 +250,25 @@ def _put_in_own_grant(
         core.grants.done_with(grant_id, core.clock())
 
 
-def _not_granted(error: TryAgain | Uncertain, deadline: float, room_by: float) -> Exception:
-    """The put's error when it got no memory: final, unless it asked with less time than is left."""
-    if room_by >= deadline or isinstance(error, _ANOTHER_GRANT):
-        return error
-    return NotGranted(error)
+def take_own_grant(
+    core: Core, grant_id: GrantId, piece: Piece[V], options: PutOptions, deadline: float, room_by: float
+) -> Operation[tuple[WriteGrant | None, Piece[V], Piece[V] | None]]:
+    """A grant for these, the objects that it has room for, and the others. Those whose keys are taken are in neither;
+    no grant: all are."""
+    packed = pack_sizes(piece.sizes)
+    least = extent_of(max(piece.sizes)) if len(piece.sizes) > 1 else 0
+    try:
+        taken, grant = yield from take_grant(core, grant_id, piece.keys, packed, options, None, room_by, least)
+    except (TryAgain, Uncertain) as error:
+        raise not_granted(error, deadline, room_by) from error
+    if grant is None:
+        return None, piece.cut(0, 0), None
+    if any(taken):
+        piece = piece.pick([index for index, is_taken in enumerate(taken) if not is_taken])
+    return grant, *_split_to_fit(piece, grant.length)
 
 
-def _without(piece: Piece, taken: bytes) -> Piece:
-    """The objects whose keys are free."""
-    free = [index for index, is_taken in enumerate(taken) if not is_taken]
-    keys, values, places = piece.keys, piece.values, piece.places
-    return Piece([keys[index] for index in free], [values[index] for index in free], [places[index] for index in free])
-
-
-def _split_to_fit(piece: Piece, length: int) -> tuple[Piece, Piece | None]:
+def _split_to_fit(piece: Piece[V], length: int) -> tuple[Piece[V], Piece[V] | None]:
     """As many of the first objects as a grant of this length holds, and the others."""
     count = len(piece.keys)
     while lay_out(piece.sizes[:count])[1] > length:
@@ -323,7 +338,7 @@ def _hold(
 def _write_and_commit(
     core: Core,
     grant: WriteGrant,
-    piece: Piece,
+    piece: Piece[Value],
     offsets: list[int],
     options: PutOptions,
     in_a_row: bool,
