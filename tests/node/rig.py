@@ -66,7 +66,7 @@ class Served:
         self.memory = LentMemory.create("n1", 2 * SIZE, 2)
         self.lending = Lending()
         self.lending.lend(self.memory)
-        self.report = Report()
+        self.report = Report(lambda: None)
         self.path = str(directory / "n1.sock")
         self.data = DataServer(listen, self.lending, max_connections, idle_seconds, stall_seconds)
         self.data.secret = SECRET

@@ -30,8 +30,7 @@ from holdfast.messages.of_nodes import (
 )
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
-from holdfast.node.commands.copier import Copier
-from holdfast.node.commands.pace import Pace
+from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.peers import PeerBytes
 from holdfast.node.disk import files
 from holdfast.node.disk.store import DiskStore

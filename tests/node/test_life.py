@@ -19,9 +19,9 @@ from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, Op
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.node.node import Node, NodePlan
-from holdfast.node.session.commands import Commands
 from holdfast.node.session.life import NodeLife
 from holdfast.node.session.report import Report
+from holdfast.session.followers import no_commands
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
 from holdfast.transport.host import this_host
@@ -103,7 +103,7 @@ def test_a_registration_that_overtakes_an_idle_report_is_followed_by_figures(tmp
 
     node = Lender(NodePlan("127.0.0.1:1", "n1", SIZE, socket_dir=tmp_path))
     try:
-        life = NodeLife(node.card, node, Report(), Commands(), lambda: None)
+        life = NodeLife(node.card, node, Report(lambda: None), no_commands, lambda: None)
         tell, belong = life.tell(), life.belong()
         passes.append(next(tell))
         effect = next(belong)

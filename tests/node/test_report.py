@@ -9,7 +9,7 @@ GRANT = GrantId(1, 1)
 
 
 def test_a_dead_writer_and_a_clean_grant_are_said_until_a_report_that_said_them_is_answered() -> None:
-    report = Report()
+    report = Report(lambda: None)
     first = report.writer_came()
     second = report.writer_came()
     report.writer_went(first)
@@ -25,7 +25,7 @@ def test_a_dead_writer_and_a_clean_grant_are_said_until_a_report_that_said_them_
 
 
 def test_what_came_while_a_report_was_under_way_is_said_in_the_next() -> None:
-    report = Report()
+    report = Report(lambda: None)
     first, second = report.writer_came(), report.writer_came()
     report.writer_went(first)
     under_way = report.news(9, 5)
@@ -35,7 +35,7 @@ def test_what_came_while_a_report_was_under_way_is_said_in_the_next() -> None:
 
 
 def test_a_writer_goes_once() -> None:
-    report = Report()
+    report = Report(lambda: None)
     number = report.writer_came()
     report.writer_went(number)
     report.acknowledged(report.news(9, 5))
@@ -45,7 +45,7 @@ def test_a_writer_goes_once() -> None:
 
 def test_numbers_are_never_given_out_twice_not_even_for_new_memory() -> None:
     """I14."""
-    report = Report()
+    report = Report(lambda: None)
     seen = [report.writer_came() for _ in range(3)]
     report.writer_went(seen[0])
     report.memory_voided()
@@ -58,7 +58,7 @@ def test_numbers_are_never_given_out_twice_not_even_for_new_memory() -> None:
 
 def test_a_registration_lists_live_writers_and_those_to_come_and_no_dead_one() -> None:
     """I11: whoever is not listed is gone."""
-    report = Report()
+    report = Report(lambda: None)
     dead, live = report.writer_came(), report.writer_came()
     report.writer_went(dead)
     listed = report.writers_for_registration()
@@ -69,7 +69,7 @@ def test_a_registration_lists_live_writers_and_those_to_come_and_no_dead_one() -
 
 def test_a_report_is_bounded_and_the_rest_is_said_later() -> None:
     """I17."""
-    report = Report()
+    report = Report(lambda: None)
     grants = [GrantId(1, serial) for serial in range(MOST_SAID_AT_ONCE + 5)]
     report.grants_cleaned(grants)
     first = report.news(9, 5)
@@ -79,7 +79,7 @@ def test_a_report_is_bounded_and_the_rest_is_said_later() -> None:
 
 
 def test_whoever_reports_is_roused_when_there_is_something_to_say() -> None:
-    report = Report()
+    report = Report(lambda: None)
     roused: list[bool] = []
     report.rouse = lambda: roused.append(report.has_news)
     number = report.writer_came()

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.messages.commands import UpdateConfig, encode_body
 from holdfast.messages.of_nodes import ReportUsage
-from holdfast.node.commands.worker import Errands
+from holdfast.node.commands.worker import CommandWorker
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.session.life import NodeLife
@@ -94,19 +94,19 @@ def test_a_defect_in_a_server_costs_a_connection_and_not_the_server(
         assert served.data.alive
 
 
-def test_a_defect_in_the_loop_of_errands_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    met = fail_once(monkeypatch, Errands, "_run")
+def test_a_defect_in_the_loop_of_a_worker_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = fail_once(monkeypatch, CommandWorker, "_run")
     done: list[int] = []
 
     def order() -> Any:
         done.append(1)
         yield from ()
 
-    errands = Errands("copies", "127.0.0.1:1", "", Supervisor())
-    errands.start()
+    worker = CommandWorker("copies", "127.0.0.1:1", "", Supervisor())
+    worker.start()
     try:
         wait_until(lambda: met, what="the defect was met")
-        errands.add("an order", order())
+        worker.add("an order", order())
         wait_until(lambda: done, what="it was carried out")
     finally:
-        errands.stop()
+        worker.stop()

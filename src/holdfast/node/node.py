@@ -12,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from holdfast.coordination.masters import Masters
+from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
-from holdfast.messages.commands import UpdateConfig, decode_body
-from holdfast.node.commands.handlers import Orders
+from holdfast.messages.requests import Hello
+from holdfast.node.commands.handlers import Commands
+from holdfast.node.commands.worker import CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles
 from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
@@ -28,10 +29,10 @@ from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
 from holdfast.node.memory.verification import mismatched
-from holdfast.node.session.commands import Commands
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
-from holdfast.node.session.session_threads import Belonging
+from holdfast.node.session.session_threads import SessionThreads
+from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
 from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
@@ -74,8 +75,9 @@ class Node:
         self._started = False
         self._history = 0
         masters = Masters(plan.address)
+        line = ThreadLine(masters, Hello(fresh_id(), plan.token, control=True))
         self._lending = Lending()
-        self._report = Report()
+        self._report = Report(line.rouse)
         if not plan.force:
             check_machine(plan.size_bytes)
         if plan.disk is not None:
@@ -92,28 +94,18 @@ class Node:
             self._close_disk()
             self._remove_made_dir()
             raise
-        self.commands = Commands()
-        self._orders = Orders(
-            plan.name,
-            plan.address,
-            plan.token,
-            self._lending,
-            self._data,
-            self._attach,
-            self.commands,
-            self._supervisor,
-        )
-        life = NodeLife(self.card, self, self._report, self.commands, lambda: when_registered(self))
-        self.commands.on("config_update", lambda body: self._update_config(life, decode_body(UpdateConfig, body)))
-        self._belonging = Belonging(life, masters, plan.token, self._supervisor)
-        self._report.rouse = self._belonging.rouse
+        self._workers = CommandWorkers(plan.name, plan.address, plan.token, self._lending, self._data, self._supervisor)
+        memory, disk = self._workers.memory, self._workers.disk
+        self._commands = Commands(plan.name, self._lending, self._report, self._data, self._attach, memory, disk)
+        life = NodeLife(self.card, self, self._report, self._commands.perform, lambda: when_registered(self))
+        self._session = SessionThreads(life, line, self._supervisor)
 
     @property
     def failure(self) -> HoldfastError | None:
         """Why the node cannot go on; None while it can."""
-        if self._belonging.failure is None and self._started and not (self._attach.alive and self._data.alive):
+        if self._session.failure is None and self._started and not (self._attach.alive and self._data.alive):
             return HoldfastError("a server of the node has ended unexpectedly, the log says why; start the node again")
-        return self._belonging.failure
+        return self._session.failure
 
     @property
     def boot(self) -> int:
@@ -127,15 +119,15 @@ class Node:
         self._attach.start()
         self._data.start()
         self._started = True
-        self._orders.start()
-        self._belonging.start()
+        self._workers.start()
+        self._session.start()
 
     def stop(self) -> None:
         """Leave first, so that the master sends no more clients here; then end the servers."""
         self._stopping.set()
         self._started = False
-        self._belonging.stop()
-        self._orders.stop()
+        self._session.stop()
+        self._workers.stop()
         self._data.stop()
         self._attach.stop()
         self._lending.withdraw()
@@ -168,14 +160,14 @@ class Node:
             "writers": self._report.writers,
             "attached": self._attach.connections,
             "tcp_connections": self._data.connections,
-            "copied_bytes": self._orders.copied_bytes,
+            "copied_bytes": self._workers.copied_bytes,
             "lost_files": self._report.lost_files.found.total(),
             **self._data.transfers().figures(),
         }
 
     def trust(self, secret: bytes) -> None:
         self._data.secret = secret
-        self._orders.mount_disk(self.boot, self.card.data_address, self.card.host)
+        self._commands.mount_disk(self.boot, self.card.data_address, self.card.host)
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         self._attach.enter_history(history, older)
@@ -188,12 +180,6 @@ class Node:
 
     def mismatched(self, rows: bytes) -> bytes:
         return mismatched(self._lending, self._plan.name, self.boot, rows)
-
-    def _update_config(self, life: NodeLife, told: UpdateConfig) -> None:
-        self._orders.copy_at(told.copy_bytes_per_second)
-        if told.report_interval_ms:
-            life.report_every(told.report_interval_ms)
-        log.info("settings changed", **msgspec.structs.asdict(told))
 
     def _close_disk(self) -> None:
         if self._lending.disk is not None:

@@ -8,6 +8,7 @@ to it once it is refused (I11). Whatever the outcome, it is reported to the mast
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -22,12 +23,13 @@ from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
 from holdfast.messages.rows import CopiedRow, CopyRow, pack_ids
-from holdfast.node.commands.pace import Pace
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
 
 PIECE_BYTES = 4 << 20
 """Bytes copied between two checks that the grant is still good."""
+BURST_SECONDS = 0.25
+"""Copies may be this far ahead of their rate before they pause."""
 
 log = structlog.get_logger("holdfast.node")
 
@@ -63,6 +65,24 @@ class Gate(Protocol):
     def begin_copy(self, grant: GrantId) -> None: ...
     def end_copy(self, grant: GrantId) -> None: ...
     def is_refused(self, grant: GrantId) -> bool: ...
+
+
+class Pace:
+    """The rate of all copies of a node; 0: no limit. It computes how long to wait, and never waits."""
+
+    def __init__(self, bytes_per_second: int = 0) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._lock = threading.Lock()
+        self._paid_until = 0.0
+
+    def pause_after(self, size_bytes: int, now: float) -> float:
+        """Seconds to wait after copying these bytes, so that the mean stays below the rate."""
+        rate = self.bytes_per_second
+        if not rate:
+            return 0.0
+        with self._lock:
+            self._paid_until = max(self._paid_until, now) + size_bytes / rate
+            return max(0.0, self._paid_until - now - BURST_SECONDS)
 
 
 @dataclass(slots=True)

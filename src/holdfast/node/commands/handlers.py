@@ -1,39 +1,58 @@
-"""The handlers of a node's commands from the primary, by the name of the command.
+"""The commands that a node takes from the primary: one table of handlers, by the name of the command.
 
-Short commands run at once, in the caller's thread; copies, files and growing run in threads of their own, those for the
-disk separate from those for memory, so that a slow disk does not delay recovery. An unknown name is refused, and has no
-other effect.
+A handler returns quickly, because the next keepalive waits for it. Short commands are carried out at once, in the
+caller's thread; copies, files and growing are queued for a worker, those for the disk separate from those for memory,
+so that a slow disk does not delay recovery. A command that is unknown or fails is reported to the primary, and affects
+nothing else.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import structlog
 
 from holdfast.effects import Operation, Work
-from holdfast.errors import BadRequest
-from holdfast.instant import now_seconds
+from holdfast.errors import BadRequest, CommandRefused, HoldfastError, UnknownCommand
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import MountSegment
 from holdfast.node.commands.copier import Copier
-from holdfast.node.commands.pace import Pace
-from holdfast.node.commands.peers import PeerBytes
-from holdfast.node.commands.worker import Errands
 from holdfast.node.disk import files
-from holdfast.node.disk.scrub import Scrub
-from holdfast.node.memory.data_server import DataServer
+from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.session.commands import Commands
-from holdfast.supervisor import Supervisor
+from holdfast.node.session.report import Report
 
 log = structlog.get_logger("holdfast.node")
 
 
-def _revoke_leases(readers: Readers, body: c.RevokeLeases) -> None:
-    # Readers keep the leases that they hold (I2); this tells them that the objects are old.
-    log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8, more=body.more)
-    readers.revoke(None if body.more else body.ids)
+class OrderQueue(Protocol):
+    """Takes orders that take longer, and has them carried out one after the other."""
+
+    def add(self, what: str, order: Operation[Any]) -> bool:
+        """False: it is full, and the order was dropped. The primary plans it again."""
+
+
+class Lane(NamedTuple):
+    """A worker's queue, and what copies for it."""
+
+    orders: OrderQueue
+    copier: Copier
+
+
+class DiskLane(NamedTuple):
+    """The same for a disk. Comparing its files with a restored catalogue takes long, and has a worker of its own."""
+
+    orders: OrderQueue
+    copier: Copier
+    verifications: OrderQueue
+    disk: DiskTier
+
+
+class Writers(Protocol):
+    def refuse_client(self, client: int) -> None:
+        """Accept no further bytes from this client."""
 
 
 class Readers(Protocol):
@@ -43,94 +62,102 @@ class Readers(Protocol):
         """These objects (packed ids) were removed or moved; None: more than can be named."""
 
 
-class Orders:
-    """Runs from `start` until `stop`. Handles all but `clean` (the reporting thread's) and `config_update` (the
-    node's)."""
+class Commands:
+    """All commands of one node, whose disk is that of its disk lane, if it has one."""
 
     def __init__(
         self,
         node: str,
-        address: str,
-        token: str,
         lending: Lending,
-        data: DataServer,
+        report: Report,
+        writers: Writers,
         readers: Readers,
-        commands: Commands,
-        supervisor: Supervisor,
+        memory: Lane,
+        disk: DiskLane | None = None,
     ) -> None:
         self.mode = "open"
         self._node = node
         self._lending = lending
-        self._disk = lending.disk
-        self._pace = Pace()
-        self._peers = [PeerBytes(lending), PeerBytes(lending)]
-        self._copiers = [Copier(node, one, data, self._disk, self._pace, now_seconds) for one in self._peers]
-        self._memory_errands = Errands("copies", address, token, supervisor)
-        self._disk_errands = Errands("disk", address, token, supervisor)
-        self._verifications = Errands("disk verification", address, token, supervisor)
-        for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
-            commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
-        commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
-        commands.on("revoke_lease", lambda body: _revoke_leases(readers, c.decode_body(c.RevokeLeases, body)))
-        commands.on("revoke_client", lambda body: data.refuse_client(c.decode_body(c.RevokeClient, body).client))
-        commands.on("maintenance", lambda body: self._maintain(c.decode_body(c.Maintain, body)))
-        commands.on("volume_update", lambda body: self._update_volume(c.decode_body(c.UpdateVolume, body)))
-        self._scrub = Scrub(self._disk, supervisor) if self._disk is not None else None
-        if self._disk is not None:
-            self._disk.on_trouble = self._say_trouble
+        self._report = report
+        self._writers = writers
+        self._readers = readers
+        self._memory = memory
+        self._disk = disk
+        self._handlers: dict[str, Callable[[Any], None]] = {
+            c.RECOVER: self._copy,
+            c.MIGRATE: self._copy,
+            c.OFFLOAD: self._copy,
+            c.BRING_BACK: self._copy,
+            c.CLEAN: self._clean,
+            "gc": self._collect,
+            "revoke_lease": self._revoke_leases,
+            "revoke_client": self._revoke_client,
+            "maintenance": self._maintain,
+            "volume_update": self._update_volume,
+            "config_update": self._update_config,
+        }
+        assert self._handlers.keys() == c.BODIES.keys(), "every command that a primary may send has a handler"
 
-    def start(self) -> None:
-        self._memory_errands.start()
-        self._disk_errands.start()
-        if self._scrub is not None:
-            self._verifications.start()
-            self._scrub.start()
-
-    def stop(self) -> None:
-        self._memory_errands.stop()
-        self._disk_errands.stop()
-        self._verifications.stop()
-        if self._scrub is not None:
-            self._scrub.stop()
-        for peers in self._peers:
-            peers.close()
-
-    def copy_at(self, bytes_per_second: int) -> None:
-        """Set the copy rate, also for copies under way. 0: no limit."""
-        self._pace.bytes_per_second = bytes_per_second
-
-    @property
-    def copied_bytes(self) -> int:
-        return sum(copier.copied_bytes for copier in self._copiers)
+    def perform(self, name: str, body: bytes) -> None:
+        handler = self._handlers.get(name)
+        if handler is None:
+            log.warning("an unknown command was refused", command=name[:100])
+            raise UnknownCommand(
+                f"this node knows no command {name[:100]!r}; nothing was done. Is it of an older version?"
+            )
+        try:
+            handler(c.decode_body(c.BODIES[name], body))
+        except HoldfastError as error:
+            log.warning("a command was refused", command=name, reason=str(error))
+            raise
+        except Exception as error:
+            log.exception("a command failed", command=name)
+            raise CommandRefused(f"{name} failed at the node ({error!r}); it may have been done in part") from error
 
     def mount_disk(self, boot: int, data_address: str, host: str) -> None:
         """Mount the disk. Called after each registration: a new primary compares the files again."""
-        if self._disk is not None:
-            self._disk_errands.add("mount disk", files.mount(self._disk, boot, data_address, host, self._verify_disk))
+        lane = self._disk
+        if lane is not None:
+            lane.orders.add("mount disk", files.mount(lane.disk, boot, data_address, host, self._verify_disk))
 
     def _verify_disk(self, verification: Operation[None]) -> None:
-        self._verifications.add("verify disk", verification)
-
-    def _say_trouble(self) -> None:
-        assert self._disk is not None, "it is the disk that says so"
-        self._disk_errands.add("disk trouble", files.say_trouble(self._disk))
+        assert self._disk is not None, "it is its mounting that asks for this"
+        self._disk.verifications.add("verify disk", verification)
 
     def _copy(self, body: c.CopyObjects) -> None:
-        if body.to_disk and self._disk is None:
+        lane: Lane | DiskLane | None = self._disk if body.to_disk else self._memory
+        if lane is None:
             raise BadRequest("this node has no disk; nothing was copied")
-        errands = self._disk_errands if body.to_disk else self._memory_errands
-        errands.add("copy", self._copiers[body.to_disk].carry_out(body))
+        lane.orders.add("copy", lane.copier.carry_out(body))
+
+    def _clean(self, body: c.Clean) -> None:
+        self._report.ask_to_clean(body.grants)
 
     def _collect(self, body: c.CollectGarbage) -> None:
         if self._disk is not None:
-            self._disk_errands.add("gc", files.collect(self._disk, body))
+            self._disk.orders.add("gc", files.collect(self._disk.disk, body))
+
+    def _revoke_leases(self, body: c.RevokeLeases) -> None:
+        # Readers keep the leases that they hold (I2); this tells them that the objects are old.
+        log.debug("objects were removed or moved while leased", objects=len(body.ids) // 8, more=body.more)
+        self._readers.revoke(None if body.more else body.ids)
+
+    def _revoke_client(self, body: c.RevokeClient) -> None:
+        self._writers.refuse_client(body.client)
 
     def _maintain(self, body: c.Maintain) -> None:
         self.mode = body.mode
         log.info("the node's mode changed", mode=body.mode)
 
+    def _update_config(self, body: c.UpdateConfig) -> None:
+        # One pace for all lanes; it counts for copies under way as well.
+        self._memory.copier.pace.bytes_per_second = body.copy_bytes_per_second
+        if body.report_interval_ms:
+            self._report.report_every(body.report_interval_ms)
+        log.info("settings changed", **msgspec.structs.asdict(body))
+
     def _update_volume(self, body: c.UpdateVolume) -> None:
-        self._memory_errands.add("volume_update", self._resize(body))
+        self._memory.orders.add("volume_update", self._resize(body))
 
     def _resize(self, body: c.UpdateVolume) -> Operation[None]:
         for number, limit in body.limits:

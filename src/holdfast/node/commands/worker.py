@@ -1,14 +1,16 @@
-"""A thread that carries out a node's longer orders, one after the other: copies, files, memory to be mounted.
+"""The threads that carry out a node's longer orders: copies, files, memory to be mounted.
 
-Orders are operations (generators of effects). Their messages to the master go over a connection of this thread's own,
-so that a keepalive never waits behind a copy; a message is retried until it is answered, refused or times out. The
-queue is bounded (I17): an order that finds it full is dropped, and the primary plans it again when its grant has ended.
+A worker carries out one order after the other. Orders are operations (generators of effects); their messages to the
+master go over a connection of the worker's own, so that a keepalive never waits behind a copy; a message is retried
+until it is answered, refused or times out. The queue is bounded (I17): an order that finds it full is dropped, and the
+primary plans it again when its grant has ended.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,6 +22,12 @@ from holdfast.errors import DeadlineExceeded, HoldfastError, Stopping, TryAgain,
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Failed, Hello
 from holdfast.messages.shapes import Message
+from holdfast.node.commands.copier import Copier, Gate, Pace
+from holdfast.node.commands.handlers import DiskLane, Lane
+from holdfast.node.commands.peers import PeerBytes
+from holdfast.node.disk import files
+from holdfast.node.disk.scrub import Scrub
+from holdfast.node.memory.lent_memory import Lending
 from holdfast.supervisor import Supervisor
 from holdfast.transport.channel import Channel
 from holdfast.wire.codec import raised
@@ -80,7 +88,7 @@ class MasterLink:
             channel.close()
 
 
-class Errands:
+class CommandWorker:
     def __init__(self, name: str, address: str, token: str, supervisor: Supervisor) -> None:
         self._stopping = threading.Event()
         self._link = MasterLink(address, token, self._stopping)
@@ -155,3 +163,46 @@ class Errands:
         if self._stopping.wait(effect.seconds):
             raise Stopping("the node is stopping")
         return None
+
+
+class CommandWorkers:
+    """The workers of a node from `start` until `stop`: one for its memory and, if it has a disk, those for that."""
+
+    def __init__(
+        self, node: str, address: str, token: str, lending: Lending, gate: Gate, supervisor: Supervisor
+    ) -> None:
+        self._peers: list[PeerBytes] = []
+        self._threads: list[CommandWorker | Scrub] = []
+        pace = Pace()
+
+        def worker(name: str) -> CommandWorker:
+            self._threads.append(made := CommandWorker(name, address, token, supervisor))
+            return made
+
+        def copier() -> Copier:
+            self._peers.append(peers := PeerBytes(lending))
+            return Copier(node, peers, gate, lending.disk, pace, now_seconds)
+
+        self.memory = Lane(worker("copies"), copier())
+        self.disk: DiskLane | None = None
+        if lending.disk is not None:
+            self.disk = DiskLane(worker("disk"), copier(), worker("disk verification"), lending.disk)
+            lending.disk.on_trouble = partial(self._say_trouble, self.disk)
+            self._threads.append(Scrub(lending.disk, supervisor))
+
+    def _say_trouble(self, lane: DiskLane) -> None:
+        lane.orders.add("disk trouble", files.say_trouble(lane.disk))
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(lane.copier.copied_bytes for lane in (self.memory, self.disk) if lane is not None)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        for peers in self._peers:
+            peers.close()

@@ -25,11 +25,11 @@ log = structlog.get_logger("holdfast.node")
 
 
 class LostFiles:
-    """Filled by the threads that read the disk, reported by the reporting thread, which `rouse` wakes."""
+    """Filled by the threads that read the disk, reported by the reporting thread, which `wake` wakes."""
 
-    def __init__(self, rouse: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         self.found: Counter[Damage] = Counter()
-        self._rouse = rouse
+        self._wake = wake
         self._lock = threading.Lock()
         self._unsaid: dict[tuple[ObjectId, int], Damage] = {}
         self._places: set[int] = set()
@@ -55,7 +55,7 @@ class LostFiles:
             self._places.add(offset)
             self.found[damage] += 1
         log.warning("a file of the disk is lost", object=oid, offset=offset, seen=damage.name.lower(), reason=why)
-        self._rouse()
+        self._wake()
 
     def is_unsaid(self, offset: int) -> bool:
         with self._lock:

@@ -21,13 +21,11 @@ from holdfast.effects import Call, LeaveMaster, Operation, Pause, Work
 from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
-from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportGone, ReportUsage, VerifyRanges
 from holdfast.messages.requests import Done
-from holdfast.node.session.commands import Commands
 from holdfast.node.session.report import Report
 from holdfast.node.session.testimony import Testimony
-from holdfast.session.follower import Event, Follower, Happening
+from holdfast.session.follower import Event, Follower, Happening, Perform
 from holdfast.wire.codec import expect
 
 CALL_SECONDS = 5.0
@@ -88,14 +86,12 @@ class NodeLife:
         card: NodeCard,
         lender: Lender,
         report: Report,
-        commands: Commands,
+        perform: Perform,
         when_registered: Callable[[], None],
         clock: Callable[[], Instant] = now_ms,
     ) -> None:
         self._testimony = Testimony()
-        self.follower = Follower(
-            card.name, commands.perform, self._heed, self._mount, clock, self._testimony.primary_is_gone
-        )
+        self.follower = Follower(card.name, perform, self._heed, self._mount, clock, self._testimony.primary_is_gone)
         self._card = card
         self._lender = lender
         self._report = report
@@ -105,18 +101,15 @@ class NodeLife:
         self._mounted_under = 0
         self._offered_under = 0
         self.has_been_member = False
-        self._report_interval_seconds = 10.0
         self._reported_at = 0.0
         self._reported_under: tuple[int, int] | None = None
         """The value of `_mounted` at the last report of figures that was answered. Only `tell` writes these two: a
         report counts once it was answered, and for that registration alone."""
-        self._to_clean: dict[GrantId, None] = {}
         self._older: list[int] = []
         """The histories that the one it is mounted under was restored from."""
         self._verified: tuple[tuple[int, ...], int, bytes] | None = None
         """Progress of comparing the memory with a restored catalogue: (registration as (session, epoch, boot), cursor,
         failures to report). A new primary does not know of it, so it begins again. Only `tell` writes this."""
-        commands.on(c.CLEAN, self._take_clean)
 
     def is_stopping(self) -> bool:
         return self.follower.stopping
@@ -165,7 +158,7 @@ class NodeLife:
                 continue
             self._taken(registered, follower.continues)
             self._mounted = here
-            self._report.rouse()
+            self._report.wake()
 
     def _offer(self, follower: Follower) -> RegisterNode:
         card = self._card
@@ -186,7 +179,7 @@ class NodeLife:
 
     def _taken(self, registered: Registered, older: list[int]) -> None:
         self._mounted_under = self._offered_under = registered.log_id
-        self._report_interval_seconds = registered.report_interval_ms / 1000
+        self._report.interval_seconds = registered.report_interval_ms / 1000
         self._lender.trust(registered.secret)
         self._lender.enter_history(registered.log_id, older, registered.epoch)
         self._older = older
@@ -202,29 +195,18 @@ class NodeLife:
         self._mounted = None
         self._mounted_under = self._offered_under = 0
         self.follower.heard = (0, 0)  # Log positions seen with the old memory do not apply to the new.
-        self._to_clean.clear()
         yield Work(self._lender.renew_memory)
 
     # Reporting.
-
-    def _take_clean(self, body: bytes) -> None:
-        for grant in c.decode_body(c.Clean, body).grants:
-            self._to_clean[grant] = None
-        self._report.rouse()
-
-    def report_every(self, interval_ms: int) -> None:
-        """Set the interval of the figures."""
-        self._report_interval_seconds = interval_ms / 1000
-        self._report.rouse()
 
     def tell(self) -> Operation[None]:
         """Report until `stop`: urgent news at once, and figures at their interval."""
         again_seconds = AGAIN_SECONDS
         while not self.is_stopping():
-            interval, due = self._report_interval_seconds, self._seconds_until_due()
+            interval, due = self._report.interval_seconds, self._seconds_until_due()
             yield Pause(
                 min(due, self._testimony.pause_seconds(now_ms()), LOOK_SECONDS if self._must_verify() else interval),
-                lambda interval=interval: self._has_news() or interval != self._report_interval_seconds,  # type: ignore[misc]
+                lambda interval=interval: self._has_news() or interval != self._report.interval_seconds,  # type: ignore[misc]
             )
             if self.is_stopping():
                 return
@@ -245,7 +227,8 @@ class NodeLife:
     def _has_news(self) -> bool:
         if self._mounted is None:
             return self.is_stopping()
-        news = bool(self._to_clean) or self._report.has_news or self._report.lost_files.has_news
+        report = self._report
+        news = report.must_clean or report.has_news or report.lost_files.has_news
         if self.is_stopping() or news or self._report_is_due():
             return True
         return self._must_verify() and not self._lender.older_writers()
@@ -261,8 +244,8 @@ class NodeLife:
 
     def _seconds_until_due(self) -> float:
         if self._mounted is None:
-            return self._report_interval_seconds  # There is no master to report to; mounting ends the pause.
-        return max(0.0, self._reported_at + self._report_interval_seconds - now_seconds())
+            return self._report.interval_seconds  # There is no master to report to; mounting ends the pause.
+        return max(0.0, self._reported_at + self._report.interval_seconds - now_seconds())
 
     def _testify(self) -> Operation[None]:
         gone = self._testimony.gone()
@@ -272,13 +255,11 @@ class NodeLife:
             self._testimony.said(gone)
 
     def _clean(self) -> Operation[None]:
-        grants = list(self._to_clean)
+        grants = self._report.grants_to_clean()
         if not grants:
             return
-        cleaned = yield Work(lambda: self._lender.clean(grants, now_seconds() + CLEAN_SECONDS))
         # Grants that are still being written to are tried again.
-        for grant in cleaned:
-            self._to_clean.pop(grant, None)
+        cleaned = yield Work(lambda: self._lender.clean(grants, now_seconds() + CLEAN_SECONDS))
         self._report.grants_cleaned(cleaned)
 
     def _tell_once(self) -> Operation[None]:

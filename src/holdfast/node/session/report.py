@@ -1,4 +1,4 @@
-"""The node's news for the master: live and dead writers, clean grants, lost files. Pure.
+"""The node's news for the master: live and dead writers, grants to clean and cleaned, lost files. Pure.
 
 Every report repeats a dead writer and a clean grant until a report that named them was answered. A registration lists
 the live writers, and the master takes all others to be gone (I11). A writer that gets its number while a registration
@@ -21,20 +21,20 @@ MOST_SAID_AT_ONCE = 32_768
 
 
 class Report:
-    """Filled by the servers' threads, sent by the reporting thread, which `rouse` wakes."""
+    """Filled by the servers' threads and by commands, sent by the reporting thread, which `wake` wakes."""
 
-    def __init__(self) -> None:
-        self.rouse: Callable[[], None] = lambda: None
-        self.lost_files = LostFiles(self._rouse)
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.interval_seconds = 10.0
+        """How often figures are reported."""
+        self.lost_files = LostFiles(wake)
         self._lock = threading.Lock()
         self._next_writer = 1
         self._last_listed: int | None = None
         self._live: set[int] = set()
         self._gone: dict[int, None] = {}
+        self._to_clean: dict[GrantId, None] = {}
         self._cleaned: dict[GrantId, None] = {}
-
-    def _rouse(self) -> None:
-        self.rouse()
 
     def writer_came(self) -> int:
         """A number for a new writer, never given out before."""
@@ -53,18 +53,40 @@ class Report:
                 return
             self._live.remove(number)
             self._gone[number] = None
-        self.rouse()
+        self.wake()
+
+    def ask_to_clean(self, grants: list[GrantId]) -> None:
+        """The master wants every writer of these grants closed; the reporting thread does it, and tries again."""
+        with self._lock:
+            self._to_clean.update(dict.fromkeys(grants))
+        self.wake()
+
+    @property
+    def must_clean(self) -> bool:
+        return bool(self._to_clean)
+
+    def grants_to_clean(self) -> list[GrantId]:
+        with self._lock:
+            return list(self._to_clean)
 
     def grants_cleaned(self, grants: list[GrantId]) -> None:
         with self._lock:
-            self._cleaned.update(dict.fromkeys(grants))
-        self.rouse()
+            for grant in grants:
+                self._to_clean.pop(grant, None)
+                self._cleaned[grant] = None
+        self.wake()
+
+    def report_every(self, interval_ms: int) -> None:
+        """Set the interval of the figures, also of the one that passes now."""
+        self.interval_seconds = interval_ms / 1000
+        self.wake()
 
     def memory_voided(self) -> None:
         """Forget all news: it was about memory that is gone (I14). Numbers keep growing."""
         with self._lock:
             self._live.clear()
             self._gone.clear()
+            self._to_clean.clear()
             self._cleaned.clear()
 
     def writers_for_registration(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The threads that a node's life runs in: one follows the primary, one reports to it."""
+"""The threads of a node's session: one follows the primary, one reports to it, over one connection."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
-from holdfast.coordination.masters import Masters
 from holdfast.effects import Operation
-from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError
-from holdfast.messages.requests import Hello
 from holdfast.node.session.life import NodeLife
 from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
@@ -21,16 +18,16 @@ STOP_SECONDS = 5.0
 log = structlog.get_logger("holdfast.node")
 
 
-class Belonging:
-    """The node's session threads, from `start` until `stop` or a `failure`."""
+class SessionThreads:
+    """They run the node's life from `start` until `stop` or a `failure`."""
 
-    def __init__(self, life: NodeLife, masters: Masters, token: str, supervisor: Supervisor) -> None:
+    def __init__(self, life: NodeLife, line: ThreadLine, supervisor: Supervisor) -> None:
         self.failure: HoldfastError | None = None
         """Why the node cannot go on; None while it can."""
         self._life = life
         self._supervisor = supervisor
         self._stopping = threading.Event()
-        self._line = ThreadLine(masters, Hello(fresh_id(), token, control=True))
+        self._line = line
         self._threads = [
             threading.Thread(target=self._run, args=("session", life.belong), name="session", daemon=True),
             threading.Thread(target=self._run, args=("reports", life.tell), name="reports", daemon=True),
@@ -39,9 +36,6 @@ class Belonging:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
-
-    def rouse(self) -> None:
-        self._line.rouse()
 
     def stop(self) -> None:
         """End the threads, and say goodbye to the master if it can be reached."""

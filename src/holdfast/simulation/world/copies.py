@@ -1,6 +1,6 @@
-"""Copies between simulated nodes: the production code of a copy, its bytes read in one step if the network allows it.
+"""Commands of simulated nodes: production's table and copies; bytes are read in one step if the network allows it.
 
-Orders for the disk have a lane of their own, as in production: a slow disk delays only the disk's work. So has the
+Orders for the disk have a worker of their own, as in production: a slow disk delays only the disk's work. So has the
 comparison of its files with a restored catalogue.
 """
 
@@ -17,15 +17,12 @@ from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages import commands as c
 from holdfast.messages.requests import Failed, Hello
 from holdfast.messages.shapes import Message
-from holdfast.node.commands.copier import Copier
-from holdfast.node.commands.pace import Pace
-from holdfast.node.disk import files
+from holdfast.node.commands.copier import Copier, Pace
+from holdfast.node.commands.handlers import DiskLane, Lane
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
-from holdfast.node.session.commands import Commands
 from holdfast.session.task_line import TaskLine
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.node_disks import SimulatedDisk
@@ -50,15 +47,16 @@ class Peer(Protocol):
     def alive(self) -> Served | None: ...
 
 
-class Lane:
-    """Orders that are carried out one after the other, over a connection of their own."""
+class SimulatedWorker:
+    """Carries out orders one after the other, over a connection of its own."""
 
     def __init__(self, late_seconds: Callable[[], float]) -> None:
         self._late_seconds = late_seconds
         self._orders: asyncio.Queue[Operation[Any]] = asyncio.Queue(1_024)
 
-    def add(self, order: Operation[Any]) -> None:
+    def add(self, what: str, order: Operation[Any]) -> bool:
         self._orders.put_nowait(order)
+        return True
 
     async def run(self, masters: str) -> None:
         line = TaskLine(Masters(masters), Hello(fresh_id()))
@@ -70,7 +68,7 @@ class Lane:
 
 
 class SimulatedCopies:
-    """The orders of a node: for copies, and for its disk."""
+    """The workers of a node: for copies, and for its disk if it has one."""
 
     def __init__(
         self,
@@ -78,33 +76,19 @@ class SimulatedCopies:
         lending: Lending,
         peers: Mapping[str, Peer],
         process: ProcessLoop,
-        commands: Commands,
         disk: SimulatedDisk | None = None,
     ) -> None:
         self.refused = RefusedGrants()
-        self.lanes = [Lane(lambda: 0.0)]
-        if disk is not None:
-            self.lanes += [Lane(lambda: disk.late_seconds), Lane(lambda: disk.late_seconds)]
         self._lending = lending
-        self._disk = lending.disk
         self._peers = peers
         self._process = process
-        self._copier = Copier(node, self, self, self._disk, Pace(), now_seconds)
-        for name in (c.RECOVER, c.MIGRATE, c.OFFLOAD, c.BRING_BACK):
-            commands.on(name, lambda body: self._copy(c.decode_body(c.CopyObjects, body)))
-        commands.on("gc", lambda body: self._collect(c.decode_body(c.CollectGarbage, body)))
-
-    def _copy(self, body: c.CopyObjects) -> None:
-        self.lanes[body.to_disk and self._disk is not None].add(self._copier.carry_out(body))
-
-    def _collect(self, body: c.CollectGarbage) -> None:
-        if self._disk is not None:
-            self.lanes[1].add(files.collect(self._disk, body))
-
-    def mount_disk(self, boot: int, data_address: str, host: str) -> None:
-        """After each registration, as in production."""
-        if self._disk is not None:
-            self.lanes[1].add(files.mount(self._disk, boot, data_address, host, self.lanes[2].add))
+        copier = Copier(node, self, self, lending.disk, Pace(), now_seconds)
+        self.workers = [SimulatedWorker(lambda: 0.0)]
+        self.memory = Lane(self.workers[0], copier)
+        self.disk: DiskLane | None = None
+        if disk is not None and lending.disk is not None:
+            self.workers += [SimulatedWorker(lambda: disk.late_seconds) for _ in range(2)]
+            self.disk = DiskLane(self.workers[1], copier, self.workers[2], lending.disk)
 
     def lends(self, name: SegmentName) -> bool:
         return self._lending.lends(name)

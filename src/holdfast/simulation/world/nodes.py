@@ -20,10 +20,10 @@ from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.messages.requests import Hello
+from holdfast.node.commands.handlers import Commands
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.verification import mismatched
-from holdfast.node.session.commands import Commands
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
 from holdfast.session.task_line import TaskLine
@@ -98,7 +98,8 @@ class ServedNode:
     def __init__(self, machine: NodeMachine) -> None:
         name = self.name = machine.name
         self.lending = Lending()
-        self.report = Report()
+        self._line = TaskLine(Masters(machine.masters), Hello(fresh_id(), "", control=True))
+        self.report = Report(self._line.rouse)
         self._machine = machine
         self._refused = RefusedGrants(REFUSED_KEPT)
         self._secret = b""
@@ -108,14 +109,19 @@ class ServedNode:
         """By writer: the history under which it knew the memory."""
         self.listeners: dict[NodeListener, None] = {}
         self._memory: LentMemory | None = None
-        commands = Commands()
-        commands.on(MARK, self._mark)
         assert machine.process is not None, "it is started by its process"
         if machine.disk is not None:
             self.lending.disk = machine.disk.opened(name, self.report.lost_files)
-        self._copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, commands, machine.disk)
+        self._copies = copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, machine.disk)
+        self._commands = Commands(name, self.lending, self.report, self, self, copies.memory, copies.disk)
         self._card = NodeCard(name, name, f"{name}:7071", f"/{name}")
-        self.life = NodeLife(self._card, self, self.report, commands, lambda: None)
+        self.life = NodeLife(self._card, self, self.report, self._perform, lambda: None)
+
+    def _perform(self, name: str, body: bytes) -> None:
+        if name == MARK:
+            self._mark(body)
+        else:
+            self._commands.perform(name, body)
 
     def _mark(self, body: bytes) -> None:
         """The body is the epoch of the master that sent it, and a number."""
@@ -124,10 +130,9 @@ class ServedNode:
             self._machine.stale.append(body)
 
     async def run(self, masters: str) -> None:
-        line = TaskLine(Masters(masters), Hello(fresh_id(), "", control=True))
-        self.report.rouse = line.rouse
+        line = self._line
         telling = asyncio.create_task(line.run(self.life.tell()))
-        copying = [asyncio.create_task(lane.run(masters)) for lane in self._copies.lanes]
+        copying = [asyncio.create_task(lane.run(masters)) for lane in self._copies.workers]
         try:
             await line.run(self.life.belong())
         finally:
@@ -155,7 +160,7 @@ class ServedNode:
 
     def trust(self, secret: bytes) -> None:
         self._secret = secret
-        self._copies.mount_disk(self.boot, self._card.data_address, self._card.host)
+        self._commands.mount_disk(self.boot, self._card.data_address, self._card.host)
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         """Enter a history. Writes and copies take one step, so none is under way; the new secret refuses older ones."""
@@ -193,6 +198,12 @@ class ServedNode:
     @property
     def refused_kept(self) -> int:
         return len(self._refused)
+
+    def refuse_client(self, client: int) -> None:
+        self._refused.add_client(client)
+
+    def revoke(self, ids: bytes | None) -> None:
+        """Does nothing: simulated clients ask the master, or read under the leases that they have."""
 
     def figures(self) -> dict[str, int]:
         return {"lent_bytes": sum(self.sizes), "writers": self.report.writers}
