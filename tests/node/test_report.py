@@ -78,14 +78,28 @@ def test_a_report_is_bounded_and_the_rest_is_said_later() -> None:
     assert report.news(9, 5).cleaned == grants[MOST_SAID_AT_ONCE:]
 
 
-def test_whoever_reports_is_roused_when_there_is_something_to_say() -> None:
-    report = Report(lambda: None)
-    roused: list[bool] = []
-    report.rouse = lambda: roused.append(report.has_news)
+def test_whoever_reports_is_woken_when_there_is_something_to_say() -> None:
+    woken: list[bool] = []
+    report = Report(lambda: woken.append(report.has_news or report.must_clean))
     number = report.writer_came()
-    assert not roused
+    assert not woken
     report.writer_went(number)
+    report.ask_to_clean([GRANT])
     report.grants_cleaned([GRANT])
-    assert roused == [True, True]
+    report.report_every(50)
+    assert woken == [True, True, True, True]
     report.acknowledged(report.news(9, 5))
     assert not report.has_news
+
+
+def test_a_grant_is_to_be_cleaned_until_it_is_clean_or_the_memory_is_void() -> None:
+    report = Report(lambda: None)
+    other = GrantId(1, 2)
+    report.ask_to_clean([GRANT, other])
+    assert report.must_clean
+    assert report.grants_to_clean() == [GRANT, other]
+    report.grants_cleaned([other])
+    assert report.grants_to_clean() == [GRANT], "its writer still writes: it is tried again"
+    report.memory_voided()
+    assert not report.must_clean
+    assert report.news(9, 5).cleaned == []
