@@ -1,19 +1,15 @@
 """A master that keeps a dict: enough of one for a client, and it does what a test asks of it.
 
-The memory is a real node's (node.rig.Served); grants are cut from the front of a segment and never come back.
+The memory is a real node's (tests.node.rig.Served); grants are cut from the front of a segment and never come back.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import re
-import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TypeVar
 
 from holdfast.client.state.grants import lay_out
 from holdfast.errors import HoldfastError, NoRoom
@@ -21,12 +17,10 @@ from holdfast.ids import GrantId, SegmentName
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range, SegmentPlace
 from holdfast.transport.host import this_host
-from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import failed
 from tests.node.rig import SIZE, Served
 from tests.ports import free_ports
-
-T = TypeVar("T", bound=Message)
+from tests.scripted_server import HangUp, ScriptedServer
 
 
 def closed_port() -> str:
@@ -41,7 +35,7 @@ class Act(enum.Enum):
     SILENCE = "never answer"
 
 
-class FakeMaster:
+class FakeMaster(ScriptedServer):
     """`judge` looks at every request first and says what is to be done with it, or gives another answer."""
 
     def __init__(self, node: Served | None, local: bool = True) -> None:
@@ -51,7 +45,6 @@ class FakeMaster:
         self.grant_timeout_ms = 30_000
         self.grants_ahead = True
         self.host = this_host() if local else "another machine"
-        self.requests: list[Message] = []
         self.judge: Callable[[Message], Act | Message] = lambda request: Act.USUAL
         self.objects: dict[str, tuple[int, int, int, int, int]] = {}
         """key -> (id, segment, offset, size, checksum)"""
@@ -69,80 +62,23 @@ class FakeMaster:
         self.elsewhere: dict[int, str] = {}
         """Segments whose bytes are said to be at this address."""
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(0.05)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._stopping = False
-        self._start(self._accept)
+        super().__init__()
 
-    def __enter__(self) -> FakeMaster:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopping = True
-        # Nobody is let in any more: a client that dials again in this moment would not be cut off.
-        self._threads[0].join(20)
-        self.cut()
-        for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
-        self._listener.close()
-
-    def cut(self) -> None:
-        """Every connection ends."""
-        for connected in list(self._connections):
-            # It may have ended already.
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-
-    def asked(self, kind: type[T]) -> list[T]:
-        return [request for request in list(self.requests) if isinstance(request, kind)]
-
-    def _start(self, work: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while not self._stopping:
-            try:
-                connected, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            connected.settimeout(30)
-            self._connections.append(connected)
-            self._start(self._serve, connected)
-
-    def _serve(self, connected: socket.socket) -> None:
-        received = FrameBuffer()
-        greeted = False
-        # The test or the client cut the connection.
-        with connected, contextlib.suppress(OSError):
-            while count := connected.recv_into(received.space()):
-                received.filled(count)
-                greeted = greeted or received.take(len(PREAMBLE)) is not None
-                while greeted and (whole := received.next_frame()) is not None:
-                    if not self._handle(connected, whole[0], decode_request(bytes(whole[2]))):
-                        return
-
-    def _handle(self, connected: socket.socket, request_id: int, request: Message) -> bool:
+    def respond(self, request: Message) -> Message | None:
         with self._lock:
             self.requests.append(request)
             verdict = self.judge(request)
             if verdict is Act.DROP:
-                return False
+                raise HangUp
             if verdict is Act.SILENCE:
-                return True
+                return None
             try:
                 reply = verdict if isinstance(verdict, Message) else self.answer(request)
             except HoldfastError as error:
                 reply = failed(error)
         if verdict is Act.DO_AND_DROP:
-            return False
-        connected.sendall(frame(request_id, 0, encode(reply)))
-        return True
+            raise HangUp
+        return reply
 
     def answer(self, request: Message) -> Message:
         match request:

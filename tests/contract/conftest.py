@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.contract.places import BACKENDS, Place
-from tests.contract.servers import Server, start_etcd, start_zookeeper
+from tests.contract.server_fixtures import etcd_server, zookeeper_server
+from tests.contract.servers import Server
 
-
-@pytest.fixture(scope="session")
-def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_etcd(tmp_path_factory.mktemp("etcd"))
-    try:
-        server.wait_until_it_serves()
-        yield server
-    finally:
-        server.end()
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.wait_until_it_serves()
-        yield server
-    finally:
-        server.end()
+__all__ = ["etcd_server", "zookeeper_server"]
 
 
 @pytest.fixture(params=BACKENDS)

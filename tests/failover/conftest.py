@@ -8,31 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.servers import Server, start_etcd, start_zookeeper
+from tests.contract.server_fixtures import etcd_server, zookeeper_server
+from tests.contract.servers import Server
 from tests.failover.cluster import Cluster
 
+__all__ = ["etcd_server", "zookeeper_server"]
 BACKENDS = ("sqlite", "etcd", "zookeeper")
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_etcd(tmp_path_factory.mktemp("etcd"))
-    try:
-        server.wait_until_it_serves()
-        yield server
-    finally:
-        server.end()
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.wait_until_it_serves()
-        yield server
-    finally:
-        server.end()
 
 
 def place_for(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:

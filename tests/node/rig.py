@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import structlog
 
@@ -35,9 +34,9 @@ from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.session.report import Report
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection
-from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import failed
 from holdfast.wire.mac import range_mac
+from tests.scripted_server import ScriptedServer
 from tests.waiting import wait_until
 
 # Connections may still end while a test does, and would talk into the next one.
@@ -45,7 +44,6 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.
 
 SECRET = b"a secret of the master's"
 SIZE = 4 << 20
-T = TypeVar("T", bound=Message)
 
 
 def soon(seconds: float = 20.0) -> float:
@@ -138,7 +136,7 @@ def read_to_end(connected: socket.socket) -> bytes:
         received += piece
 
 
-class FakeMaster:
+class FakeMaster(ScriptedServer):
     """Knows nodes and their sessions and nothing else, and holds no keepalive for long. `answer` may be replaced."""
 
     def __init__(self, log_id: int = 7, port: int = 0, epoch: int = 1) -> None:
@@ -149,54 +147,22 @@ class FakeMaster:
         self.log_index = 0
         self.suspects: list[ProcessName] = []
         """Earlier primaries, whose end nodes may testify."""
-        self.requests: list[Message] = []
         self.commands: list[SessionCommand] = []
         self.sessions: set[int] = set()
         self.mounted: list[RegisterNode] = []
         """What was offered and taken."""
         self.answer: Callable[[Message], Message] = self.usual_answer
         self._paced = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._listener.settimeout(0.05)
-        self.port = self._listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._stopping = False
-        self._start(self._accept)
-
-    def __enter__(self) -> FakeMaster:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._threads[0].join(20)  # Nobody is let in any more: a node that came back in this moment is cut off too.
-        self.cut_connections()
-        for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
-        self._listener.close()
-
-    def cut_connections(self) -> None:
-        for connected in list(self._connections):
-            # The node closed it already.
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-
-    def of_kind(self, kind: type[T]) -> list[T]:
-        return [request for request in list(self.requests) if isinstance(request, kind)]
+        super().__init__(port)
 
     def registrations(self) -> list[RegisterNode]:
-        return self.of_kind(RegisterNode)
+        return self.asked(RegisterNode)
 
     def keepalives(self) -> list[KeepAlive]:
-        return self.of_kind(KeepAlive)
+        return self.asked(KeepAlive)
 
     def reports(self) -> list[ReportWriters]:
-        return self.of_kind(ReportWriters)
+        return self.asked(ReportWriters)
 
     def wait_for_registrations(self, count: int) -> list[RegisterNode]:
         wait_until(lambda: len(self.registrations()) >= count, what=f"{count} registrations")
@@ -227,33 +193,7 @@ class FakeMaster:
         assert isinstance(request, Hello)
         return Welcome(self.log_id, self.epoch, "fake", 10_000, 30_000, 1 << 28, 1 << 23, 1)
 
-    def _start(self, work: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while not self._stopping:
-            try:
-                connected, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            connected.settimeout(20)
-            self._connections.append(connected)
-            self._start(self._serve, connected)
-
-    def _serve(self, connected: socket.socket) -> None:
-        received = FrameBuffer()
-        greeted = False
-        # The test or the node may cut the connection.
-        with connected, contextlib.suppress(OSError):
-            while count := connected.recv_into(received.space()):
-                received.filled(count)
-                greeted = greeted or received.take(len(PREAMBLE)) is not None
-                while greeted and (whole := received.next_frame()) is not None:
-                    connected.sendall(frame(whole[0], 0, encode(self._reply(decode_request(bytes(whole[2]))))))
-
-    def _reply(self, request: Message) -> Message:
+    def respond(self, request: Message) -> Message:
         try:
             return self.answer(request)
         except HoldfastError as error:

@@ -63,12 +63,12 @@ def can_read(node: Node, boot: int) -> bool:
 def test_how_often_it_reports_is_changed_while_it_waits(master: FakeMaster, tmp_path: Path) -> None:
     """The rig's master asks for a report a minute."""
     with running(master.address, tmp_path):
-        wait_until(lambda: len(master.of_kind(ReportUsage)) == 1, what="the first report")
+        wait_until(lambda: len(master.asked(ReportUsage)) == 1, what="the first report")
         master.command("config_update", encode_body(UpdateConfig(1_000, 50)))
-        wait_until(lambda: len(master.of_kind(ReportUsage)) > 3, what="reports come often")
-        before = len(master.of_kind(ReportUsage))
+        wait_until(lambda: len(master.asked(ReportUsage)) > 3, what="reports come often")
+        before = len(master.asked(ReportUsage))
         master.command("config_update", encode_body(UpdateConfig(1_000)))
-        wait_until(lambda: len(master.of_kind(ReportUsage)) > before + 2, what="0 leaves it as it is")
+        wait_until(lambda: len(master.asked(ReportUsage)) > before + 2, what="0 leaves it as it is")
 
 
 def test_figures_that_the_master_did_not_take_are_told_again_long_before_the_next_are_due(
@@ -78,16 +78,16 @@ def test_figures_that_the_master_did_not_take_are_told_again_long_before_the_nex
 
     def take_the_third(request: Message) -> Message:
         if isinstance(request, ReportUsage):
-            count = len(master.of_kind(ReportUsage))
+            count = len(master.asked(ReportUsage))
             if count == 0:
-                master.cut_connections()
+                master.cut()
             if count == 1:
                 raise Refused("not now")
         return master.usual_answer(request)
 
     master.answer = take_the_third
     with running(master.address, tmp_path):
-        wait_until(lambda: len(master.of_kind(ReportUsage)) == 3, what="the report is made until it is taken")
+        wait_until(lambda: len(master.asked(ReportUsage)) == 3, what="the report is made until it is taken")
         assert len(master.registrations()) == 1, "it was not made again because of another registration"
 
 
@@ -138,13 +138,13 @@ def test_a_node_registers_its_memory_keeps_its_session_and_says_goodbye(master: 
         assert registration.socket_path == node.card.socket_path
         assert registration.sizes == [SIZE // 2] * 2
         wait_until(lambda: len(master.keepalives()) >= 3)
-        [opened] = master.of_kind(OpenSession)
+        [opened] = master.asked(OpenSession)
         assert opened.name == "n1"
         assert {one.session for one in master.keepalives()} == {opened.session} == {registration.session}
-        assert not master.of_kind(CloseSession)
-    [hello] = master.of_kind(Hello)
+        assert not master.asked(CloseSession)
+    [hello] = master.asked(Hello)
     assert hello.token == "t"
-    assert master.of_kind(CloseSession) == [CloseSession(opened.session)]
+    assert master.asked(CloseSession) == [CloseSession(opened.session)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,7 +190,7 @@ def test_a_dead_writer_is_said_again_until_the_answer_comes(master: FakeMaster, 
     def lose_the_first_news(request: Message) -> Message:
         if isinstance(request, ReportWriters) and request.gone_writers and not dropped:
             dropped.append(request)
-            master.cut_connections()
+            master.cut()
         return master.usual_answer(request)
 
     master.answer = lose_the_first_news
@@ -248,8 +248,8 @@ def test_a_command_of_an_older_epoch_is_not_obeyed(master: FakeMaster, tmp_path:
     with running(master.address, tmp_path):
         wait_until(master.keepalives)
         master.answer = deposed
-        count = len(master.of_kind(Hello))
-        wait_until(lambda: len(master.of_kind(Hello)) > count + 1, what="it looks for another master, twice")
+        count = len(master.asked(Hello))
+        wait_until(lambda: len(master.asked(Hello)) > count + 1, what="it looks for another master, twice")
         assert not master.reports()
 
 
@@ -337,7 +337,7 @@ def test_memory_whose_registration_was_never_answered_is_not_offered_to_another_
 
     def lose_registrations(request: Message) -> Message:
         if isinstance(request, RegisterNode):
-            master.cut_connections()
+            master.cut()
         return master.usual_answer(request)
 
     master.answer = lose_registrations
@@ -360,7 +360,7 @@ def test_the_node_serves_on_while_the_master_is_away_and_comes_back_to_it(master
         with FakeMaster(log_id=master.log_id, port=master.port, epoch=2) as second:
             second.sessions |= master.sessions
             [registration] = second.wait_for_registrations(1)
-            assert not second.of_kind(OpenSession), "a failover costs no node its session"
+            assert not second.asked(OpenSession), "a failover costs no node its session"
             assert (registration.boot, registration.log_id) == (boot, master.log_id)
             assert link.writer in registration.live_writers
             wait_until(second.keepalives)

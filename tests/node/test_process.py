@@ -61,7 +61,7 @@ def test_a_node_process_says_where_it_serves_and_ends_cleanly(tmp_path: Path, ho
         _, said = process.communicate(timeout=20)
         assert process.returncode == 0
         assert "Traceback" not in said
-        assert master.of_kind(CloseSession) == [CloseSession(registration.session)]
+        assert master.asked(CloseSession) == [CloseSession(registration.session)]
         assert list(tmp_path.iterdir()) == []
 
 

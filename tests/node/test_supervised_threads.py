@@ -45,13 +45,13 @@ def test_a_defect_in_a_nodes_session_costs_a_moment_and_not_its_memory(
     with FakeMaster() as master, running(master.address, tmp_path) as node:
         master.wait_for_registrations(1)
         master.command("config_update", encode_body(UpdateConfig(1_000, 50)))
-        wait_until(lambda: len(master.of_kind(ReportUsage)) > 2, what="it reports often")
+        wait_until(lambda: len(master.asked(ReportUsage)) > 2, what="it reports often")
         boot = node.boot
         met = fail_once(monkeypatch, owner, method)
         wait_until(lambda: met, what="the defect was met")
-        kept, reported = len(master.keepalives()), len(master.of_kind(ReportUsage))
+        kept, reported = len(master.keepalives()), len(master.asked(ReportUsage))
         wait_until(lambda: len(master.keepalives()) > kept + 2, what="it follows on")
-        wait_until(lambda: len(master.of_kind(ReportUsage)) > reported + 2, what="it reports on")
+        wait_until(lambda: len(master.asked(ReportUsage)) > reported + 2, what="it reports on")
         assert node.failure is None
         assert node.boot == boot
         assert can_read(node, boot)

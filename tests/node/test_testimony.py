@@ -40,23 +40,23 @@ def test_a_node_says_of_a_suspect_of_its_machine_when_it_is_gone_and_of_a_stoppe
         master.suspects = [killed_name, stopped_name]
         node.start()
         # The figures of a node that has registered follow whatever it has to say.
-        wait_until(lambda: master.of_kind(ReportUsage), what="the node has registered and looked")
-        assert not master.of_kind(ReportGone), "both live"
+        wait_until(lambda: master.asked(ReportUsage), what="the node has registered and looked")
+        assert not master.asked(ReportGone), "both live"
         killed.kill()
-        [word] = wait_until(lambda: master.of_kind(ReportGone), what="the node testifies")
+        [word] = wait_until(lambda: master.asked(ReportGone), what="the node testifies")
         assert (word.session, word.boot, word.machine) == (max(master.sessions), node.boot, this_process().machine)
         assert word.gone == [killed_name]
         stopped.kill()
-        wait_until(lambda: len(master.of_kind(ReportGone)) == 2, what="the node testifies of the other")
-        assert master.of_kind(ReportGone)[1].gone == [stopped_name]
+        wait_until(lambda: len(master.asked(ReportGone)) == 2, what="the node testifies of the other")
+        assert master.asked(ReportGone)[1].gone == [stopped_name]
 
 
 def test_a_node_says_nothing_of_a_suspect_of_another_machine(master: FakeMaster, node: Node) -> None:
     here = this_process()
     master.suspects = [here._replace(pid=1 << 21, machine="another"), here._replace(pid=1 << 21, machine="")]
     node.start()
-    wait_until(lambda: master.of_kind(ReportUsage), what="the node has registered and looked")
-    assert not master.of_kind(ReportGone)
+    wait_until(lambda: master.asked(ReportUsage), what="the node has registered and looked")
+    assert not master.asked(ReportGone)
 
 
 def test_a_word_that_was_not_answered_is_said_again(master: FakeMaster, node: Node) -> None:
@@ -66,9 +66,9 @@ def test_a_word_that_was_not_answered_is_said_again(master: FakeMaster, node: No
     def answer(request: object) -> object:
         if isinstance(request, ReportGone) and not refused:
             refused.append(request)
-            master.cut_connections()
+            master.cut()
         return usual(request)  # type: ignore[arg-type]
 
     master.answer = answer  # type: ignore[assignment]
     node.start()
-    wait_until(lambda: len(master.of_kind(ReportGone)) > 1, what="the word is said again")
+    wait_until(lambda: len(master.asked(ReportGone)) > 1, what="the word is said again")
