@@ -185,7 +185,7 @@ def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMa
     assert node is not None
 
     def hang_up() -> None:
-        for attachment in list(node.attach._attachments):
+        for attachment in list(node.attach.attachments):
             hung_up.append(attachment.writer)
             attachment.socket.shutdown(socket.SHUT_RDWR)
 

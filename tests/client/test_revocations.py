@@ -38,7 +38,7 @@ def hearing_threads() -> int:
 
 
 def listened(node: Served) -> bool:
-    return any(attachment.hears for attachment in list(node.attach._attachments))
+    return any(attachment.hears for attachment in list(node.attach.attachments))
 
 
 def test_a_revoked_lease_is_used_no_more(master: FakeMaster, node: Served, connect: Connect) -> None:

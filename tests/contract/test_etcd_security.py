@@ -54,7 +54,7 @@ async def expired(guarded_etcd: Server) -> AsyncIterator[tuple[EtcdCoordination,
     try:
         term = await soon(coordination.campaign("one:7070"))
         await append_all(term, 1, [b"a"])
-        coordination._channel._token = "this one ran out"
+        coordination.channel._token = "this one ran out"
         yield coordination, term
     finally:
         await coordination.close()

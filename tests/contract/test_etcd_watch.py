@@ -46,14 +46,14 @@ async def test_a_follower_of_a_busy_log_reads_several_batches_at_once(etcd_serve
     await one.open()
     await two.open()
     term = await soon(one.campaign("one:7070"))
-    reads, read = 0, two._channel.read
+    reads, read = 0, two.channel.read
 
     async def counted(method: Any, request: Any) -> Any:
         nonlocal reads
         reads += 1
         return await read(method, request)
 
-    two._channel.read = counted  # type: ignore[method-assign]
+    two.channel.read = counted  # type: ignore[method-assign]
     following = asyncio.create_task(read_log(two, 0, 100))
     began = two.timing.clock()
     await append_all(term, 1, [b"batch"] * 100)
@@ -70,16 +70,16 @@ async def test_a_busy_log_is_not_watched_and_one_that_has_become_quiet_is_again(
     two.look_every_s = 600.0  # So that only the watch can tell.
     await one.open()
     await two.open()
-    told, watch = 0, two._channel.watch
+    told, watch = 0, two.channel.watch
 
     async def counted(wanted: list[Any]) -> AsyncIterator[Any]:
         nonlocal told
         async with aclosing(watch(wanted)) as answers:  # type: ignore[type-var]
             async for answer in answers:
-                told += any(event.kv.key == two._keys.tail for event in answer.events)
+                told += any(event.kv.key == two.keys.tail for event in answer.events)
                 yield answer
 
-    two._channel.watch = counted  # type: ignore[method-assign, assignment]
+    two.channel.watch = counted  # type: ignore[method-assign, assignment]
     term = await soon(one.campaign("one:7070"))
     got: list[int] = []
 

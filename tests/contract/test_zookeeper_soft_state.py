@@ -36,14 +36,14 @@ async def test_a_value_that_is_published_anew_while_a_reader_takes_it_away_stays
     writer, reader = pair
     await writer.publish("masters/a", b"before", 50)
     assert await reader.read("masters/a") == b"before"
-    content, _ = writer._client.get(writer._paths.of_published("masters/a"))
-    delete = reader._client.delete_async
+    content, _ = writer.client.get(writer.paths.of_published("masters/a"))
+    delete = reader.client.delete_async
 
     def deleting(path: str, version: int) -> Any:
-        writer._client.set(path, content.replace(b"before", b"after!"))
+        writer.client.set(path, content.replace(b"before", b"after!"))
         return delete(path, version)
 
-    monkeypatch.setattr(reader._client, "delete_async", deleting)
+    monkeypatch.setattr(reader.client, "delete_async", deleting)
 
     async def is_past() -> bool:
         return await reader.read("masters/a") is None
@@ -57,14 +57,14 @@ async def test_a_name_that_another_makes_in_between_is_published_all_the_same(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair
-    create = one._client.create_async
+    create = one.client.create_async
 
     def creating(path: str, *given: Any, **more: Any) -> Any:
-        if not two._client.exists(path):
-            two._client.create(path, bytes(8) + b"the other's")
+        if not two.client.exists(path):
+            two.client.create(path, bytes(8) + b"the other's")
         return create(path, *given, **more)
 
-    monkeypatch.setattr(one._client, "create_async", creating)
+    monkeypatch.setattr(one.client, "create_async", creating)
     await one.publish("service/cache", b"ours", None)
     assert await two.read("service/cache") == b"ours"
 
@@ -88,5 +88,5 @@ async def test_what_is_past_is_swept_after_an_outage_too(pair: Pair, monkeypatch
     await until(fails, "the sweep comes to it")
     monkeypatch.undo()
     await one.publish("renewals/2", b"more", None)
-    children = await two._session.read(two._client.get_children_async(two._paths.published))
-    assert [two._paths.published_name(child) for child in children] == ["renewals/2"]
+    children = await two.session.read(two.client.get_children_async(two.paths.published))
+    assert [two.paths.published_name(child) for child in children] == ["renewals/2"]

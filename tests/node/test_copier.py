@@ -316,7 +316,7 @@ def test_a_failing_disk_disables_the_tier_and_is_reported(
 ) -> None:
     here, _ = nodes
     here.fill(0, b"a" * 100)
-    here.disk.store._files = Failing(number)
+    here.disk.store.files = Failing(number)
     told: list[int] = []
     here.disk.on_trouble = lambda: told.append(1)
     on_disk = SegmentName("here", here.disk.store.disk, 0)

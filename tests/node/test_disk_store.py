@@ -91,7 +91,7 @@ def test_drafts_torn_files_and_files_of_other_histories_are_deleted_at_the_start
     store = opened(tmp_path)
     for i in range(4):
         write(store, 5 + i, i * 4_096, b"x" * 100)
-    paths = [store._path(i * 4_096) for i in range(4)]
+    paths = [store.path_of(i * 4_096) for i in range(4)]
     store.close()
     (tmp_path / "drafts" / "1000").write_bytes(b"half")
     paths[0].write_bytes(paths[0].read_bytes()[:-1])
@@ -114,7 +114,7 @@ def test_after_the_machine_has_restarted_every_byte_is_checked(tmp_path: Path) -
     store = opened(tmp_path)
     write(store, 5, 0, b"x" * 100)
     write(store, 6, 4_096, b"y" * 100)
-    path = store._path(0)
+    path = store.path_of(0)
     store.close()
     content = bytearray(path.read_bytes())
     content[HEADER.size :] = bytes(100)
@@ -171,7 +171,7 @@ def test_a_failing_device_says_whether_it_can_still_be_read_and_leaves_no_half_f
     tmp_path: Path, number: int, readable: bool
 ) -> None:
     store = opened(tmp_path)
-    store._files = Failing(number)
+    store.files = Failing(number)
     with pytest.raises(DiskTrouble) as caught:
         write(store, 5, 0, b"x" * 100)
     assert caught.value.readable == readable
@@ -188,7 +188,7 @@ def test_an_error_in_reading_is_of_the_file_of_the_disk_or_of_nobody(
 ) -> None:
     store = opened(tmp_path)
     write(store, 5, 0, b"x" * 100)
-    store._files = Failing(number)
+    store.files = Failing(number)
     with pytest.raises(error):
         read(store, 0, 100)
     store.close()
@@ -199,7 +199,7 @@ def test_a_device_that_cannot_read_many_files_is_broken_as_a_whole(tmp_path: Pat
     store = opened(tmp_path)
     for number in range(MOST_UNREADABLE + 1):
         write(store, 5 + number, 4_096 * number, b"x" * 100)
-    store._files = Failing(errno.EIO)
+    store.files = Failing(errno.EIO)
     for number in range(MOST_UNREADABLE):
         with pytest.raises(DamagedFile):
             read(store, 4_096 * number, 100)

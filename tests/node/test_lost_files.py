@@ -50,7 +50,7 @@ def disk(tmp_path: Path) -> Iterator[DiskTier]:
 def write(tier: DiskTier, oid: int, offset: int, data: bytes) -> Path:
     tier.write(oid, offset, memoryview(data), xxhash.xxh3_64_intdigest(data) or 1)
     tier.settled([offset])
-    return tier.store._path(offset)
+    return tier.store.path_of(offset)
 
 
 def read(tier: DiskTier, offset: int, size: int) -> bytes:
@@ -273,7 +273,7 @@ def test_a_copy_from_the_disk_fails_for_the_lost_object_alone(nodes: tuple[Serve
     datas = [os.urandom(50_000) for _ in range(3)]
     for number, data in enumerate(datas):
         write(here.disk, 5 + number, number << 16, data)
-    here.disk.store._path(1 << 16).unlink()
+    here.disk.store.path_of(1 << 16).unlink()
     on_disk = SegmentName("here", here.disk.store.disk, 0)
     told = order(here.segment, MIB, here, [(5 + i, i << 16, data) for i, data in enumerate(datas)])
     told.sources = [c.Source(9, on_disk, here.data.address)]

@@ -64,7 +64,7 @@ def test_a_node_that_meets_a_defect_says_that_it_is_not_healthy(tmp_path: Path) 
     with FakeMaster() as master, running(master.address, tmp_path) as node:
         master.wait_for_registrations(1)
         assert node.figures()["healthy"] == 1
-        node._supervisor.failed("attach server", KeyError("defect"))
+        node.supervisor.failed("attach server", KeyError("defect"))
         assert (node.figures()["healthy"], node.figures()["threads_down"]) == (0, 1)
 
 

@@ -69,7 +69,7 @@ class Node:
     def __init__(self, plan: NodePlan, when_registered: Callable[[Node], None] = lambda node: None) -> None:
         self._plan = plan
         self._stopping = threading.Event()
-        self._supervisor = Supervisor()
+        self.supervisor = Supervisor()
         self._memory: LentMemory | None = None
         self._made_dir: str | None = None
         self._started = False
@@ -83,22 +83,22 @@ class Node:
         if plan.disk is not None:
             self._lending.disk = _open_disk(plan, plan.disk, self._report.lost_files)
         self._data = DataServer(
-            plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self._supervisor
+            plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self.supervisor
         )
         try:
             path = self._socket_path()
-            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections, self._supervisor)
+            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections, self.supervisor)
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
             self._close_disk()
             self._remove_made_dir()
             raise
-        self._workers = CommandWorkers(plan.name, plan.address, plan.token, self._lending, self._data, self._supervisor)
+        self._workers = CommandWorkers(plan.name, plan.address, plan.token, self._lending, self._data, self.supervisor)
         memory, disk = self._workers.memory, self._workers.disk
         self._commands = Commands(plan.name, self._lending, self._report, self._data, self._attach, memory, disk)
         life = NodeLife(self.card, self, self._report, self._commands.perform, lambda: when_registered(self))
-        self._session = SessionThreads(life, line, self._supervisor)
+        self._session = SessionThreads(life, line, self.supervisor)
 
     @property
     def failure(self) -> HoldfastError | None:
@@ -155,8 +155,8 @@ class Node:
         return {
             "lent_bytes": sum(self.sizes),
             **({"memory_to_lend_bytes": memory_to_lend(left)} if (left := available_memory()) is not None else {}),
-            "healthy": int(self._attach.alive and self._data.alive and not self._supervisor.down()),
-            "threads_down": len(self._supervisor.down()),
+            "healthy": int(self._attach.alive and self._data.alive and not self.supervisor.down()),
+            "threads_down": len(self.supervisor.down()),
             "writers": self._report.writers,
             "attached": self._attach.connections,
             "tcp_connections": self._data.connections,

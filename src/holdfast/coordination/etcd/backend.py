@@ -57,41 +57,41 @@ class EtcdCoordination:
     def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
-        self._keys = Keys(place.cluster)
-        self._channel = EtcdChannel(place, self.timing.answer_s)
+        self.keys = Keys(place.cluster)
+        self.channel = EtcdChannel(place, self.timing.answer_s)
         self._compacts = place.options.get("compact", "on") != "off"
         self._leader_changes = watches.Changes()
         self._news = watches.Changes()
-        self._leases = SharedLeases(self._channel, self.timing.clock)
+        self._leases = SharedLeases(self.channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
         self._terms = WonTerms()
         self.epoch_floor = 0
 
     async def open(self) -> None:
-        await self._channel.authenticate()
+        await self.channel.authenticate()
         await self.last_index()
         self._watching = asyncio.create_task(self.supervisor.keep("watch of etcd", self._keep_watching))
 
     async def _keep_watching(self) -> None:
-        published = self._keys.published.encode()
+        published = self.keys.published.encode()
         wanted = [
-            rpc.WatchCreateRequest(key=self._keys.leader),
+            rpc.WatchCreateRequest(key=self.keys.leader),
             rpc.WatchCreateRequest(key=published, range_end=range_end_of(published)),
         ]
 
         def told(events: list[Any]) -> None:
-            if not events or any(event.kv.key == self._keys.leader for event in events):
+            if not events or any(event.kv.key == self.keys.leader for event in events):
                 self._leader_changes.bump()
             if not events or any(event.kv.key.startswith(published) for event in events):
                 self._news.bump()
 
-        await self._channel.keep_watching(wanted, told)
+        await self.channel.keep_watching(wanted, told)
 
     async def _read(self, *operations: Any) -> Any:
-        return await self._channel.read(lambda stubs: stubs.kv.Txn, txn([], list(operations)))
+        return await self.channel.read(lambda stubs: stubs.kv.Txn, txn([], list(operations)))
 
     async def _write(self, request: Any) -> Any:
-        return await self._channel.write(lambda stubs: stubs.kv.Txn, request)
+        return await self.channel.write(lambda stubs: stubs.kv.Txn, request)
 
     async def campaign(self, address: str, replacing: int | None = None) -> Term:
         return await campaign(self, address, replacing)
@@ -103,7 +103,7 @@ class EtcdCoordination:
         await self._leader_changes.beyond(seen, wait_s)
 
     async def look(self) -> Look:
-        keys = self._keys
+        keys = self.keys
         answer = await self._read(get(keys.leader), get(keys.epoch), get(keys.process), get(keys.leading))
         leader, record = found(answer, 0), decode_record(found(answer, 1))
         process = decode_process(found(answer, 2), record)
@@ -116,7 +116,7 @@ class EtcdCoordination:
     async def _promised_until(self, lease: int) -> float | None:
         """None if the lease is gone. etcd rounds the seconds down, so one more may be left."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
-        left = await self._channel.read(lambda stubs: stubs.lease.LeaseTimeToLive, request)
+        left = await self.channel.read(lambda stubs: stubs.lease.LeaseTimeToLive, request)
         if left.TTL < 0:
             return None
         renewed_by = self.timing.clock() - (left.grantedTTL - left.TTL - 1)
@@ -129,7 +129,7 @@ class EtcdCoordination:
         term: EtcdTerm | None = None
         try:
             while len(leases) < 2:
-                leases.append((await self._channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID)
+                leases.append((await self.channel.write(lambda stubs: stubs.lease.LeaseGrant, ttl)).ID)
             term = await self._take(address, look, verdict, *leases)
         finally:
             if term is None:
@@ -140,7 +140,7 @@ class EtcdCoordination:
         return term
 
     async def _take(self, address: str, look: Look, verdict: Verdict, lease: int, leading: int) -> EtcdTerm | None:
-        keys = self._keys
+        keys = self.keys
         if look.mark is not None:
             # One transaction may not both delete and put a key. Between the two, the first campaigner wins.
             deposing = txn([created_at(keys.leader, int(str(look.mark)))], [delete(keys.leader)])
@@ -162,30 +162,30 @@ class EtcdCoordination:
             return None
         seat = TermSeat(record, verdict, look.record, self.timing)
         tail, fence = decode_tail(found(answer, 2)), answer.header.revision
-        return EtcdTerm(seat, self._channel, keys, (lease, leading), fence, tail)
+        return EtcdTerm(seat, self.channel, keys, (lease, leading), fence, tail)
 
     def _unchanged(self, record: TermRecord | None) -> Any:
         if record is None:
-            return created_at(self._keys.epoch, 0)
+            return created_at(self.keys.epoch, 0)
         return rpc.Compare(
-            key=self._keys.epoch, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=encode_record(record)
+            key=self.keys.epoch, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=encode_record(record)
         )
 
     async def _revoke(self, lease: int) -> None:
         try:
-            await self._channel.write(lambda stubs: stubs.lease.LeaseRevoke, rpc.LeaseRevokeRequest(ID=lease))
+            await self.channel.write(lambda stubs: stubs.lease.LeaseRevoke, rpc.LeaseRevokeRequest(ID=lease))
         except (CoordinationLost, Uncertain) as error:
             log.warning("a lease of a lost campaign was not revoked and will run out: %s", error)
 
     async def leader(self) -> Leader | None:
-        kvs = found(await self._read(get(self._keys.leader)), 0)
+        kvs = found(await self._read(get(self.keys.leader)), 0)
         return decode_leader(kvs[0].value) if kvs else None
 
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
         return watches.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
 
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
-        follower = EtcdFollower(self._channel, self._keys, self.look_every_s, self.supervisor)
+        follower = EtcdFollower(self.channel, self.keys, self.look_every_s, self.supervisor)
         try:
             async with aclosing(watches.follow_log(follower.read, after_index)) as several:
                 async for batches in several:
@@ -194,24 +194,24 @@ class EtcdCoordination:
             await follower.end()
 
     async def last_index(self) -> int:
-        return decode_tail(found(await self._read(get(self._keys.tail)), 0)).number
+        return decode_tail(found(await self._read(get(self.keys.tail)), 0)).number
 
     async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         through = min(through_index, await self.last_index() - 1)
-        first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1, keys_only=True)
+        first = get(self.keys.batch(0), range_end=self.keys.log_end, limit=1, keys_only=True)
         revision = 0
         recognised = True
         while True:
             kvs = found(await self._read(first), 0)
-            if not kvs or self._keys.index(kvs[0].key) > through:
+            if not kvs or self.keys.index(kvs[0].key) > through:
                 break
             unchanged = [] if landmark is None else await self._has(landmark)
             if unchanged is None:
                 recognised = False
                 break
-            end = min(self._keys.index(kvs[0].key) + TRIM_KEYS, through + 1)
-            request = txn(unchanged, [delete(kvs[0].key, self._keys.batch(end))])
-            answer = await self._channel.write(lambda stubs: stubs.kv.Txn, request)
+            end = min(self.keys.index(kvs[0].key) + TRIM_KEYS, through + 1)
+            request = txn(unchanged, [delete(kvs[0].key, self.keys.batch(end))])
+            answer = await self.channel.write(lambda stubs: stubs.kv.Txn, request)
             revision = answer.header.revision
         if revision and self._compacts:
             await self._compact(revision)
@@ -219,7 +219,7 @@ class EtcdCoordination:
 
     async def _has(self, landmark: Landmark) -> list[Any] | None:
         """The condition that this batch is still in the log unchanged; None if it is not there now."""
-        key = self._keys.batch(landmark.number)
+        key = self.keys.batch(landmark.number)
         kvs = found(await self._read(get(key)), 0)
         if not kvs or not landmark.is_it(decode_batch(kvs[0].value).batch):
             return None
@@ -228,13 +228,13 @@ class EtcdCoordination:
     async def _compact(self, revision: int) -> None:
         """Compact: etcd keeps deleted keys until then, and the log would fill it."""
         try:
-            await self._channel.write(lambda stubs: stubs.kv.Compact, rpc.CompactionRequest(revision=revision))
+            await self.channel.write(lambda stubs: stubs.kv.Compact, rpc.CompactionRequest(revision=revision))
         except HoldfastError as error:
             # Another compaction may have gone further, or this user lacks the permission: the trim itself is done.
             log.info("etcd was not compacted: %s", error)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
-        key = (self._keys.published + name).encode()
+        key = (self.keys.published + name).encode()
         if ttl_ms is None:
             await self._write(txn([], [put(key, value)]))
             return
@@ -256,7 +256,7 @@ class EtcdCoordination:
             raise
 
     async def read(self, name: str) -> bytes | None:
-        kvs = found(await self._read(get((self._keys.published + name).encode())), 0)
+        kvs = found(await self._read(get((self.keys.published + name).encode())), 0)
         return bytes(kvs[0].value) if kvs else None
 
     async def list(self, prefix: str) -> dict[str, bytes]:
@@ -264,10 +264,10 @@ class EtcdCoordination:
 
     async def _published(self, prefix: str, after_revision: int) -> tuple[dict[str, bytes], int]:
         """The values put there after that revision, and the revision that was read."""
-        start = (self._keys.published + prefix).encode()
+        start = (self.keys.published + prefix).encode()
         options = {"min_mod_revision": after_revision + 1} if after_revision else {}
         answer = await self._read(get(start, range_end=range_end_of(start), **options))
-        cut = len(self._keys.published)
+        cut = len(self.keys.published)
         return {kv.key.decode()[cut:]: bytes(kv.value) for kv in found(answer, 0)}, answer.header.revision
 
     def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
@@ -281,11 +281,11 @@ class EtcdCoordination:
         return watches.watch_published(read, lambda: self._news.count, self._news.beyond, self.look_every_s)
 
     async def unpublish(self, name: str) -> None:
-        await self._write(txn([], [delete((self._keys.published + name).encode())]))
+        await self._write(txn([], [delete((self.keys.published + name).encode())]))
 
     async def log_bytes(self) -> int:
-        first = get(self._keys.batch(0), range_end=self._keys.log_end, limit=1)
-        answer = await self._read(get(self._keys.tail), first)
+        first = get(self.keys.batch(0), range_end=self.keys.log_end, limit=1)
+        answer = await self._read(get(self.keys.tail), first)
         if not found(answer, 1):
             return 0
         stored = decode_batch(found(answer, 1)[0].value)
@@ -296,4 +296,4 @@ class EtcdCoordination:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        await self._channel.close()
+        await self.channel.close()

@@ -62,36 +62,36 @@ class ZooKeeperCoordination:
     def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
         self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
-        self._paths = Paths(place.cluster)
-        self._session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)
-        self._client = self._session.client
+        self.paths = Paths(place.cluster)
+        self.session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)
+        self.client = self.session.client
         self._leader_changes = watches.Changes()
         self._log_changes = watches.Changes()
         self._seen: dict[str, tuple[int, float]] = {}
         self._expiring: deque[tuple[float, str]] = deque()
         self._terms = WonTerms()
         self.epoch_floor = 0
-        self._session.when_moved(self._leader_changes.bump)
-        self._session.when_moved(self._log_changes.bump)
-        self._session.when_lost(self._lose_terms)
+        self.session.when_moved(self._leader_changes.bump)
+        self.session.when_moved(self._log_changes.bump)
+        self.session.when_lost(self._lose_terms)
 
     async def open(self) -> None:
-        await self._session.open()
+        await self.session.open()
         await self._lay_out()
 
     async def _lay_out(self) -> None:
         """Make the missing nodes: all of them the first time, and after ZooKeeper was emptied."""
         for path, value in (
-            (self._paths.log, b""),
-            (self._paths.published, b""),
-            (self._paths.doubt, b""),
-            (self._paths.process, b""),
-            (self._paths.first, encode_tail(1, 0)),
-            (self._paths.tail, encode_tail(0, 0)),
-            (self._paths.epoch, b""),
+            (self.paths.log, b""),
+            (self.paths.published, b""),
+            (self.paths.doubt, b""),
+            (self.paths.process, b""),
+            (self.paths.first, encode_tail(1, 0)),
+            (self.paths.tail, encode_tail(0, 0)),
+            (self.paths.epoch, b""),
         ):
             try:
-                await self._session.write(self._client.create_async(path, value, makepath=True))
+                await self.session.write(self.client.create_async(path, value, makepath=True))
             except NodeExistsError:
                 pass  # It exists, as wanted.
             except Uncertain as error:
@@ -110,17 +110,17 @@ class ZooKeeperCoordination:
         await self._leader_changes.beyond(seen, wait_s)
 
     def _leader_event(self, _: Any) -> None:
-        self._session.soon(self._leader_changes.bump)
+        self.session.soon(self._leader_changes.bump)
 
     def _log_event(self, _: Any) -> None:
-        self._session.soon(self._log_changes.bump)
+        self.session.soon(self._log_changes.bump)
 
     async def _leader_node(self) -> tuple[bytes, Any] | None:
         try:
-            value, stat = await self._session.read(self._client.get_async(self._paths.leader, self._leader_event))
+            value, stat = await self.session.read(self.client.get_async(self.paths.leader, self._leader_event))
         except NoNodeError:
             # A missing node can only be watched by asking whether it exists.
-            found = await self._session.read(self._client.exists_async(self._paths.leader, self._leader_event))
+            found = await self.session.read(self.client.exists_async(self.paths.leader, self._leader_event))
             if found is not None:
                 self._leader_changes.bump()
             return None
@@ -129,9 +129,9 @@ class ZooKeeperCoordination:
     async def look(self) -> Look:
         # Read the epoch first: if another term begins in between, `take` finds another version of it and fails.
         try:
-            epoch, stat = await self._session.read(self._client.get_async(self._paths.epoch))
-            doubt, _ = await self._session.read(self._client.get_async(self._paths.doubt))
-            stored, _ = await self._session.read(self._client.get_async(self._paths.process))
+            epoch, stat = await self.session.read(self.client.get_async(self.paths.epoch))
+            doubt, _ = await self.session.read(self.client.get_async(self.paths.doubt))
+            stored, _ = await self.session.read(self.client.get_async(self.paths.process))
         except NoNodeError:
             raise await self._emptied() from None
         record = msgspec.structs.replace(decode_record(epoch), doubtful=bool(doubt)) if epoch else None
@@ -146,23 +146,23 @@ class ZooKeeperCoordination:
         assert isinstance(look, ZooKeeperLook)
         sent_at = self.timing.clock()
         record = verdict.record(look.record, address, self.epoch_floor)
-        winning = self._client.transaction()
-        winning.set_data(self._paths.epoch, encode_record(record), look.epoch_version)
-        winning.set_data(self._paths.doubt, b"1" if record.doubtful else b"")
-        winning.set_data(self._paths.process, encode_process(verdict.leader_process(record)))
+        winning = self.client.transaction()
+        winning.set_data(self.paths.epoch, encode_record(record), look.epoch_version)
+        winning.set_data(self.paths.doubt, b"1" if record.doubtful else b"")
+        winning.set_data(self.paths.process, encode_process(verdict.leader_process(record)))
         if look.leader_version is not None:
-            winning.delete(self._paths.leader, look.leader_version if verdict.proof == "silence" else -1)
-        winning.create(self._paths.leader, encode_leader(Leader(record.epoch, address)), ephemeral=True)
+            winning.delete(self.paths.leader, look.leader_version if verdict.proof == "silence" else -1)
+        winning.create(self.paths.leader, encode_leader(Leader(record.epoch, address)), ephemeral=True)
         try:
-            results = await self._session.commit(winning)
+            results = await self.session.commit(winning)
             if results is None:
                 return None
-            tail = await self._tail(self._paths.tail)
+            tail = await self._tail(self.paths.tail)
         except (CoordinationLost, Uncertain):
             await self._leave_nothing()
             raise
         seat = TermSeat(record, verdict, look.record, self.timing)
-        term = ZooKeeperTerm(seat, self._session, self._paths, results[0].version, tail)
+        term = ZooKeeperTerm(seat, self.session, self.paths, results[0].version, tail)
         self._terms.begin(term, sent_at, self)
         return term
 
@@ -170,9 +170,9 @@ class ZooKeeperCoordination:
         """Delete our leader node, if there is one: a campaign that failed may have won, and must not keep others
         waiting."""
         try:
-            _, stat = await self._session.read(self._client.get_async(self._paths.leader))
-            if stat.ephemeralOwner == self._session.number:
-                await self._session.write(self._client.delete_async(self._paths.leader))
+            _, stat = await self.session.read(self.client.get_async(self.paths.leader))
+            if stat.ephemeralOwner == self.session.number:
+                await self.session.write(self.client.delete_async(self.paths.leader))
         except NoNodeError:
             pass  # There is nothing to remove.
         except (CoordinationLost, Uncertain) as error:
@@ -180,7 +180,7 @@ class ZooKeeperCoordination:
 
     async def _tail(self, path: str, watch: Any = None) -> Tail:
         try:
-            value, stat = await self._session.read(self._client.get_async(path, watch))
+            value, stat = await self.session.read(self.client.get_async(path, watch))
         except NoNodeError:
             raise await self._emptied() from None
         return decode_tail(value, stat.version)
@@ -188,7 +188,7 @@ class ZooKeeperCoordination:
     async def _emptied(self) -> CoordinationLost:
         """The cluster's nodes were removed while this process ran: make them again, and let the caller retry."""
         await self._lay_out()
-        return CoordinationLost(f"ZooKeeper at {self._session.hosts} was emptied; its log begins anew")
+        return CoordinationLost(f"ZooKeeper at {self.session.hosts} was emptied; its log begins anew")
 
     async def leader(self) -> Leader | None:
         found = await self._leader_node()
@@ -203,7 +203,7 @@ class ZooKeeperCoordination:
         async def read(after: int) -> Batches:
             nonlocal limit
             seen = self._log_changes.count
-            tail = await self._tail(self._paths.tail, self._log_event)
+            tail = await self._tail(self.paths.tail, self._log_event)
             if tail.number < after:
                 # This server may be behind the others: only a read after a sync proves that the log ends here.
                 last = await self.last_index()
@@ -220,55 +220,55 @@ class ZooKeeperCoordination:
         return watches.follow_log(read, after_index)
 
     async def _batches(self, after: int, through: int) -> Batches:
-        asked = [self._client.get_async(self._paths.batch(index)) for index in range(after + 1, through + 1)]
+        asked = [self.client.get_async(self.paths.batch(index)) for index in range(after + 1, through + 1)]
         batches: Batches = []
         for index, result in enumerate(asked, after + 1):
             try:
-                value, _ = await self._session.read(result)
+                value, _ = await self.session.read(result)
             except NoNodeError:
                 # It was in the log, so it was trimmed, and all before it too.
-                raise Compacted((await self._tail(self._paths.first)).number) from None
+                raise Compacted((await self._tail(self.paths.first)).number) from None
             batches.append((index, decode_batch(value).batch))
         return batches
 
     async def last_index(self) -> int:
         try:
-            await self._session.read(self._client.sync_async(self._paths.root))
+            await self.session.read(self.client.sync_async(self.paths.root))
         except NoNodeError:
             raise await self._emptied() from None
-        return (await self._tail(self._paths.tail)).number
+        return (await self._tail(self.paths.tail)).number
 
     async def trim(self, through_index: int, landmark: Landmark | None = None) -> bool:
         through = min(through_index, await self.last_index() - 1)
-        while (first := await self._tail(self._paths.first)).number <= through:
+        while (first := await self._tail(self.paths.first)).number <= through:
             if landmark is not None and not await self._has(landmark):
                 return False
             end = min(first.number + TRIM_NODES - 1, through)
-            value, _ = await self._session.read(self._client.get_async(self._paths.batch(end)))
-            step = self._client.transaction()
-            step.set_data(self._paths.first, encode_tail(end + 1, HEADER.unpack_from(value)[1]), first.version)
+            value, _ = await self.session.read(self.client.get_async(self.paths.batch(end)))
+            step = self.client.transaction()
+            step.set_data(self.paths.first, encode_tail(end + 1, HEADER.unpack_from(value)[1]), first.version)
             for index in range(first.number, end + 1):
-                step.delete(self._paths.batch(index))
-            if await self._session.commit(step) is None:
+                step.delete(self.paths.batch(index))
+            if await self.session.commit(step) is None:
                 log.info("somebody else trims the log too")
                 return True
         return True
 
     async def _has(self, landmark: Landmark) -> bool:
         try:
-            value, _ = await self._session.read(self._client.get_async(self._paths.batch(landmark.number)))
+            value, _ = await self.session.read(self.client.get_async(self.paths.batch(landmark.number)))
         except NoNodeError:
             return False
         return landmark.is_it(decode_batch(value).batch)
 
     async def publish(self, name: str, value: bytes, ttl_ms: int | None) -> None:
-        path = self._paths.of_published(name)
+        path = self.paths.of_published(name)
         content = TTL.pack(ttl_ms or 0) + value
         await self._sweep()
         stat = None
         while stat is None:  # Another process may create or delete it between the two.
             try:
-                stat = await self._session.write(self._client.set_async(path, content))
+                stat = await self.session.write(self.client.set_async(path, content))
             except NoNodeError:
                 stat = await self._created(path, content)
         if ttl_ms is not None:
@@ -278,8 +278,8 @@ class ZooKeeperCoordination:
     async def _created(self, path: str, content: bytes) -> Any:
         """Create the node; return its stat, None if another process was faster."""
         try:
-            creation = self._client.create_async(path, content, makepath=True, include_data=True)
-            return (await self._session.write(creation))[1]
+            creation = self.client.create_async(path, content, makepath=True, include_data=True)
+            return (await self.session.write(creation))[1]
         except NodeExistsError:
             return None
 
@@ -293,16 +293,16 @@ class ZooKeeperCoordination:
                 self._expiring.popleft()
 
     async def read(self, name: str) -> bytes | None:
-        path = self._paths.of_published(name)
+        path = self.paths.of_published(name)
         try:
-            content, stat = await self._session.read(self._client.get_async(path))
+            content, stat = await self.session.read(self.client.get_async(path))
         except NoNodeError:
             self._seen.pop(name, None)
             return None
         ttl_ms = TTL.unpack_from(content)[0]
         if ttl_ms and await self._is_past(name, path, stat, ttl_ms):
             return None
-        return self._paths.published_value(content)
+        return self.paths.published_value(content)
 
     async def _is_past(self, name: str, path: str, stat: Any, ttl_ms: int) -> bool:
         """Has the value expired? No clock is shared (I16): the time counts from when this process first saw it."""
@@ -312,7 +312,7 @@ class ZooKeeperCoordination:
         if now - self._seen[name][1] < ttl_ms / 1000:
             return False
         try:
-            await self._session.write(self._client.delete_async(path, stat.version))
+            await self.session.write(self.client.delete_async(path, stat.version))
         except NoNodeError:
             pass  # Another reader was faster.
         except BadVersionError:
@@ -322,13 +322,13 @@ class ZooKeeperCoordination:
         return True
 
     async def list(self, prefix: str) -> dict[str, bytes]:
-        children = await self._session.read(self._client.get_children_async(self._paths.published))
-        names = sorted(name for name in map(self._paths.published_name, children) if name.startswith(prefix))
+        children = await self.session.read(self.client.get_children_async(self.paths.published))
+        names = sorted(name for name in map(self.paths.published_name, children) if name.startswith(prefix))
         values = await asyncio.gather(*(self.read(name) for name in names))
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     async def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
-        watching = PublishedWatch(self._session, self._paths, self.read, prefix)
+        watching = PublishedWatch(self.session, self.paths, self.read, prefix)
         changes = watching.changes
         try:
             async for news in watches.watch_published(
@@ -340,14 +340,14 @@ class ZooKeeperCoordination:
 
     async def unpublish(self, name: str) -> None:
         try:
-            await self._session.write(self._client.delete_async(self._paths.of_published(name)))
+            await self.session.write(self.client.delete_async(self.paths.of_published(name)))
         except NoNodeError:
             pass  # It was not there, as wanted.
 
     async def log_bytes(self) -> int:
-        first, tail = await asyncio.gather(self._tail(self._paths.first), self._tail(self._paths.tail))
+        first, tail = await asyncio.gather(self._tail(self.paths.first), self._tail(self.paths.tail))
         return tail.total_bytes - first.total_bytes
 
     async def close(self) -> None:
         await self._terms.resign()
-        await self._session.close()
+        await self.session.close()

@@ -153,7 +153,7 @@ class DiskStore:
         self.disk = 0
         self.log_id = 0
         """The history that the files belong to; 0 while there is none."""
-        self._files = files if files is not None else Files()
+        self.files = files if files is not None else Files()
         self._lock = threading.Lock()
         self._stored: dict[int, StoredFile] = {}
         self._starts: list[int] = []
@@ -167,8 +167,8 @@ class DiskStore:
         try:
             store._take()
             verified = store._identify(kernel_boot)
-            for path in store._files.names(directory / "drafts"):
-                store._files.delete(path)
+            for path in store.files.names(directory / "drafts"):
+                store.files.delete(path)
             store._find(not verified)
             store._write_identity(kernel_boot)
         except OSError as error:
@@ -181,11 +181,11 @@ class DiskStore:
 
     def close(self) -> None:
         if self._locked is not None:
-            self._files.release(self._locked)
+            self.files.release(self._locked)
             self._locked = None
 
     def _take(self) -> None:
-        self._locked = self._files.take(self.directory)
+        self._locked = self.files.take(self.directory)
         if self._locked is None:
             raise Refused(f"another node uses the disk in {self.directory}; give this one a directory of its own")
 
@@ -193,8 +193,8 @@ class DiskStore:
         """Read the disk's id, or make one. True: everything on it was written under this boot of the kernel."""
         path = self.directory / "disk.json"
         try:
-            content = memoryview(bytearray(self._files.size(path)))
-            facts = json.loads(bytes(content[: self._files.read(path, 0, content)]))
+            content = memoryview(bytearray(self.files.size(path)))
+            facts = json.loads(bytes(content[: self.files.read(path, 0, content)]))
             self.disk, self.log_id = int(facts["disk"], 16), int(facts["log_id"], 16)
         except FileNotFoundError:
             self.disk = fresh_id()
@@ -209,8 +209,8 @@ class DiskStore:
         self._kernel_boot = kernel_boot
         draft = self.directory / "disk.json.draft"
         facts = {"disk": f"{self.disk:016x}", "log_id": f"{self.log_id:016x}", "kernel_boot": kernel_boot}
-        self._files.write(draft, [json.dumps(facts).encode() + b"\n"])
-        self._files.replace(draft, self.directory / "disk.json")
+        self.files.write(draft, [json.dumps(facts).encode() + b"\n"])
+        self.files.replace(draft, self.directory / "disk.json")
 
     def belongs_to(self, log_id: int) -> None:
         """Note that the files belong to this history from now on."""
@@ -235,11 +235,11 @@ class DiskStore:
         self.check_in_place()
         draft = self.directory / "drafts" / f"{offset:x}"
         try:
-            self._files.write(draft, [self._header(oid, offset, len(data), checksum), data])
-            self._files.replace(draft, self._path(offset))
+            self.files.write(draft, [self._header(oid, offset, len(data), checksum), data])
+            self.files.replace(draft, self.path_of(offset))
         except OSError as error:
             with contextlib.suppress(OSError):  # The first error says more.
-                self._files.delete(draft)
+                self.files.delete(draft)
             raise DiskTrouble(f"an object could not be written to {self.directory}", error) from None
         with self._lock:
             if offset not in self._stored:
@@ -282,7 +282,7 @@ class DiskStore:
 
     def check_in_place(self) -> None:
         """DiskTrouble if the directory is no longer this disk."""
-        if self._locked is not None and not self._files.is_in_place(self.directory, self._locked):
+        if self._locked is not None and not self.files.is_in_place(self.directory, self._locked):
             gone = OSError(errno.ENOENT, "it was unmounted, moved or replaced by another one")
             raise DiskTrouble(f"the disk is not at {self.directory} any more", gone)
 
@@ -308,7 +308,7 @@ class DiskStore:
         raise damaged
 
     def _measure(self, stored: StoredFile) -> None:
-        found, wanted = self._files.size(self._path(stored.offset)), HEADER.size + stored.size_bytes
+        found, wanted = self.files.size(self.path_of(stored.offset)), HEADER.size + stored.size_bytes
         if found != wanted:
             raise DamagedFile(stored, Damage.WRONG_SIZE, f"it has {found:,} bytes and not {wanted:,}")
 
@@ -316,7 +316,7 @@ class DiskStore:
         """The checksum in the file's header, which must be the one that was written."""
         self._measure(stored)
         head = memoryview(bytearray(HEADER.size))
-        self._files.read(self._path(stored.offset), 0, head)
+        self.files.read(self.path_of(stored.offset), 0, head)
         checksum = int(HEADER.unpack(head)[7])
         if head != self._header(stored.oid, stored.offset, stored.size_bytes, checksum):
             raise DamagedFile(stored, Damage.SPOILED, "its header is not the one that was written")
@@ -324,7 +324,7 @@ class DiskStore:
 
     def _fill(self, stored: StoredFile, start: int, target: memoryview, whole: bool) -> None:
         checksum = self._checksum_of(stored)
-        if self._files.read(self._path(stored.offset), HEADER.size + start, target) != len(target):
+        if self.files.read(self.path_of(stored.offset), HEADER.size + start, target) != len(target):
             raise DamagedFile(stored, Damage.WRONG_SIZE, "it became shorter while it was read")
         if whole and checksum != (xxhash.xxh3_64_intdigest(target) or 1):
             raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
@@ -333,7 +333,7 @@ class DiskStore:
         checksum = self._checksum_of(stored)
         if wanted and checksum != wanted:
             raise DamagedFile(stored, Damage.SPOILED, "by its checksum it holds other bytes than the log says")
-        if checksum != (self._digest(self._path(stored.offset), stored.size_bytes) or 1):
+        if checksum != (self._digest(self.path_of(stored.offset), stored.size_bytes) or 1):
             raise DamagedFile(stored, Damage.SPOILED, "its bytes do not match their checksum")
 
     def forget(self, oid: ObjectId, offset: int) -> bool:
@@ -346,13 +346,13 @@ class DiskStore:
             self._starts.pop(bisect_right(self._starts, offset) - 1)
         # A file that cannot be deleted is found again at the next start.
         with contextlib.suppress(OSError):
-            self._files.delete(self._path(offset))
+            self.files.delete(self.path_of(offset))
         return True
 
     def _folder(self, number: int) -> Path:
         return self.directory / "objects" / f"{number:02x}"
 
-    def _path(self, offset: int) -> Path:
+    def path_of(self, offset: int) -> Path:
         return self._folder((offset >> 12) % FOLDERS) / f"{offset:x}"
 
     def _header(self, oid: ObjectId, offset: int, size: int, checksum: int) -> bytes:
@@ -361,7 +361,7 @@ class DiskStore:
 
     def _find(self, verify: bool) -> None:
         for number in range(FOLDERS):
-            for path in self._files.names(self._folder(number)):
+            for path in self.files.names(self._folder(number)):
                 stored = self._recognise(path, verify)
                 if stored is None:
                     self._delete_stray(path)
@@ -373,12 +373,12 @@ class DiskStore:
         """The object in the file; None if it is torn, altered, of another history or not where it belongs."""
         head = memoryview(bytearray(HEADER.size))
         try:
-            size_on_disk = self._files.size(path)
-            if self._files.read(path, 0, head) != HEADER.size:
+            size_on_disk = self.files.size(path)
+            if self.files.read(path, 0, head) != HEADER.size:
                 return None
             magic, version, _, log_id, oid, offset, size, checksum, own = HEADER.unpack(head)
             sound = own == xxhash.xxh3_64_intdigest(head[:-8]) and (magic, version) == (MAGIC, VERSION)
-            if not sound or log_id != self.log_id or path != self._path(offset) or size_on_disk != HEADER.size + size:
+            if not sound or log_id != self.log_id or path != self.path_of(offset) or size_on_disk != HEADER.size + size:
                 return None
             if verify and checksum and checksum != (self._digest(path, size) or 1):
                 return None
@@ -392,7 +392,7 @@ class DiskStore:
     def _delete_stray(self, path: Path) -> None:
         """Delete a file that belongs to no object. Anything else that somebody put there is left alone."""
         try:
-            self._files.delete(path)
+            self.files.delete(path)
         except (IsADirectoryError, PermissionError) as error:
             log.warning("this does not belong on the disk and is left alone", path=str(path), reason=str(error))
 
@@ -406,5 +406,5 @@ class DiskStore:
         room = memoryview(bytearray(min(size, CHUNK)))
         for start in range(0, size, CHUNK):
             piece = room[: min(CHUNK, size - start)]
-            self._files.read(path, HEADER.size + start, piece)
+            self.files.read(path, HEADER.size + start, piece)
             yield piece

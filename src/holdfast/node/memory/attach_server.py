@@ -67,7 +67,7 @@ class AttachServer:
         self._lending = lending
         self._report = report
         self._max_connections = max_connections
-        self._attachments: set[_Attachment] = set()
+        self.attachments: set[_Attachment] = set()
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -103,7 +103,7 @@ class AttachServer:
         self._wake()
         if self._thread.ident is not None:
             self._thread.join(10 * LOOK_SECONDS)
-        for attachment in list(self._attachments):
+        for attachment in list(self.attachments):
             attachment.socket.close()
         self._listener.close()
         self._selector.close()
@@ -118,11 +118,11 @@ class AttachServer:
 
     @property
     def connections(self) -> int:
-        return len(self._attachments)
+        return len(self.attachments)
 
     def memory_voided(self) -> None:
         """Void the writer numbers of the old memory; a connection gets a new one when it asks."""
-        for attachment in list(self._attachments):
+        for attachment in list(self.attachments):
             attachment.writer = 0
 
     def enter_history(self, history: int, older: list[int]) -> None:
@@ -139,7 +139,7 @@ class AttachServer:
         with self._lending.lock:
             if not self._older:
                 return 0
-            return sum(1 for one in list(self._attachments) if one.writer and one.history != self._history)
+            return sum(1 for one in list(self.attachments) if one.writer and one.history != self._history)
 
     def revoke(self, ids: bytes | None) -> None:
         """Tell listening clients which objects were removed or moved; None: more than can be named. From any thread."""
@@ -164,7 +164,7 @@ class AttachServer:
         history, self._untold_history = self._untold_history, 0
         if history:
             frames.append(frame(0, 0, encode(LeasesRevoked(b"", history))))
-        for attachment in [one for one in self._attachments if one.hears]:
+        for attachment in [one for one in self.attachments if one.hears]:
             try:
                 if more or any(attachment.socket.send(each) != len(each) for each in frames):
                     self._ended(attachment)
@@ -191,14 +191,14 @@ class AttachServer:
             log.warning("a connection was not accepted", reason=str(error))
             return
         connected.setblocking(False)
-        if len(self._attachments) >= self._max_connections:
+        if len(self.attachments) >= self._max_connections:
             refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
             with contextlib.suppress(OSError):
                 connected.send(frame(0, 0, encode(failed(refusal))))
             connected.close()
             return
         attachment = _Attachment(connected)
-        self._attachments.add(attachment)
+        self.attachments.add(attachment)
         self._selector.register(connected, selectors.EVENT_READ, attachment)
 
     def _receive(self, attachment: _Attachment) -> None:
@@ -269,11 +269,11 @@ class AttachServer:
             self._ended(attachment)
 
     def _ended(self, attachment: _Attachment) -> None:
-        if attachment not in self._attachments:
+        if attachment not in self.attachments:
             return  # It has ended already, in the same round of events.
         self._selector.unregister(attachment.socket)
         attachment.socket.close()
-        self._attachments.discard(attachment)
+        self.attachments.discard(attachment)
         if attachment.writer:
             self._report.writer_went(attachment.writer)
 
