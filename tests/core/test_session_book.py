@@ -67,7 +67,7 @@ class Heard:
 
     def notify(self, name: str = "do", body: bytes = b"") -> int:
         number = self.book.notify(S, name, body, self.confirmed.append)
-        self.book.say(number, self.now)
+        self.book.say(0, self.now)
         self.deliver()
         return number
 
@@ -170,7 +170,7 @@ def test_an_answer_holds_no_more_than_fits_and_the_rest_follows() -> None:
     """I17."""
     heard = Heard()
     numbers = [heard.book.notify(S, "x", bytes(200 << 10)) for _ in range(8)]
-    heard.book.say(numbers[-1], heard.now)
+    heard.book.say(0, heard.now)
     first = [one.number for one in heard.keep_alive().commands]
     assert 0 < len(first) < 8
     rest = [one.number for one in heard.keep_alive(handled=first[-1]).commands]
@@ -476,6 +476,29 @@ def test_a_command_leaves_only_when_what_it_may_rest_on_is_durable() -> None:
     assert heard == []
     writer.write()
     assert [one.name for one in heard[0].commands] == ["do"]
+
+
+def test_commands_leave_in_the_order_of_the_records_that_they_rest_on() -> None:
+    """I6: each as soon as its own are durable, to whichever session."""
+    heard = Heard()
+    heard.keep_alive()
+    first = heard.book.notify(S, "first", b"", after=5)
+    second = heard.book.notify(S, "second", b"", after=7)
+    heard.book.say(4, heard.now)
+    heard.deliver()
+    assert heard.answers == []
+    assert heard.book.waits_for_log
+    heard.book.say(5, heard.now)
+    heard.deliver()
+    [answer] = heard.answers
+    assert ([one.number for one in answer.commands], answer.log_index) == ([first], 5)
+    again = heard.keep_alive()
+    assert [one.number for one in again.commands] == [first], "it is repeated until it is handled"
+    assert heard.keep_alive(handled=first) is None
+    heard.book.say(9, heard.now)
+    heard.deliver()
+    assert [one.number for one in heard.answers[-1].commands] == [second]
+    assert not heard.book.waits_for_log
 
 
 def test_a_keepalive_does_not_wait_for_a_slow_log() -> None:

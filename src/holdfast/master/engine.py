@@ -8,7 +8,7 @@ freed, and refused at its deadline. Past its leadership deadline a primary decid
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -160,9 +160,6 @@ class Engine:
         self._topology_index = 0
         """The index of the last record that changed which segments there are."""
         self._freed = False
-        self._queued = primary.sessions.session_epoch
-        self._unsaid: deque[tuple[int, int]] = deque()
-        """Commands not yet sent: (index that must be durable, number of the last command that depends on it)"""
 
     @property
     def state(self) -> State:
@@ -274,12 +271,7 @@ class Engine:
     def _deliver(self, now: Instant) -> None:
         """Send the sessions' keepalive replies. One with a command waits until everything that the command may depend
         on is durable; one without waits for nothing: a slow log must not cost a node its session."""
-        sessions = self.primary.sessions
-        if sessions.session_epoch > self._queued:
-            self._queued = sessions.session_epoch
-            self._unsaid.append((self.log.index if self.log is not None else 0, self._queued))
-        while self._unsaid and self._unsaid[0][0] <= self.durable_index:
-            sessions.say(self._unsaid.popleft()[1], now)
+        self.primary.sessions.say(self.durable_index, now)
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -304,7 +296,8 @@ class Engine:
         session = self.primary.sessions.named(node)
         if session is None:
             raise UnknownNode(f"nobody called {node!r} follows this master; nothing was sent")
-        number = self.primary.sessions.notify(session.id, name, body, confirm)
+        after = self.log.index if self.log is not None else 0
+        number = self.primary.sessions.notify(session.id, name, body, confirm, after)
         self._deliver(now)
         return number
 
@@ -446,7 +439,7 @@ class Engine:
         """Release commands that waited for these records, and retry parked puts: memory may have been freed."""
         if self.object_events is not None and self.log is not None:
             self.object_events.durable(self.log.written.batch, self.log.durable)
-        if self._unsaid and now < self.leads_until():
+        if self.primary.sessions.waits_for_log and now < self.leads_until():
             self._deliver(now)
         if self._freed and self._parked and now < self.leads_until():
             self._retry_parked(now)

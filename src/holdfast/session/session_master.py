@@ -123,8 +123,7 @@ class SessionMaster:
             raise UnknownNode(f"nobody called {name!r} follows this master; nothing was sent")
         if not confirm:
             number = self._book.notify(session.id, command, body)
-            self._book.say(number, now_ms())
-            self._deliver()
+            self._send()
             return number
         handled: asyncio.Future[HoldfastError | None] = asyncio.get_running_loop().create_future()
 
@@ -133,8 +132,7 @@ class SessionMaster:
                 handled.set_result(error)
 
         number = self._book.notify(session.id, command, body, confirmed)
-        self._book.say(number, now_ms())
-        self._deliver()
+        self._send()
         try:
             error = await asyncio.wait_for(handled, within)
         except TimeoutError:
@@ -142,6 +140,11 @@ class SessionMaster:
         if error is not None:
             raise error
         return number
+
+    def _send(self) -> None:
+        """Send the commands in the book: there is no log here that they would have to wait for."""
+        self._book.say(0, now_ms())
+        self._deliver()
 
     # Requests.
 

@@ -145,7 +145,7 @@ def ask_to_clean(primary: Primary, member: Member) -> list[Record]:
     """Tell a live node which further grants it must close. It reports when it is done."""
     some = list(member.clean_untold)[:MAX_CLEAN]
     try:
-        primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)))
+        primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)), after=primary.state.index)
     except CommandsWaiting:
         return []  # It is asked again when it has taken the commands that wait.
     for grant in some:

@@ -3,9 +3,13 @@
 Pure: `now` is an argument, and replies are left in `outgoing`, as (callback, argument), for the shell to deliver. Two
 heaps, of keepalives to answer and of sessions that may end, are examined once per tick: ten thousand sessions need no
 timer each. A reply renews the lease from the moment of its decision; a session is over only when the lease and the
-jeopardy window have passed since then, lengthened by the allowed drift (I4). Commands are numbered by a count that only
-grows under one epoch. They are kept, and repeated in every reply, until the follower confirms that it has handled them;
-a number is valid only under the epoch that it was given in (I6).
+jeopardy window have passed since then, lengthened by the allowed drift (I4). A command to a follower:
+
+1. Queued in its session (`notify`), under a number of a count that only grows under one epoch, and with the log index
+   that it depends on.
+2. Sent once the log is durable up to there (`say`): the waiting keepalive is answered with it at once.
+3. Repeated in every reply, until the follower confirms that it has handled it. A number is valid only under the epoch
+   that it was given in (I6).
 """
 
 from __future__ import annotations
@@ -76,6 +80,8 @@ class WaitingKeepalive:
 @dataclass(frozen=True, slots=True)
 class Queued:
     command: SessionCommand
+    after: int
+    """The log index that must be durable before it is sent. It does not decrease from one command to the next."""
     confirm: Deliver | None
 
 
@@ -110,9 +116,8 @@ class Book:
         """The older histories that this one was restored from."""
         self.session_epoch = session_epoch
         """The highest command number given out."""
-        self.say_through = session_epoch
         self.log_index = 0
-        """Index of the last durable record, as told to followers."""
+        """Index of the last durable record, as told to followers. Commands that depend on later ones wait."""
         self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
         """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
@@ -124,8 +129,8 @@ class Book:
         self._replies: list[tuple[Instant, int, int]] = []
         self._expiries: list[tuple[Instant, int, int]] = []
         """(when to look, number of the entry, session id). Each session has one valid entry."""
-        self._spoken_to: dict[int, None] = {}
-        """Sessions with commands that may not be sent yet."""
+        self._to_say: deque[tuple[int, int]] = deque()
+        """(log index that must be durable, session) of each command that may have to wait for it, in their order."""
         self._order = 0
 
     def __len__(self) -> int:
@@ -284,7 +289,7 @@ class Book:
             self.times.lease_ms,
             self.times.jeopardy_ms,
             self.log_index,
-            _first_of(session.commands, self.say_through),
+            _first_of(session.commands, self.log_index),
             self.add_to_answer(session),
         )
 
@@ -305,9 +310,10 @@ class Book:
             if queued.confirm is not None:
                 self._say(queued.confirm, None if why is None else CommandRefused(why[:1_000]))
 
-    def notify(self, session: int, name: str, body: bytes, confirm: Deliver | None = None) -> int:
-        """Queue a command, to be sent when `say` allows its number. `confirm` is called with None once the follower
-        has handled it, or with the error if it refused the command or that will not be known."""
+    def notify(self, session: int, name: str, body: bytes, confirm: Deliver | None = None, after: int = 0) -> int:
+        """Queue a command, to be sent by the next `say` with a durable index of `after` or higher. `confirm` is called
+        with None once the follower has handled it, or with the error if it refused the command or that will not be
+        known."""
         found = self.require(session)
         if not 0 < len(name) <= MAX_COMMAND_NAME or len(body) > MAX_COMMAND_BYTES:
             raise BadValue(f"a command has a name of 1 to {MAX_COMMAND_NAME} characters and at most "
@@ -317,26 +323,26 @@ class Book:
         self.session_epoch += 1
         found.session_epoch = self.session_epoch
         found.last_command = name
-        found.commands.append(Queued(SessionCommand(self.session_epoch, name, body), confirm))
-        self._spoken_to[found.id] = None
+        found.commands.append(Queued(SessionCommand(self.session_epoch, name, body), after, confirm))
+        self._to_say.append((after, found.id))
         return self.session_epoch
 
-    def say(self, through: int, now: Instant) -> None:
-        """Allow commands up to this number to be sent, because the records they depend on are durable. Waiting
-        keepalives are answered with them at once."""
-        self.say_through = through
-        waiting, self._spoken_to = self._spoken_to, {}
-        for session in waiting:
-            found = self._sessions.get(session)
-            if found is None:
-                continue
-            if self._has_word(found):
+    @property
+    def waits_for_log(self) -> bool:
+        """Are there commands that may have to wait for records to become durable?"""
+        return bool(self._to_say)
+
+    def say(self, durable_index: int, now: Instant) -> None:
+        """Send the commands that depend on records up to this index, which are durable now: the waiting keepalives of
+        their sessions are answered."""
+        self.log_index = durable_index
+        while self._to_say and self._to_say[0][0] <= durable_index:
+            found = self._sessions.get(self._to_say.popleft()[1])
+            if found is not None and self._has_word(found):
                 self._answer_held(found, now)
-            if found.commands and found.commands[-1].command.number > through:
-                self._spoken_to[session] = None
 
     def _has_word(self, session: Session) -> bool:
-        return bool(session.commands) and session.commands[0].command.number <= self.say_through
+        return bool(session.commands) and session.commands[0].after <= self.log_index
 
     def answer_due(self, now: Instant) -> None:
         """Answer the keepalives that are due."""
@@ -402,13 +408,13 @@ class Book:
             session.commands.clear()
 
 
-def _first_of(commands: deque[Queued], through: int) -> list[SessionCommand]:
+def _first_of(commands: deque[Queued], durable_index: int) -> list[SessionCommand]:
     """The commands that may be sent and fit into one reply; the rest follow when these are handled."""
     said: list[SessionCommand] = []
     size = 0
     for queued in commands:
         size += len(queued.command.body)
-        if queued.command.number > through or (said and size > MAX_ANSWER_BYTES):
+        if queued.after > durable_index or (said and size > MAX_ANSWER_BYTES):
             break
         said.append(queued.command)
     return said
