@@ -275,3 +275,23 @@ def test_a_full_log_refuses_changes_by_name_and_answers_reads() -> None:
     refused = writer.ask(q.Exists(["key"]))
     assert isinstance(refused, q.Failed)
     assert refused.code == "not_leader"
+
+
+def test_a_node_is_asked_to_clean_only_when_the_end_of_the_grant_is_durable() -> None:
+    """I6, I11: after a failover without that record the grant would be live, and its writer closed."""
+    writer = Writer()
+    heard: list[Message] = []
+    grant = GrantId(CLIENT, 1)
+    writer.ask(q.GrantRanges(grant, struct.pack("<Q", 64)))
+    writer.write()
+    keepalive = ss.KeepAlive(5, 1, 1)
+    writer.engine.handle(keepalive, 0, 1, writer.now)
+    writer.engine.park(Waiting(keepalive, 0, 1, writer.now + 60_000, heard.append), writer.now)
+    writer.ask(q.ReturnGrants([grant], settled=False))
+    writer.engine.tick(writer.now)
+    assert heard == []
+    writer.write()
+    [answer] = heard
+    assert isinstance(answer, ss.KeptAlive)
+    [command] = answer.commands
+    assert (command.name, c.decode_body(c.Clean, command.body).grants) == (c.CLEAN, [grant])
