@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from holdfast import instant
 from tests import prefork
+from tests.process_clock import ProcessClock
 
 # The same examples on every run and no limit on the time of one: a slow machine is not a failure.
 settings.register_profile(
@@ -29,3 +31,14 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def _processes_start_at_once() -> Iterator[None]:
     with prefork.allowed():
         yield
+
+
+@pytest.fixture
+def clock() -> Iterator[ProcessClock]:
+    """The clock of the whole process, turned by the test."""
+    made = ProcessClock()
+    instant.read_from(lambda: made.now_ns)
+    try:
+        yield made
+    finally:
+        instant.read_from(instant.SYSTEM_CLOCK)

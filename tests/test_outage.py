@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from holdfast import instant
 from holdfast.outage import SAID_EVERY_SECONDS, Outage
+from tests.process_clock import ProcessClock
 
 log = logging.getLogger("holdfast.test")
 
 
-class Clock:
-    now_ns = 0
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    made = Clock()
-    instant.read_from(lambda: made.now_ns)
-    try:
-        yield made
-    finally:
-        instant.read_from(instant.SYSTEM_CLOCK)
-
-
 def test_an_outage_is_said_again_every_30_seconds_and_its_end_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: ProcessClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     outage = Outage(log, "etcd does not answer")
     for tenth in range(650):
@@ -46,7 +31,7 @@ def test_an_outage_is_said_again_every_30_seconds_and_its_end_once(
     assert (outage.failures, outage.why) == (0, "")
 
 
-def test_the_next_outage_is_said_at_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_outage_is_said_at_once(clock: ProcessClock, caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(log, "etcd does not answer")
     for _ in range(3):
         outage.seen("timed out")

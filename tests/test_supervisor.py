@@ -5,33 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from holdfast import instant, supervisor
+from holdfast import supervisor
 from holdfast.errors import TryAgain
 from holdfast.supervisor import LONGEST_PAUSE_SECONDS, STEADY_SECONDS, Supervisor
 from tests.contract.stories import soon, until_true
+from tests.process_clock import ProcessClock
 from tests.waiting import wait_until
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now_ns += round(seconds * 1e9)
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    made = Clock()
-    instant.read_from(lambda: made.now_ns)
-    try:
-        yield made
-    finally:
-        instant.read_from(instant.SYSTEM_CLOCK)
 
 
 @pytest.fixture
@@ -98,7 +81,7 @@ async def test_a_defect_is_logged_with_its_traceback(quick: None, caplog: pytest
     assert record.exc_info[0] is KeyError
 
 
-def test_the_pause_grows_and_is_bounded(clock: Clock) -> None:
+def test_the_pause_grows_and_is_bounded(clock: ProcessClock) -> None:
     """I17: what fails for hours costs a try every few seconds."""
     supervisor = Supervisor()
     pauses = [supervisor.failed("watch", TryAgain("not now")) for _ in range(10)]
@@ -107,7 +90,7 @@ def test_the_pause_grows_and_is_bounded(clock: Clock) -> None:
 
 
 def test_work_that_runs_long_enough_is_well_and_its_next_failure_is_a_new_one(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: ProcessClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervisor, down_at = Supervisor(), []
 

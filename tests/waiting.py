@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -19,3 +23,24 @@ def wait_until(condition: Callable[[], Found], deadline_s: float = 20.0, what: s
         if time.monotonic() > give_up_at:
             raise AssertionError(f"not within {deadline_s:g} s: {what or condition}")
         time.sleep(0.01)
+
+
+def run_together(threads: Sequence[threading.Thread], deadline_s: float = 60.0) -> None:
+    """Start them all, and wait for the end of each."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(deadline_s)
+        assert not thread.is_alive()
+
+
+def stop_all_threads(process: subprocess.Popen[bytes]) -> None:
+    """SIGSTOP; returns when every thread stands still, and none can answer any more."""
+    process.send_signal(signal.SIGSTOP)
+    threads = Path(f"/proc/{process.pid}/task")
+
+    def stopped() -> bool:
+        states = [thread.read_text().rpartition(")")[2].split()[0] for thread in threads.glob("*/stat")]
+        return all(state == "T" for state in states)
+
+    wait_until(stopped, what="every thread has stopped")

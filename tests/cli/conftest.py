@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +94,10 @@ def run(
     monkeypatch.setattr(connection, "open_cache", open_cache)
     monkeypatch.setattr(connection, "open_channel", open_channel)
     return call
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, because that of a Unix socket must be."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as short:
+        yield Path(short)

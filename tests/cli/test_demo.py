@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,13 +18,6 @@ from tests.waiting import wait_until
 
 SHORT = ["demo", "--objects", "300", "--value-size", "256KiB", "--seconds", "1.5"]
 """Large enough that the new primary must grant memory right after it took over."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path, because that of a Unix socket must be."""
-    with tempfile.TemporaryDirectory(prefix="hf-") as short:
-        yield Path(short)
 
 
 def test_the_demo_kills_the_primary_and_loses_nothing(folder: Path) -> None:
@@ -45,22 +36,27 @@ def test_the_demo_kills_the_primary_and_loses_nothing(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_a_demo_that_is_interrupted_ends_all_that_it_started(folder: Path) -> None:
-    arguments = [*PYTHON, "demo", "--objects", "1000", "--value-size", "1KiB", "--seconds", "300"]
+def interrupted(arguments: list[str], folder: Path, at: str) -> list[psutil.Process]:
+    """Interrupts a demo when it prints this. Returns the processes that it had started; all of them have ended."""
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(folder))
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "clients write" in line:
+            if at in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
-    assert len(children) >= 3
     wait_until(lambda: not any(child.is_running() for child in children), 30, "the end of what it started")
     assert not list(folder.iterdir())
+    return children
+
+
+def test_a_demo_that_is_interrupted_ends_all_that_it_started(folder: Path) -> None:
+    arguments = [*PYTHON, "demo", "--objects", "1000", "--value-size", "1KiB", "--seconds", "300"]
+    assert len(interrupted(arguments, folder, "clients write")) >= 3
 
 
 @pytest.mark.parametrize("url", ["etcd://h:2379/production", "sqlite:///tmp/x.db?cluster=mine"])

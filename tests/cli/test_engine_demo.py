@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import psutil
 import pytest
 
 from holdfast.cli.demo.screen import Screen
@@ -29,20 +25,13 @@ from holdfast.cli.processes.local_cluster import ClusterWanted
 from holdfast.errors import HoldfastError, NodeLost, Unreachable
 from holdfast.settings import DemoSettings
 from tests.cli.conftest import Run
+from tests.cli.test_demo import interrupted
 from tests.cli.test_up import PYTHON, environment
-from tests.waiting import wait_until
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
 TINY = ["--layers", "2", "--width", "64", "--prefix-tokens", "48", "--block-tokens", "16", "--new-tokens", "6"]
 SETTINGS = DemoSettings(engine=True, layers=2, width=64, prefix_tokens=48, block_tokens=16, new_tokens=6)
 SHAPE = Shape(layers=2, width=64, heads=1)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path, because that of a Unix socket must be."""
-    with tempfile.TemporaryDirectory(prefix="hf-") as short:
-        yield Path(short)
 
 
 # Keys
@@ -277,17 +266,4 @@ def test_the_engines_blocks_outlive_it_and_the_primary(folder: Path) -> None:
 @pytest.mark.timeout(400)
 def test_an_engine_demo_that_is_interrupted_ends_all_that_it_started(folder: Path) -> None:
     arguments = [*PYTHON, "demo", "--engine", "--prefix-tokens", "20000"]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(folder))
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "engine-1 runs" in line:
-                break
-        children = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert children
-    wait_until(lambda: not any(child.is_running() for child in children), 30, "the end of what it started")
-    assert not list(folder.iterdir())
+    assert interrupted(arguments, folder, "engine-1 runs")

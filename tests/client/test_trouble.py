@@ -18,6 +18,7 @@ from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster, closed_port, first
 from tests.node.rig import Served
+from tests.waiting import run_together
 
 Connect = Callable[..., Any]
 
@@ -214,11 +215,7 @@ def test_threads_share_one_client(master: FakeMaster) -> None:
 
     with holdfast.connect(master.address) as cache:
         threads = [threading.Thread(target=work, args=(cache, name)) for name in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        run_together(threads)
         assert wrong == []
         assert len(cache.get_many(master.objects)) == 240
 

@@ -136,12 +136,12 @@ def traffic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
 
 def goes_on(traffic: list[Traffic]) -> None:
     """Rounds are made, and there are hits again."""
-    hits = [worker.hits for worker in traffic]
-    wait_until(
-        lambda: all(worker.hits > before for worker, before in zip(traffic, hits, strict=True)),
-        90,
-        "the traffic has hits again",
-    )
+    grows(traffic, lambda worker: worker.hits, "the traffic has hits again")
+
+
+def grows(traffic: list[Traffic], count: Callable[[Traffic], int], what: str) -> None:
+    counted = [count(worker) for worker in traffic]
+    wait_until(lambda: all(count(one) > before for one, before in zip(traffic, counted, strict=True)), 90, what)
 
 
 def test_a_primary_is_killed(cluster: Cluster, traffic: list[Traffic]) -> None:
@@ -173,12 +173,7 @@ def test_a_node_is_stopped(cluster: Cluster, traffic: list[Traffic]) -> None:
 
 
 def fail_by_codes(traffic: list[Traffic]) -> None:
-    failures = [worker.failures for worker in traffic]
-    wait_until(
-        lambda: all(worker.failures > before for worker, before in zip(traffic, failures, strict=True)),
-        90,
-        "calls fail by their codes",
-    )
+    grows(traffic, lambda worker: worker.failures, "calls fail by their codes")
 
 
 def test_masters_run_and_are_silent(cluster: Cluster, traffic: list[Traffic]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from tests.namespaces import APART
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import stop_all_threads, wait_until
 
 ZOOKEEPER_CLASSPATH = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
 
@@ -51,12 +52,7 @@ class Server:
         wait_until(serves, 60, f"a server on port {self.port}")
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        wait_until(self._is_stopped, what="every thread of the server has stopped")
-
-    def _is_stopped(self) -> bool:
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
-        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        stop_all_threads(self.process)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -142,3 +138,35 @@ def leader_process(url: str, *more: str, apart: bool = False) -> Iterator[subpro
         process.wait(20)
         assert process.stdout is not None
         process.stdout.close()
+
+
+class OwnEtcd:
+    """One member of a test's own, which can be started again at its port: with its data, or without any (`wipe`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port, self._peer = free_ports(2)
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "it was never started"
+        return self._server
+
+    def start(self) -> None:
+        members = f"one=http://127.0.0.1:{self._peer}"
+        self._server = start_member(self._folder, "one", self.port, self._peer, members)
+        self._server.wait_until_it_serves()
+
+    def end(self) -> None:
+        if self._server is not None:
+            self._server.end()
+            self._server = None
+
+    def wipe(self) -> None:
+        self.end()
+        shutil.rmtree(self._folder / "data")
+        self.start()
+
+    def url(self, cluster: str) -> str:
+        return f"etcd://127.0.0.1:{self.port}/{cluster}"

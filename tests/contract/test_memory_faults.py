@@ -43,10 +43,10 @@ class HandClock:
                     waking.set_result(None)
 
 
-def world() -> tuple[HandClock, MemoryStore, MemoryCoordination, MemoryCoordination]:
+def world(leader_ttl_ms: int = 5000) -> tuple[HandClock, MemoryStore, MemoryCoordination, MemoryCoordination]:
     clock = HandClock()
     store = MemoryStore(clock.read)
-    one, two = (MemoryCoordination(store, "c", 5000, clock.read, clock.sleep) for _ in range(2))
+    one, two = (MemoryCoordination(store, "c", leader_ttl_ms, clock.read, clock.sleep) for _ in range(2))
     return clock, store, one, two
 
 
@@ -120,9 +120,7 @@ async def test_validity_ends_without_an_answer_and_before_a_watcher_may_call_it_
 
 async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() -> None:
     """A watcher that looks less often than it believes itself to be away would begin to count anew for ever."""
-    clock = HandClock()
-    store = MemoryStore(clock.read)
-    one, two = (MemoryCoordination(store, "c", 1000, clock.read, clock.sleep) for _ in range(2))
+    clock, store, one, two = world(leader_ttl_ms=1000)
     old = await soon(one.campaign("one"))
     waiting = asyncio.ensure_future(two.campaign("two"))
     await clock.pass_time(0.5)
@@ -140,9 +138,7 @@ async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() 
 
 async def test_a_leader_that_was_dropped_may_have_been_renewed_a_moment_before() -> None:
     """I12, found by simulation: it does not hear of the drop, and answers for as long as its last renewal lets it."""
-    clock = HandClock()
-    store = MemoryStore(clock.read)
-    one, two = (MemoryCoordination(store, "c", 5000, clock.read, clock.sleep) for _ in range(2))
+    clock, store, one, two = world()
     old = await soon(one.campaign("one"))
     waiting = asyncio.ensure_future(two.campaign("two"))
     await clock.pass_time(2.5)

@@ -57,6 +57,13 @@ class Nodes:
         request = n.AddReplicas(told.node, told.body.grant, rows, failed)
         return self.world.ask(q.Done, request).count
 
+    def bring_back(self, key: str, ms: int = 500) -> int:
+        """The key is read twice, and what is therefore ordered is done; how many replicas came of it."""
+        for _ in range(2):
+            self.world.locate(key)
+            self.world.pass_time(ms)
+        return self.obey("bring_back")
+
     def mount_disk(self, node: str, boot: int, disk: int, size: int = 1 << 20, log_id: int = 0) -> int:
         request = n.MountDisk(node, boot, disk, log_id, size, f"{node}:1", "host")
         return self.world.ask(n.DiskMounted, request).handle

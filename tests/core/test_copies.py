@@ -17,7 +17,7 @@ from holdfast.messages import requests as q
 from holdfast.messages.of_sessions import CloseSession
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import dump, load
-from tests.core.copying import Nodes, kinds
+from tests.core.copying import Nodes, Told, kinds
 from tests.core.world import World
 
 
@@ -31,6 +31,16 @@ def three_nodes(**rules: float) -> tuple[World, Nodes]:
 def lose(world: World, node: str) -> None:
     world.send(CloseSession(world.primary.members[node].session))
     assert node not in world.primary.members
+
+
+def one_replica_lost() -> tuple[World, Nodes, Told]:
+    """An object of two replicas has lost one, and a node was told to make it again."""
+    world, nodes = three_nodes()
+    world.put("k", replicas=2)
+    lose(world, kinds(world, "k")[0][1])
+    world.pass_time(1_000)
+    [told] = nodes.take("recover")
+    return world, nodes, told
 
 
 def drain(world: World, nodes: Nodes, node: str, rounds: int = 20) -> None:
@@ -62,11 +72,7 @@ def test_an_object_that_never_asked_for_more_than_one_replica_is_left_alone() ->
 
 
 def test_a_copy_is_a_durable_grant_before_the_node_hears_of_it() -> None:
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, _, told = one_replica_lost()
     assert isinstance(told.body, c.CopyObjects)
     assert told.body.grant in world.state.grants
     world.check()
@@ -88,11 +94,7 @@ def test_without_another_node_nothing_is_tried_until_one_comes() -> None:
 
 
 def test_wrong_bytes_add_no_replica_and_are_tried_again_later() -> None:
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, nodes, told = one_replica_lost()
     oid = world.locate("k")[0][0]
     assert nodes.copy(told, wrong=(oid,)) == 0
     world.pass_time(100)
@@ -105,11 +107,7 @@ def test_wrong_bytes_add_no_replica_and_are_tried_again_later() -> None:
 @pytest.mark.parametrize("what", ["id", "offset", "source", "checksum"])
 def test_a_claim_that_does_not_hold_adds_nothing(what: str) -> None:
     """I2, I9: a master believes a node no more than it must."""
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, _, told = one_replica_lost()
     assert isinstance(told.body, c.CopyObjects)
     oid, offset, _, checksum, index, at = struct.unpack("<6Q", told.body.rows)
     row = {"id": oid, "offset": offset, "segment": told.body.sources[index].handle, "source": at, "checksum": checksum}
@@ -122,11 +120,7 @@ def test_a_claim_that_does_not_hold_adds_nothing(what: str) -> None:
 
 def test_a_copy_of_an_object_that_was_replaced_meanwhile_adds_nothing() -> None:
     """I2, I7: what is copied is an object, not a key."""
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, nodes, told = one_replica_lost()
     world.put("k", size=500, upsert=True)
     assert nodes.copy(told) == 0
     assert len(kinds(world, "k")) == 1
@@ -134,11 +128,7 @@ def test_a_copy_of_an_object_that_was_replaced_meanwhile_adds_nothing() -> None:
 
 
 def test_only_the_node_that_was_told_may_fill_the_grant_and_no_clients_grant_at_all() -> None:
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, nodes, told = one_replica_lost()
     told.node = "x"
     with pytest.raises(GrantRefused):
         nodes.copy(told)
@@ -150,11 +140,7 @@ def test_only_the_node_that_was_told_may_fill_the_grant_and_no_clients_grant_at_
 
 def test_a_copy_that_never_ends_gives_its_memory_back_by_the_nodes_word_only() -> None:
     """I11: the clock ends the grant, and the node's word the quarantine."""
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, nodes, told = one_replica_lost()
     assert isinstance(told.body, c.CopyObjects)
     world.pass_time(world.primary.rules.grant_timeout_ms + 1_000)
     assert told.body.grant not in world.state.grants
@@ -269,11 +255,7 @@ def test_a_drain_goes_on_under_a_new_primary_from_log_and_snapshot() -> None:
 
 def test_a_copy_that_a_failover_interrupts_is_taken_by_the_new_primary() -> None:
     """The grant is in the log, so the node's word needs no memory of the plan."""
-    world, nodes = three_nodes()
-    world.put("k", replicas=2)
-    lose(world, kinds(world, "k")[0][1])
-    world.pass_time(1_000)
-    [told] = nodes.take("recover")
+    world, nodes, told = one_replica_lost()
     after = World()
     after.primary = promote(world.primary.twin, world.primary.rules, 5_000, True, after.now)  # type: ignore[assignment]
     after.engine.primary = after.primary

@@ -96,10 +96,7 @@ def test_an_object_read_twice_from_disk_comes_back_to_memory_and_stays_on_disk()
 def test_an_object_in_memory_and_on_disk_leaves_memory_at_once() -> None:
     world, nodes = with_disk()
     keys = fill(world, nodes, 120)
-    for _ in range(2):
-        world.locate(keys[0])
-        world.pass_time(300)
-    nodes.obey("bring_back")
+    nodes.bring_back(keys[0], 300)
     world.pass_time(2_000)
     file = next(row for row in files(world, DISK) if row[0] == world.locate(keys[0])[0][0])
     world.pass_time(2_000)
@@ -113,10 +110,7 @@ def test_a_standby_that_evicts_alone_leaves_what_is_on_a_disk_as_well() -> None:
     """Its primary would drop the replica in memory only. A mask hides the whole object: a promotion evicts it."""
     world, nodes = with_disk(standby_eviction="independent", standby_eviction_grace_ms=0)  # type: ignore[arg-type]
     keys = fill(world, nodes, 120)
-    for _ in range(2):
-        world.locate(keys[0])
-        world.pass_time(300)
-    nodes.obey("bring_back")
+    nodes.bring_back(keys[0], 300)
     assert sorted(kinds(world, keys[0])) == [("DISK", "a"), ("MEMORY", "a")]
     standby = world.primary.twin
     rules = replace(world.primary.rules, high_watermark=0.02, eviction_margin=0.01)

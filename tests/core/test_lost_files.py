@@ -100,10 +100,7 @@ def test_the_place_of_a_leased_file_is_kept_until_the_lease_has_ended() -> None:
     """I2: another object's file must not be read there under the old lease."""
     world, nodes = with_disk()
     alone, both, *_ = on_disk_alone(world, nodes)
-    for _ in range(2):
-        world.locate(both)
-        world.pass_time(500)
-    nodes.obey("bring_back")
+    nodes.bring_back(both)
     world.locate(alone, both)
     rows = [(*file_of(world, alone), 1), (*file_of(world, both), 1)]
     disk = world.state.disks()[0]
@@ -119,10 +116,7 @@ def test_the_place_of_a_leased_file_is_kept_until_the_lease_has_ended() -> None:
 def test_what_is_logged_says_why() -> None:
     world, nodes = with_disk()
     key, both, *_ = on_disk_alone(world, nodes)
-    for _ in range(2):
-        world.locate(both)
-        world.pass_time(500)
-    nodes.obey("bring_back")
+    nodes.bring_back(both)
     world.pass_time(2_000)
     packed = b"".join(struct.pack("<3Q", *file_of(world, one), 2) for one in (key, both))
     _, records = lost_files.report_lost_files(world.primary, n.ReportLostFiles("a", DISK, packed), 0, world.now)

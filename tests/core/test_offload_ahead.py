@@ -75,10 +75,7 @@ def test_an_object_that_was_just_used_does_not_give_way_because_it_is_on_disk() 
     """Only among the longest unused do those on disk come first."""
     world, nodes = with_disk()
     keys = fill(world, nodes, 120)
-    for _ in range(2):
-        world.locate(keys[0])
-        world.pass_time(300)
-    assert nodes.obey("bring_back") == 1
+    assert nodes.bring_back(keys[0], 300) == 1
     world.pass_time(2_000)
     world.put(*[f"now{i}" for i in range(8)], size=SIZE)
     assert ("MEMORY", "a") in kinds(world, keys[0])

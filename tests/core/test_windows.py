@@ -180,24 +180,35 @@ def test_two_replicas_each_get_a_window() -> None:
     world.check()
 
 
+def window_begun(eviction: str) -> tuple[World, list[str]]:
+    """A put of 128 KiB has made the first step towards its room."""
+    world, keys = filled(640, standby_eviction=eviction)
+    world.pass_time(60_000)
+    request = q.GrantRanges(GrantId(CLIENT, 10_000), struct.pack("<Q", 128 * KIB))
+    assert world.engine.handle(request, CLIENT, 1, world.now)[0] is not None
+    return world, keys
+
+
+def clear_window(world: World) -> None:
+    """The same put waits until it has its room."""
+    granted = ask_for(world, 128 * KIB, serial=10_000)
+    while granted is None:
+        world.engine.tick(world.now)
+        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("eviction", ["follow", "none"])
 def test_a_window_of_very_many_objects_is_emptied_in_steps_that_nobody_else_profits_from(
     eviction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "EVICT_STEP", 16)
-    world, keys = filled(640, standby_eviction=eviction)
-    world.pass_time(60_000)
-    request = q.GrantRanges(GrantId(CLIENT, 10_000), struct.pack("<Q", 128 * KIB))
-    assert world.engine.handle(request, CLIENT, 1, world.now)[0] is not None
+    world, keys = window_begun(eviction)
     assert 0 < len(missing(world, keys)) <= 16, "one step"
     claimed = len(missing(world, keys))
     other = ask_for(world, 8 * KIB, serial=10_001)
     assert other is not None
     assert len(missing(world, keys)) > claimed, "it has a window of its own"
-    granted = ask_for(world, 128 * KIB, serial=10_000)
-    while granted is None:
-        world.engine.tick(world.now)
-        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+    clear_window(world)
     assert len(missing(world, keys)) <= 128 + 8 + 2
     assert not world.primary.claims
     world.check()
@@ -209,17 +220,11 @@ def test_a_window_is_given_up_when_an_object_in_it_is_leased_or_nobody_waits(
 ) -> None:
     """I8, I9: its memory is lent again."""
     monkeypatch.setattr(room, "EVICT_STEP", 16)
-    world, _ = filled(640, standby_eviction=eviction)
-    world.pass_time(60_000)
-    request = q.GrantRanges(GrantId(CLIENT, 10_000), struct.pack("<Q", 128 * KIB))
-    world.engine.handle(request, CLIENT, 1, world.now)
+    world, _ = window_begun(eviction)
     (claim,) = world.primary.claims.values()
     inside = [world.state.catalogue.keys[slot] for slot in claim.slots if world.state.catalogue.flags_at[slot]]
     leased = next(key for key in inside if key is not None and world.touch(key) == [True])
-    granted = ask_for(world, 128 * KIB, serial=10_000)
-    while granted is None:
-        world.engine.tick(world.now)
-        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+    clear_window(world)
     assert world.has(leased) == [True]
     assert not world.primary.claims
     free = world.primary.free_bytes

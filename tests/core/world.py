@@ -8,13 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import MASKED
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.primary.primary import Parked, Primary
 from holdfast.core.primary.session_book import RESTORED
 from holdfast.core.rules import Rules
-from holdfast.core.state.apply import Freed, apply, ranges_of
+from holdfast.core.state.apply import Freed, apply
 from holdfast.core.state.renewals import apply_renewed, take_renewed
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, extent_of
@@ -25,6 +24,7 @@ from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message, Record
+from holdfast.simulation.checks.log_checks import spans_of
 from holdfast.wire.codec import expect
 from holdfast.wire.key_table_layout import FIRST_PLACES
 from tests.core.shown import fingerprints_in, show
@@ -233,17 +233,7 @@ class World:
 def check_partition(primary: Primary) -> None:
     """I9: objects, grants, quarantine and free space partition each segment exactly."""
     state = primary.state
-    taken: dict[int, list[tuple[int, int]]] = {handle: [] for handle in state.segments}
-    flags = state.catalogue.flags_at
-    live = [slot for slot in state.catalogue.live().tolist() if not flags[slot] & MASKED]
-    for handle, offsets, lengths in ranges_of(state, live) if live else []:
-        taken[handle] += zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True)
-    for grant in state.grants.values():
-        for place in grant.ranges:
-            gaps = grant.taken.gaps(grant.length)
-            taken[place.segment] += [(place.offset + start, place.offset + end) for start, end in gaps]
-    for held in state.quarantine.values():
-        taken[held.segment] += [(offset, offset + length) for offset, length in held.pieces]
+    taken = spans_of(state)
     for handle, allocator in primary.allocators.items():
         allocator.check()
         free = [(start, start + size) for start, size in allocator.free_ranges()]

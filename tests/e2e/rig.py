@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.processes import SOURCE, Cluster
 from holdfast.messages.requests import Status
 from tests import prefork
-from tests.waiting import wait_until
+from tests.waiting import stop_all_threads, wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -27,15 +27,7 @@ class Rig(Cluster):
         process.wait()
 
     def pause(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGSTOP; returns when every thread stands still, and none can answer any more."""
-        process.send_signal(signal.SIGSTOP)
-        threads = Path(f"/proc/{process.pid}/task")
-
-        def stopped() -> bool:
-            states = [thread.read_text().rpartition(")")[2].split()[0] for thread in threads.glob("*/stat")]
-            return all(state == "T" for state in states)
-
-        wait_until(stopped, what="every thread has stopped")
+        stop_all_threads(process)
 
     def restart_master(self) -> None:
         """kill -9, then a new master at the same address."""

@@ -21,13 +21,6 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(params=[True, False], ids=["mapped", "tcp"])
-def cache(rig: Rig, request: pytest.FixtureRequest) -> Iterator[holdfast.Cache]:
-    with rig.connect(shared_memory=request.param) as cache:
-        yield cache
-        cache.remove_all(force=True)
-
-
 def test_what_one_has_read_oneself_can_be_removed_at_once(cache: holdfast.Cache) -> None:
     cache.put_many({"got": b"1", "many": b"2", "viewed": b"3", "touched": b"4", "into": b"5" * MIB})
     cache.get("got")

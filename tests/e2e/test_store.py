@@ -23,13 +23,6 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(params=[True, False], ids=["mapped", "tcp"])
-def cache(rig: Rig, request: pytest.FixtureRequest) -> Iterator[holdfast.Cache]:
-    with rig.connect(shared_memory=request.param) as cache:
-        yield cache
-        cache.remove_all(force=True)
-
-
 @pytest.mark.parametrize("size", [1, 63, 64, 1_000, 65_535, 65_536, 1_000_001, 5 * MIB])
 def test_what_was_put_is_what_is_read(cache: holdfast.Cache, size: int) -> None:
     data = os.urandom(size)

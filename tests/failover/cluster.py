@@ -29,7 +29,7 @@ from holdfast.transport.channel import Channel
 from tests import prefork
 from tests.namespaces import APART
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import stop_all_threads, wait_until
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
 KEYS_AT_ONCE = 1_000
@@ -98,14 +98,7 @@ class Process:
         self.process.wait(STOP_S)
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        threads = Path(f"/proc/{self.process.pid}/task")
-
-        def stopped() -> bool:
-            states = [thread.read_text().rpartition(")")[2].split()[0] for thread in threads.glob("*/stat")]
-            return all(state == "T" for state in states)
-
-        wait_until(stopped, what="every thread has stopped")
+        stop_all_threads(self.process)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

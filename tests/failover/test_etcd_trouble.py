@@ -17,43 +17,28 @@ from holdfast.coordination.etcd.keys import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
 from tests import prefork
-from tests.contract.servers import Server, start_member
+from tests.contract.servers import OwnEtcd
 from tests.failover.cluster import Cluster, Process, call
 from tests.failover.load import Load
 from tests.failover.relay import Relay
-from tests.ports import free_ports
 from tests.waiting import wait_until
 
 
-class Etcd:
-    """One member that can also be started again, with its data and its port."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port, self._peer = free_ports(2)
-        self._server: Server | None = None
-
-    @property
-    def server(self) -> Server:
-        assert self._server is not None, "it was never started"
-        return self._server
-
-    def start(self) -> None:
-        members = f"one=http://127.0.0.1:{self._peer}"
-        self._server = start_member(self._folder, "one", self.port, self._peer, members)
-        self._server.wait_until_it_serves()
-
-    def end(self) -> None:
-        if self._server is not None:
-            self._server.end()
-
-    def url(self, cluster: str = "troubled") -> str:
-        return f"etcd://127.0.0.1:{self.port}/{cluster}"
+def cut_off_later(cluster: Cluster, relay: Relay, etcd: OwnEtcd) -> tuple[Process, Process]:
+    """The primary, which reaches etcd through the relay, and a standby that does not need it."""
+    old = cluster.primary()
+    new = cluster.new_master("master-2")
+    new.flags = tuple(flag.replace(relay.address, f"127.0.0.1:{etcd.port}") for flag in new.flags)
+    cluster.masters.append(new)
+    new.start()
+    new.wait_until_ready()
+    assert cluster.standby() is new
+    return old, new
 
 
 @pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    etcd = Etcd(tmp_path_factory.mktemp("own-etcd"))
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEtcd]:
+    etcd = OwnEtcd(tmp_path_factory.mktemp("own-etcd"))
     etcd.start()
     try:
         yield etcd
@@ -62,8 +47,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 
 @pytest.fixture(scope="module")
-def shared(etcd: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("troubled"), etcd.url(), masters=2) as cluster:
+def shared(etcd: OwnEtcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("troubled"), etcd.url("troubled"), masters=2) as cluster:
         yield cluster
 
 
@@ -82,7 +67,7 @@ def says_yes(master: Process, key: str) -> bool:
         return False
 
 
-def test_nobody_answers_once_etcd_was_silent_for_the_leader_ttl(etcd: Etcd, troubled: Cluster) -> None:
+def test_nobody_answers_once_etcd_was_silent_for_the_leader_ttl(etcd: OwnEtcd, troubled: Cluster) -> None:
     """I12: and when etcd goes on, so does everything."""
     with troubled.connect() as cache:
         cache.put("outage/k", b"x" * 1_000)
@@ -114,7 +99,7 @@ def shown(master: Process) -> dict[str, Any]:
     return found
 
 
-def test_past_its_deadline_a_primary_calls_itself_a_standby_everywhere(etcd: Etcd, troubled: Cluster) -> None:
+def test_past_its_deadline_a_primary_calls_itself_a_standby_everywhere(etcd: OwnEtcd, troubled: Cluster) -> None:
     """I12: nobody is led to a master that may answer nothing."""
     leader = troubled.primary()
     assert leader.readiness()[0]
@@ -134,19 +119,15 @@ def test_past_its_deadline_a_primary_calls_itself_a_standby_everywhere(etcd: Etc
     assert troubled.primary().readiness()[0]
 
 
-def test_a_primary_that_was_stopped_and_is_cut_off_never_calls_itself_primary_again(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_primary_that_was_stopped_and_is_cut_off_never_calls_itself_primary_again(
+    etcd: OwnEtcd, tmp_path: Path
+) -> None:
     """I12: it cannot hear of the next one, and its own clock says enough."""
     with (
         Relay(f"127.0.0.1:{etcd.port}") as relay,
         Cluster(tmp_path, f"etcd://{relay.address}/stopped", masters=1) as cluster,
     ):
-        old = cluster.primary()
-        new = cluster.new_master("master-2")
-        new.flags = tuple(flag.replace(relay.address, f"127.0.0.1:{etcd.port}") for flag in new.flags)
-        cluster.masters.append(new)
-        new.start()
-        new.wait_until_ready()
-        assert cluster.standby() is new
+        old, new = cut_off_later(cluster, relay, etcd)
         old.pause()
         try:
             assert cluster.primary(but=old) is new
@@ -164,19 +145,13 @@ def test_a_primary_that_was_stopped_and_is_cut_off_never_calls_itself_primary_ag
         assert old.readiness() == (False, "standby: its term is over")
 
 
-def test_a_put_that_waits_at_a_primary_without_its_log_goes_on_at_the_next_one(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_put_that_waits_at_a_primary_without_its_log_goes_on_at_the_next_one(etcd: OwnEtcd, tmp_path: Path) -> None:
     """I10, I12: the first one never reaches etcd again, and so never hears of the second."""
     with (
         Relay(f"127.0.0.1:{etcd.port}") as relay,
         Cluster(tmp_path, f"etcd://{relay.address}/waiting", masters=1, leader_ttl_ms=5_000) as cluster,
     ):
-        old = cluster.primary()
-        new = cluster.new_master("master-2")
-        new.flags = tuple(flag.replace(relay.address, f"127.0.0.1:{etcd.port}") for flag in new.flags)
-        cluster.masters.append(new)
-        new.start()
-        new.wait_until_ready()
-        assert cluster.standby() is new
+        old, new = cut_off_later(cluster, relay, etcd)
         with cluster.connect(timeout=120) as cache:
             cache.put("before", b"1")
             relay.stall()
@@ -189,7 +164,7 @@ def test_a_put_that_waits_at_a_primary_without_its_log_goes_on_at_the_next_one(e
 
 
 def test_clients_wait_through_an_outage_of_etcd_that_is_shorter_than_their_deadline(
-    etcd: Etcd, troubled: Cluster
+    etcd: OwnEtcd, troubled: Cluster
 ) -> None:
     """I1, I10."""
     with Load(troubled, "waits") as load:
@@ -205,7 +180,7 @@ def test_clients_wait_through_an_outage_of_etcd_that_is_shorter_than_their_deadl
     troubled.verify(load.acked, load.removed)
 
 
-def test_a_restart_of_etcd_loses_nothing(etcd: Etcd, troubled: Cluster) -> None:
+def test_a_restart_of_etcd_loses_nothing(etcd: OwnEtcd, troubled: Cluster) -> None:
     """I1, I10: killed and started again with its data."""
     with Load(troubled, "restarted") as load:
         etcd.end()
@@ -216,7 +191,7 @@ def test_a_restart_of_etcd_loses_nothing(etcd: Etcd, troubled: Cluster) -> None:
     troubled.verify(load.acked, load.removed)
 
 
-def test_a_primary_whose_lease_was_revoked_steps_down_and_the_cluster_goes_on(etcd: Etcd, troubled: Cluster) -> None:
+def test_a_primary_whose_lease_was_revoked_steps_down_and_the_cluster_goes_on(etcd: OwnEtcd, troubled: Cluster) -> None:
     """I3, I12."""
     old = troubled.primary()
     before = old.status()["epoch"]
@@ -230,7 +205,7 @@ def test_a_primary_whose_lease_was_revoked_steps_down_and_the_cluster_goes_on(et
     troubled.verify(load.acked, load.removed)
 
 
-def revoke_leadership(etcd: Etcd, cluster: str) -> None:
+def revoke_leadership(etcd: OwnEtcd, cluster: str) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{etcd.port}") as channel:
         stubs = stubs_on(channel)
         found = stubs.kv.Range(rpc.RangeRequest(key=Keys(cluster).leader), timeout=10)
@@ -238,7 +213,7 @@ def revoke_leadership(etcd: Etcd, cluster: str) -> None:
 
 
 def test_a_master_that_starts_before_etcd_says_so_and_serves_when_it_comes(tmp_path: Path) -> None:
-    late = Etcd(tmp_path / "etcd")
+    late = OwnEtcd(tmp_path / "etcd")
     cluster = Cluster(tmp_path / "cluster", late.url(), masters=1, nodes=0)
     [master] = cluster.masters
     try:
@@ -253,7 +228,7 @@ def test_a_master_that_starts_before_etcd_says_so_and_serves_when_it_comes(tmp_p
         late.end()
 
 
-def test_a_compacted_etcd_is_followed_by_a_standby_that_was_stopped(etcd: Etcd, troubled: Cluster) -> None:
+def test_a_compacted_etcd_is_followed_by_a_standby_that_was_stopped(etcd: OwnEtcd, troubled: Cluster) -> None:
     """I13: revisions are gone, batches are not; whatever the watch says, the log is read again."""
     primary, standby = troubled.primary(), troubled.standby()
     standby.pause()

@@ -21,46 +21,17 @@ from holdfast.coordination.sqlite.file import FILES
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
 from tests import prefork
-from tests.contract.servers import Server, start_member, start_zookeeper
+from tests.contract.servers import OwnEtcd, start_zookeeper
 from tests.failover.cluster import Cluster, Process
-from tests.ports import free_ports
 from tests.waiting import wait_until
 
 WAITS_S = 60.0
 
 
-class WipedEtcd:
-    """One member that can lose everything, and serve on at the same port."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port, self._peer = free_ports(2)
-        self._server: Server | None = None
-        self.start()
-
-    def start(self) -> None:
-        members = f"one=http://127.0.0.1:{self._peer}"
-        self._server = start_member(self._folder, "one", self.port, self._peer, members)
-        self._server.wait_until_it_serves()
-
-    def end(self) -> None:
-        if self._server is not None:
-            self._server.end()
-            self._server = None
-
-    def wipe(self) -> None:
-        self.end()
-        shutil.rmtree(self._folder / "data")
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"etcd://127.0.0.1:{self.port}/restored"
-
-
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[WipedEtcd]:
-    etcd = WipedEtcd(tmp_path / "etcd")
+def etcd(tmp_path: Path) -> Iterator[OwnEtcd]:
+    etcd = OwnEtcd(tmp_path / "etcd")
+    etcd.start()
     try:
         yield etcd
     finally:
@@ -115,8 +86,8 @@ def snapshot_files(master: Process) -> list[Path]:
     return sorted((master.folder / "data" / "snapshots").glob("*.hfs"))
 
 
-def test_etcd_lost_under_a_running_cluster(etcd: WipedEtcd, tmp_path: Path) -> None:
-    with Cluster(tmp_path, etcd.url, masters=2) as cluster:
+def test_etcd_lost_under_a_running_cluster(etcd: OwnEtcd, tmp_path: Path) -> None:
+    with Cluster(tmp_path, etcd.url("restored"), masters=2) as cluster:
         cluster.settle()
         with cluster.connect() as cache, cluster.connect() as idle:
             values = put_all(cache, [f"k{i}" for i in range(2_000)])
@@ -189,9 +160,9 @@ def test_a_deleted_sqlite_file_and_a_snapshot_that_is_left(tmp_path: Path) -> No
         cluster.verify(values, set())
 
 
-def test_a_primary_that_alone_knew_the_last_puts_is_the_one_that_restores_them(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_a_primary_that_alone_knew_the_last_puts_is_the_one_that_restores_them(etcd: OwnEtcd, tmp_path: Path) -> None:
     """One master, whose own state is all there is: nothing that was acknowledged is dropped."""
-    with Cluster(tmp_path, etcd.url, masters=1) as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1) as cluster:
         with cluster.connect() as cache:
             values = put_all(cache, [f"k{i}" for i in range(300)])
         etcd.wipe()
@@ -202,9 +173,9 @@ def test_a_primary_that_alone_knew_the_last_puts_is_the_one_that_restores_them(e
         cluster.verify(values, set())
 
 
-def test_all_disks_of_the_masters_lost_and_the_log_trimmed(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_all_disks_of_the_masters_lost_and_the_log_trimmed(etcd: OwnEtcd, tmp_path: Path) -> None:
     """The store is whole, but its log begins behind the only snapshot that is left: a copy that somebody took."""
-    with Cluster(tmp_path, etcd.url, masters=1) as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1) as cluster:
         master = cluster.masters[0]
         with cluster.connect() as cache:
             values = put_all(cache, [f"early{i}" for i in range(200)])
@@ -227,9 +198,9 @@ def test_all_disks_of_the_masters_lost_and_the_log_trimmed(etcd: WipedEtcd, tmp_
             assert not cache.exists("late0-0"), "it was put after the snapshot"
 
 
-def test_the_store_and_the_masters_disks_lost(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_the_store_and_the_masters_disks_lost(etcd: OwnEtcd, tmp_path: Path) -> None:
     """What is left: a copy of a snapshot, and the nodes. Memory that was used again since then is dropped, and said."""
-    with Cluster(tmp_path, etcd.url, masters=2, size="16MiB") as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=2, size="16MiB") as cluster:
         cluster.settle()
         master = cluster.primary()
         with cluster.connect() as cache:
@@ -268,11 +239,11 @@ def test_the_store_and_the_masters_disks_lost(etcd: WipedEtcd, tmp_path: Path) -
         put_at_last(cluster, "after")
 
 
-def test_the_newest_sound_snapshot_of_the_shared_place_is_restored(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_the_newest_sound_snapshot_of_the_shared_place_is_restored(etcd: OwnEtcd, tmp_path: Path) -> None:
     """The store and the master's disk are lost: the command fetches the catalogue from the shared place itself."""
     shared = tmp_path / "shared"
     url = f"file://{shared}"
-    with Cluster(tmp_path, etcd.url, masters=1, snapshots=url, cluster="mine") as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1, snapshots=url, cluster="mine") as cluster:
         master = cluster.masters[0]
 
         def share_snapshot() -> Path:
@@ -308,10 +279,10 @@ def snapshot_name(copy: Path) -> str:
     return file_name(head.log_id, head.batch)
 
 
-def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: OwnEtcd, tmp_path: Path) -> None:
     """New masters, a new store and new nodes, one of which has the disk of an old one."""
     flags = ["--disk", str(tmp_path / "disk"), "--disk-size", "256MiB"]
-    with Cluster(tmp_path / "here", etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
+    with Cluster(tmp_path / "here", etcd.url("restored"), masters=1, nodes=0, **WITH_DISK) as cluster:
         add_node(cluster, "node-1", flags)
         with cluster.connect() as cache:
             values = put_more_than_memory(cache)
@@ -320,7 +291,7 @@ def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: WipedEtcd, t
         copy = tmp_path / "copy.hfs"
         shutil.copy(snapshot_files(cluster.masters[0])[-1], copy)
     etcd.wipe()
-    with Cluster(tmp_path / "there", etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
+    with Cluster(tmp_path / "there", etcd.url("restored"), masters=1, nodes=0, **WITH_DISK) as cluster:
         said = restore(cluster, "--from", str(copy), "--no-wait")
         assert len(kept) <= said["restored_objects"] <= len(stored)
         add_node(cluster, "node-1", flags)
@@ -332,9 +303,9 @@ def test_everything_restored_elsewhere_keeps_what_is_on_disks(etcd: WipedEtcd, t
             wait_until(back, WAITS_S, "what was on the disk can be read")
 
 
-def test_files_of_a_restored_history_are_compared_and_spoiled_ones_dropped(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_files_of_a_restored_history_are_compared_and_spoiled_ones_dropped(etcd: OwnEtcd, tmp_path: Path) -> None:
     """I2, I18: a file counts as restored once its node has read it, and the disk does not stay unverified for ever."""
-    with Cluster(tmp_path, etcd.url, masters=1, nodes=0, **WITH_DISK) as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1, nodes=0, **WITH_DISK) as cluster:
         add_node(cluster, "node-1", ["--disk", str(tmp_path / "disk"), "--disk-size", "256MiB"])
         (master,) = cluster.masters
         with cluster.connect() as cache:
@@ -408,9 +379,9 @@ def add_node(cluster: Cluster, name: str, flags: list[str]) -> None:
     node.wait_until_ready()
 
 
-def test_two_histories_are_named_and_none_is_chosen(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_two_histories_are_named_and_none_is_chosen(etcd: OwnEtcd, tmp_path: Path) -> None:
     """I19: the operator says which."""
-    with Cluster(tmp_path, etcd.url, masters=1) as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1) as cluster:
         with cluster.connect() as cache:
             put_all(cache, ["old"])
         holdfast_says("snapshot", "--address", cluster.masters[0].address)
@@ -426,10 +397,10 @@ def test_two_histories_are_named_and_none_is_chosen(etcd: WipedEtcd, tmp_path: P
         assert said["restored_objects"] == 1
 
 
-def test_a_hundred_thousand_objects_are_back_in_ten_seconds(etcd: WipedEtcd, tmp_path: Path) -> None:
+def test_a_hundred_thousand_objects_are_back_in_ten_seconds(etcd: OwnEtcd, tmp_path: Path) -> None:
     """The figure is printed; what is asserted is that none is lost and none is wrong."""
     count = int(os.environ.get("RESTORE_OBJECTS", "20000"))
-    with Cluster(tmp_path, etcd.url, masters=2, size="1GiB") as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=2, size="1GiB") as cluster:
         cluster.settle()
         keys = [f"object/{i:06}" for i in range(count)]
         with cluster.connect(timeout=120) as cache:

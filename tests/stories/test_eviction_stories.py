@@ -30,6 +30,16 @@ def crowded(preset: PresetName, count: int = 89, ahead_ms: int = 987_654_321, so
     return pair
 
 
+def over_watermark(preset: PresetName) -> Pair:
+    """Their leases have ended, and five more came."""
+    pair = crowded(preset)
+    pair.pass_time(20_000)
+    for i in range(5):
+        pair.put(f"more{i}", size=KIB)
+    pair.replicate()
+    return pair
+
+
 @EVERY_PRESET
 @pytest.mark.parametrize("reading", ["exists", "locate"])
 @pytest.mark.parametrize("ahead_ms", [-900_000, 10**12])
@@ -78,11 +88,7 @@ def test_what_a_standby_knows_of_a_lease_is_what_its_preset_tells(preset: Preset
 @EVERY_PRESET
 def test_who_evicts_on_a_standby(preset: PresetName) -> None:
     """Plan B: the primary, and the standby hears of it (I5). Promotion alone: nobody. The others: itself."""
-    pair = crowded(preset)
-    pair.pass_time(20_000)
-    for i in range(5):
-        pair.put(f"more{i}", size=KIB)
-    pair.replicate()
+    pair = over_watermark(preset)
     alone = pair.evict_on_standby()
     assert bool(alone) == (preset in ALONE)
     pair.pass_time(1)
@@ -173,11 +179,7 @@ def free_starts(primary: Primary) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("preset", ["renew-all", "timer"])
 def test_a_renewal_takes_back_what_the_standby_evicted_too_soon(preset: PresetName) -> None:
-    pair = crowded(preset)
-    pair.pass_time(20_000)
-    for i in range(5):
-        pair.put(f"more{i}", size=KIB)
-    pair.replicate()
+    pair = over_watermark(preset)
     pair.evict_on_standby()
     assert pair.standby_has("k0") == [False]
     pair.locate("k0")

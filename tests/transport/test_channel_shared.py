@@ -14,6 +14,7 @@ from holdfast.messages.requests import Exists, Failed, Hello, ListKeys, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
 from tests.transport.scripted import Peer, soon
+from tests.waiting import run_together
 
 
 def test_replies_out_of_order_find_their_callers(scripted: Any) -> None:
@@ -54,11 +55,7 @@ def test_many_threads_share_one_connection(scripted: Any) -> None:
                 wrong.append(key)
 
     threads = [threading.Thread(target=call, args=(str(number),)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    run_together(threads)
     assert wrong == []
     channel.close()
 
