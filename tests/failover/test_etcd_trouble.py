@@ -214,7 +214,7 @@ def revoke_leadership(etcd: OwnEtcd, cluster: str) -> None:
 
 def test_a_master_that_starts_before_etcd_says_so_and_serves_when_it_comes(tmp_path: Path) -> None:
     late = OwnEtcd(tmp_path / "etcd")
-    cluster = Cluster(tmp_path / "cluster", late.url(), masters=1, nodes=0)
+    cluster = Cluster(tmp_path / "cluster", late.url("troubled"), masters=1, nodes=0)
     [master] = cluster.masters
     try:
         master.start()
