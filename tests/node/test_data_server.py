@@ -17,6 +17,7 @@ from holdfast.ids import GrantId
 from holdfast.messages.of_nodes import AttachSegment, ReadRange, WriteRange
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
+from holdfast.transport.data_tcp import GrantedRange
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import MAX_FRAME_BYTES, PREAMBLE, FrameBuffer, frame
 from holdfast.wire.mac import range_mac
@@ -54,7 +55,7 @@ def test_any_segment_but_its_own_is_refused(served: Served) -> None:
         with pytest.raises(UnknownSegment):
             wrong = name._replace(boot=name.boot + 2)
             mac = range_mac(SECRET, wrong, GRANT, 0, 64)
-            connection.write(wrong, GRANT, 0, 64, mac, 0, memoryview(b"x" * 8), soon())
+            connection.write(GrantedRange(wrong, GRANT, 0, 64, mac), 0, memoryview(b"x" * 8), soon())
     assert served.bytes_at(0, 8) == bytes(8)
 
 
@@ -88,7 +89,7 @@ def test_a_write_without_the_masters_mac_is_refused(served: Served) -> None:
     ]
     for grant, offset, length, mac in forgeries:
         with served.connection() as connection, pytest.raises(GrantRefused):
-            connection.write(served.name(), grant, offset, length, mac, 0, memoryview(b"x" * 64), soon())
+            connection.write(GrantedRange(served.name(), grant, offset, length, mac), 0, memoryview(b"x" * 64), soon())
     assert served.bytes_at(0, 16384) == bytes(16384)
 
 
@@ -96,7 +97,7 @@ def test_no_write_is_taken_before_the_masters_secret_is_known(served: Served) ->
     served.data.secret = b""
     with served.connection() as connection, pytest.raises(GrantRefused):
         mac = range_mac(b"", served.name(), GRANT, 0, 64)
-        connection.write(served.name(), GRANT, 0, 64, mac, 0, memoryview(b"x" * 64), soon())
+        connection.write(GrantedRange(served.name(), GRANT, 0, 64, mac), 0, memoryview(b"x" * 64), soon())
 
 
 @pytest.mark.parametrize(("offset", "size"), [(4096, 1), (4090, 7), (0, 4097), (-1, 8)])
@@ -104,14 +105,14 @@ def test_a_write_beyond_its_range_is_refused(served: Served, offset: int, size: 
     """I9: a grant's writer touches that grant's range and nothing else."""
     with served.connection() as connection, pytest.raises(GrantRefused):
         mac = served.mac(GRANT, 8192, 4096)
-        connection.write(served.name(), GRANT, 8192, 4096, mac, offset, memoryview(b"x" * size), soon())
+        connection.write(GrantedRange(served.name(), GRANT, 8192, 4096, mac), offset, memoryview(b"x" * size), soon())
     assert served.bytes_at(0, 32768) == bytes(32768)
 
 
 def test_a_range_that_leaves_the_segment_is_refused_even_with_a_mac(served: Served) -> None:
     with served.connection() as connection, pytest.raises(BadValue):
         mac = served.mac(GRANT, SIZE - 64, 4096)
-        connection.write(served.name(), GRANT, SIZE - 64, 4096, mac, 0, memoryview(b"x" * 100), soon())
+        connection.write(GrantedRange(served.name(), GRANT, SIZE - 64, 4096, mac), 0, memoryview(b"x" * 100), soon())
 
 
 def begin_write(served: Served, connected: socket.socket, grant: GrantId, size: int, sent: int) -> None:
@@ -170,10 +171,10 @@ def test_a_cleaned_grant_is_refused_from_then_on(served: Served) -> None:
     """I11."""
     mac = served.mac(GRANT, 0, 4096)
     with served.connection() as connection:
-        connection.write(served.name(), GRANT, 0, 4096, mac, 0, memoryview(b"before"), soon())
+        connection.write(GrantedRange(served.name(), GRANT, 0, 4096, mac), 0, memoryview(b"before"), soon())
         assert served.data.clean([GRANT], soon()) == [GRANT]
         with pytest.raises(GrantRefused):
-            connection.write(served.name(), GRANT, 0, 4096, mac, 0, memoryview(b"after."), soon())
+            connection.write(GrantedRange(served.name(), GRANT, 0, 4096, mac), 0, memoryview(b"after."), soon())
     assert served.bytes_at(0, 6) == b"before"
 
 

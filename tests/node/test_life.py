@@ -23,7 +23,7 @@ from holdfast.node.session.life import NodeLife
 from holdfast.node.session.report import Report
 from holdfast.session.followers import no_commands
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, GrantedRange
 from holdfast.transport.host import this_host
 from holdfast.wire.mac import range_mac
 from tests.node.rig import SECRET, FakeMaster, soon
@@ -154,7 +154,7 @@ def test_bytes_are_taken_with_the_secret_that_the_master_gave(master: FakeMaster
         segment = SegmentName("n1", node.boot, 0)
         connection = DataConnection.open(node.card.data_address, soon())
         mac = range_mac(SECRET, segment, GRANT, 0, 4096)
-        connection.write(segment, GRANT, 0, 4096, mac, 0, memoryview(b"granted"), soon())
+        connection.write(GrantedRange(segment, GRANT, 0, 4096, mac), 0, memoryview(b"granted"), soon())
         target = bytearray(7)
         connection.read_into(segment, 0, memoryview(target), soon())
         connection.close()
@@ -216,7 +216,7 @@ def test_grants_that_the_master_wants_clean_are_refused_and_confirmed(master: Fa
         connection = DataConnection.open(node.card.data_address, soon())
         with pytest.raises(Refused):
             mac = range_mac(SECRET, segment, GRANT, 0, 4096)
-            connection.write(segment, GRANT, 0, 4096, mac, 0, memoryview(b"late"), soon())
+            connection.write(GrantedRange(segment, GRANT, 0, 4096, mac), 0, memoryview(b"late"), soon())
         count = len(master.keepalives())
         wait_until(lambda: len(master.keepalives()) > count + 2)
         assert len(master.reports()) == 1, "a command takes effect once (I6)"

@@ -12,6 +12,7 @@ from holdfast.ids import GrantId, object_id
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.memory.refused_grants import COPIES
 from holdfast.node.memory.verification import mismatched
+from holdfast.transport.data_tcp import GrantedRange
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PREAMBLE, frame
 from tests.node.rig import SIZE, Served, read_to_end, soon
@@ -56,7 +57,7 @@ def test_a_write_over_tcp_that_the_older_history_granted_is_cut_and_refused(serv
         wait_until(lambda: served.data.older_writers() == 0, what="nothing is written for the older history")
         read_to_end(connected)
         with pytest.raises(GrantRefused):
-            another.write(served.name(), grant, 0, SIZE, mac, 0, memoryview(b"y" * 64), soon())
+            another.write(GrantedRange(served.name(), grant, 0, SIZE, mac), 0, memoryview(b"y" * 64), soon())
     assert served.bytes_at(0, 1_001) == b"x" * 1_000 + b"\0"
 
 

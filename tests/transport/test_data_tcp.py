@@ -16,7 +16,7 @@ from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, GrantRefused
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Sending
 from holdfast.transport.bulk_copy import SHARED_FROM
-from holdfast.transport.data_tcp import CHUNK, WINDOW, DataConnection
+from holdfast.transport.data_tcp import CHUNK, WINDOW, DataConnection, GrantedRange
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from tests.node.rig import SIZE, Served, soon
@@ -31,7 +31,7 @@ def test_what_is_written_over_tcp_is_read_back_with_the_same_digest(served: Serv
     with served.connection() as connection:
         sent, got = xxhash.xxh3_64(), xxhash.xxh3_64()
         mac = served.mac(GRANT, 8192, SIZE - 8192)
-        connection.write(served.name(), GRANT, 8192, SIZE - 8192, mac, 64, memoryview(data), soon(), sent)
+        connection.write(GrantedRange(served.name(), GRANT, 8192, SIZE - 8192, mac), 64, memoryview(data), soon(), sent)
         assert served.bytes_at(8192 + 64, size) == data
         target = bytearray(size)
         connection.read_into(served.name(), 8192 + 64, memoryview(target), soon(), got)
@@ -43,7 +43,9 @@ def test_what_is_written_over_tcp_is_read_back_with_the_same_digest(served: Serv
 def test_a_write_without_a_digest_is_written_as_well(served: Served) -> None:
     data = os.urandom(2 * CHUNK)
     with served.connection() as connection:
-        connection.write(served.name(), GRANT, 0, SIZE, served.mac(GRANT, 0, SIZE), 0, memoryview(data), soon())
+        connection.write(
+            GrantedRange(served.name(), GRANT, 0, SIZE, served.mac(GRANT, 0, SIZE)), 0, memoryview(data), soon()
+        )
     assert served.bytes_at(0, len(data)) == data
 
 
@@ -56,8 +58,8 @@ def test_many_values_are_written_at_once_each_to_its_own_place(served: Served) -
             (index * 9000, memoryview(value), digest)
             for index, (value, digest) in enumerate(zip(values, digests, strict=True))
         ]
-        connection.write_many(served.name(), GRANT, 4096, SIZE - 4096, mac, sources, soon())
-        connection.write_many(served.name(), GRANT, 4096, SIZE - 4096, mac, [], soon())
+        connection.write_many(GrantedRange(served.name(), GRANT, 4096, SIZE - 4096, mac), sources, soon())
+        connection.write_many(GrantedRange(served.name(), GRANT, 4096, SIZE - 4096, mac), [], soon())
         assert not connection.closed
     for index, (value, digest) in enumerate(zip(values, digests, strict=True)):
         assert served.bytes_at(4096 + index * 9000, len(value)) == value
@@ -70,7 +72,7 @@ def test_a_refusal_after_confirmed_writes_says_why(served: Served, size: int) ->
     sources = [(0, memoryview(bytes(8)), None)] * 5 + [(4000, memoryview(bytes(size * 10)), None)] * 5
     with served.connection() as connection:
         with pytest.raises(Refused, match="range"):
-            connection.write_many(served.name(), GRANT, 0, 4096, mac, sources, soon())
+            connection.write_many(GrantedRange(served.name(), GRANT, 0, 4096, mac), sources, soon())
         assert connection.closed
 
 
@@ -110,7 +112,9 @@ def test_one_refused_range_of_many_is_raised_and_the_others_are_filled(served: S
 def test_a_refused_write_says_why_however_much_is_on_the_way(served: Served, size: int, refusal: type[Refused]) -> None:
     with served.connection() as connection:
         with pytest.raises(refusal):
-            connection.write(served.name(), GRANT, 0, SIZE, b"forged" * 3, 0, memoryview(bytes(size)), soon())
+            connection.write(
+                GrantedRange(served.name(), GRANT, 0, SIZE, b"forged" * 3), 0, memoryview(bytes(size)), soon()
+            )
         assert connection.closed
 
 
@@ -177,7 +181,9 @@ def test_a_node_that_takes_no_bytes_costs_the_deadline_and_no_more(digest: xxhas
     with odd_node(b"") as address:
         connection = DataConnection.open(address, soon())
         with pytest.raises(DeadlineExceeded):
-            connection.write(SEGMENT, GRANT, 0, 1 << 26, b"", 0, memoryview(bytes(1 << 26)), soon(0.3), digest)
+            connection.write(
+                GrantedRange(SEGMENT, GRANT, 0, 1 << 26, b""), 0, memoryview(bytes(1 << 26)), soon(0.3), digest
+            )
         assert connection.closed
 
 

@@ -13,6 +13,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import xxhash
 
@@ -37,6 +38,16 @@ sides could wait for each other."""
 HALF_WINDOW = WINDOW // 2
 LONGEST_ARMED_SECONDS = 10.0
 LAST_WORD_SECONDS = 0.5
+
+
+class GrantedRange(NamedTuple):
+    """A range of a segment that a client was granted, and the MAC by which the node knows it."""
+
+    segment: SegmentName
+    grant: GrantId
+    offset: int
+    length: int
+    mac: bytes
 
 
 class DataConnection:
@@ -125,26 +136,18 @@ class DataConnection:
 
     def write(
         self,
-        segment: SegmentName,
-        grant: GrantId,
-        range_offset: int,
-        range_length: int,
-        mac: bytes,
+        granted: GrantedRange,
         offset: int,
         source: memoryview,
         deadline: float,
         digest: xxhash.xxh3_64 | None = None,
     ) -> None:
         """Write `source` at `offset` in the range that was granted; on return the node holds all of it."""
-        self.write_many(segment, grant, range_offset, range_length, mac, [(offset, source, digest)], deadline)
+        self.write_many(granted, [(offset, source, digest)], deadline)
 
     def write_many(
         self,
-        segment: SegmentName,
-        grant: GrantId,
-        range_offset: int,
-        range_length: int,
-        mac: bytes,
+        granted: GrantedRange,
         sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
         deadline: float,
     ) -> None:
@@ -152,7 +155,7 @@ class DataConnection:
         unconfirmed: deque[int] = deque()
         try:
             for offset, source, digest in sources:
-                request = WriteRange(segment, grant, range_offset, range_length, mac, offset, source.nbytes)
+                request = WriteRange(*granted, offset, source.nbytes)
                 self._send_all(request, source, deadline, digest)
                 unconfirmed.append(source.nbytes)
                 if len(unconfirmed) == WINDOW:

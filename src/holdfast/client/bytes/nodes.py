@@ -26,7 +26,7 @@ from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, GrantedRange
 from holdfast.transport.host import this_host
 from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
 
@@ -404,7 +404,7 @@ class NodeBytes:
             raise
         connection.silence_seconds = math.inf
         try:
-            connection.write_many(place.name, grant, piece.offset, length, piece.mac, sources, deadline)
+            connection.write_many(GrantedRange(place.name, grant, piece.offset, length, piece.mac), sources, deadline)
         except DeadlineExceeded as error:
             # A connection that had ended proves nothing, as it may have been idle for long; silence does.
             self._failed(place, error, hurried=False, began=began)

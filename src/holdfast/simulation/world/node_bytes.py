@@ -15,14 +15,14 @@ import xxhash
 from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.bytes.revocations import Heed
 from holdfast.errors import DeadlineExceeded, HoldfastError, UnknownSegment, Unreachable
-from holdfast.ids import GrantId, SegmentName
+from holdfast.ids import SegmentName
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.messages.shapes import SegmentPlace
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import SECOND
 from holdfast.simulation.world.nodes import NodeMachine, ServedNode
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, GrantedRange
 from holdfast.transport.shared_memory import Mapping
 
 STALL_NS = 2 * SECOND
@@ -133,17 +133,13 @@ class SimulatedConnection:
 
     def write(
         self,
-        segment: SegmentName,
-        grant: GrantId,
-        range_offset: int,
-        range_length: int,
-        mac: bytes,
+        granted: GrantedRange,
         offset: int,
         source: memoryview,
         deadline: float,
         digest: xxhash.xxh3_64 | None = None,
     ) -> None:
-        request = WriteRange(segment, grant, range_offset, range_length, mac, offset, len(source))
+        request = WriteRange(*granted, offset, len(source))
         network, client, node = self._client.network, self._client.name, self._node
         life, process = node.alive, node.process
         if life is not None and process is not None and (process.paused or network.is_cut(client, node.name)):
@@ -156,16 +152,12 @@ class SimulatedConnection:
 
     def write_many(
         self,
-        segment: SegmentName,
-        grant: GrantId,
-        range_offset: int,
-        range_length: int,
-        mac: bytes,
+        granted: GrantedRange,
         sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
         deadline: float,
     ) -> None:
         for offset, source, digest in sources:
-            self.write(segment, grant, range_offset, range_length, mac, offset, source, deadline, digest)
+            self.write(granted, offset, source, deadline, digest)
 
     def _send_again(self, life: ServedNode, process: ProcessLoop, request: WriteRange, source: bytes) -> None:
         def arrive() -> None:
