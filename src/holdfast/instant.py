@@ -1,7 +1,13 @@
-"""The clock of the shells. Core code never reads it: it is given `now`, in milliseconds.
+"""The clock of the shells, and how far the clocks of two machines may be trusted to agree.
 
-CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not; a lease must not outlive a sleep.
-The simulator has a clock for each process and selects it with `read_from`.
+Core code never reads a clock: it is given `now`, in milliseconds. CLOCK_BOOTTIME goes on while the machine sleeps,
+which CLOCK_MONOTONIC does not; a lease must not outlive a sleep. The simulator has a clock for each process and selects
+it with `read_from`.
+
+Drift (ADR 42): two clocks run at most 1% apart, and a promise given on one and relied on by the other is safe if both
+sides together allow for twice that (I2, I4, I12). Either both do, 1% each: the side that was given the promise counts
+the `shortened` time, and the one that gave it the `lengthened` time. Or the giver counts the plain time, and the side
+that was given the promise relies on `RELIED_SHARE` of it.
 """
 
 from __future__ import annotations
@@ -9,11 +15,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Instant: TypeAlias = int
 """Milliseconds on this machine's own clock. Never sent to another process (I16); durations are."""
+Clock: TypeAlias = Callable[[], float]
+"""Reads a clock, in seconds."""
 ReadNs: TypeAlias = Callable[[], int]
+
+DRIFT_PERCENT: Final = 1
+RELIED_SHARE: Final = 1 - 2 * DRIFT_PERCENT / 100
+ROUNDING_MS: Final = 3
+"""Both clocks are read in whole milliseconds, three times in all between a promise and its end."""
 
 SYSTEM_CLOCK: ReadNs = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 _read_ns: ReadNs = SYSTEM_CLOCK
@@ -31,3 +44,23 @@ def now_ms() -> Instant:
 
 def now_seconds() -> float:
     return _read_ns() * 1e-9
+
+
+def drift_of(ms: int) -> int:
+    """The most by which this duration may differ on another clock, rounded up."""
+    return -(-ms * DRIFT_PERCENT // 100)
+
+
+def shortened(ms: int) -> int:
+    """For the side that was given a promise: the time it may rely on, if the giver lengthens its own."""
+    return ms - drift_of(ms)
+
+
+def lengthened(ms: int) -> int:
+    """For the side that gave the promise: the time before which it must not act on the end."""
+    return ms + drift_of(ms) + ROUNDING_MS
+
+
+def relied_on(duration: float) -> float:
+    """For the side that was given a promise whose giver counts the plain time."""
+    return duration * RELIED_SHARE

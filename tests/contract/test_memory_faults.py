@@ -118,6 +118,15 @@ async def test_validity_ends_without_an_answer_and_before_a_watcher_may_call_it_
     await one.close()
 
 
+async def test_a_leader_allows_for_clock_drift_alone() -> None:
+    """I12: a campaigner counts the plain time, on a clock that may run 1% faster than the leader's. The leader allows
+    for twice that, like every side that relies on a promise alone."""
+    clock, _, one, _ = world()
+    term = await soon(one.campaign("one"))
+    assert clock.now + 4.5 < term.valid_until < clock.now + 5.0 * 0.98
+    await one.close()
+
+
 async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() -> None:
     """A watcher that looks less often than it believes itself to be away would begin to count anew for ever."""
     clock, store, one, two = world(leader_ttl_ms=1000)

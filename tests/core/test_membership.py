@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
-from holdfast.core.drift import lengthened
+from holdfast.instant import lengthened
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from tests.core.world import World

@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from holdfast import errors
-from holdfast.core.drift import lengthened
 from holdfast.core.promotion import promote
 from holdfast.ids import GrantId
+from holdfast.instant import lengthened
 from holdfast.master.engine import Engine
 from holdfast.messages import requests as q
 from holdfast.replication.batches import NO_HASH, Position

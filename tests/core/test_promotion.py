@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from holdfast.core.catalogue.digest import digest
-from holdfast.core.drift import lengthened
 from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.promotion import guard_ms, promote
 from holdfast.core.rules import Rules
 from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
+from holdfast.instant import lengthened
 from holdfast.master.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from holdfast import errors
 from holdfast.core import upkeep
-from holdfast.core.drift import lengthened
 from holdfast.core.nodes import membership
 from holdfast.core.primary.primary import Primary
 from holdfast.core.primary.session_book import CLOSE_AGAIN_MS, MAX_COMMANDS, Book, Session, SessionTimes
 from holdfast.core.promotion import promote
 from holdfast.ids import GrantId
+from holdfast.instant import lengthened
 from holdfast.master import engine
 from holdfast.master.engine import Waiting
 from holdfast.messages.of_sessions import CloseSession, EpochDiffers, KeepAlive, KeptAlive, OpenSession

@@ -20,7 +20,6 @@ import pytest
 
 from holdfast.client import background
 from holdfast.client.operations import places
-from holdfast.client.state.leases import KEPT_SHARE
 from holdfast.coordination import watches
 from holdfast.coordination.memory import MemoryCoordination, MemoryTerm
 from holdfast.coordination.terms import out_of_order
@@ -29,6 +28,7 @@ from holdfast.core.nodes import membership
 from holdfast.core.objects import eviction, puts, removals, room, standby_eviction
 from holdfast.core.primary.primary import Primary
 from holdfast.errors import HoldfastError
+from holdfast.instant import relied_on
 from holdfast.master import durability, engine, tasks
 from holdfast.master.engine import FOR_EVER, Engine
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
@@ -309,7 +309,7 @@ def take_every_writer_for_gone() -> Patch:
 
 def count_a_lease_from_its_answer() -> Patch:
     """Instead of from before the request was sent."""
-    return lease_until_by(lambda sent_at, ttl_ms, now: now + ttl_ms * (KEPT_SHARE / 1000))
+    return lease_until_by(lambda sent_at, ttl_ms, now: now + relied_on(ttl_ms / 1000))
 
 
 def lease_until_by(until: Callable[[float, int, float], float]) -> Patch:

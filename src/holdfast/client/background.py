@@ -14,9 +14,10 @@ from holdfast.client.operations.reservations import any_forgotten, give_up_forgo
 from holdfast.client.operations.views import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.client.state.client import Core, OpenView, ask, ask_timed
 from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS
-from holdfast.client.state.leases import KEPT_SHARE, lease_until
+from holdfast.client.state.leases import lease_until
 from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
+from holdfast.instant import relied_on
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
 from holdfast.messages.rows import SeenRow
 
@@ -82,7 +83,7 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
     due: list[OpenView] = [view for view in list(core.views) if view.renew_at <= now and not view.lost]
     if not due:
         return
-    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    ttl = relied_on(core.limits.lease_ttl_ms / 1000)
     for view in due:
         view.renew_at = now + ttl / 10
     rows = SeenRow.pack_rows((view.id, view.segment, view.offset) for view in due)

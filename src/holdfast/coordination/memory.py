@@ -41,7 +41,7 @@ from holdfast.coordination.terms import (
     out_of_order,
 )
 from holdfast.errors import Uncertain
-from holdfast.instant import now_seconds
+from holdfast.instant import Clock, now_seconds
 from holdfast.supervisor import Supervisor
 
 AppendFate = Literal["answered", "written_unanswered", "lost"]
@@ -103,7 +103,7 @@ class MemoryLink:
 
 
 class MemoryStore:
-    def __init__(self, clock: Callable[[], float] = now_seconds) -> None:
+    def __init__(self, clock: Clock = now_seconds) -> None:
         self.clock = clock
         self.faults = Faults()
         self._clusters: dict[str, Cluster] = {}
@@ -205,7 +205,7 @@ class MemoryCoordination:
         store: MemoryStore,
         cluster: str = "holdfast",
         leader_ttl_ms: int = 5000,
-        clock: Callable[[], float] = now_seconds,
+        clock: Clock = now_seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         link: MemoryLink | None = None,
         supervisor: Supervisor | None = None,

@@ -1,8 +1,8 @@
 """A term while it lasts: how long it may answer, when it is over, and why.
 
-A leader's deadline counts from before each renewal was sent, and is shortened by the drift allowed between two
-clocks; a campaigner that waits for its silence counts the whole `leader_ttl` from when it saw that renewal. So the
-leader always stops first (I12), and no clock value leaves a process (I16).
+A leader's deadline counts from before each renewal was sent, and is shortened for clocks that drift apart (ADR 42); a
+campaigner that waits for its silence counts the whole `leader_ttl` from when it saw that renewal. So the leader always
+stops first (I12), and no clock value leaves a process (I16).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import msgspec
 from holdfast.coordination.interface import Coordination, CoordinationLost, Deposed, Proof
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, Uncertain
 from holdfast.ids import ProcessName
+from holdfast.instant import Clock, lengthened, relied_on
 from holdfast.witness import this_process
 
 log = logging.getLogger("holdfast.coordination")
 
-DRIFT = 0.01
 MARGIN_S = 0.03
+"""Beside the drift: the deadline is compared before a reply leaves, not after."""
 BEATS_PER_TTL = 5
 
 
@@ -32,7 +33,7 @@ class Timing(NamedTuple):
     """Clock, sleep and the leader's time to live: arguments, so that a simulator can drive them."""
 
     ttl_s: float
-    clock: Callable[[], float]
+    clock: Clock
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @property
@@ -125,7 +126,7 @@ class Tenure(ABC):
 
     def begin(self, sent_at: float, coordination: Coordination) -> None:
         self.extend(sent_at)
-        self._settled_at = sent_at + self._timing.ttl_s * (1 + 2 * DRIFT)
+        self._settled_at = sent_at + lengthened(round(self._timing.ttl_s * 1000)) / 1000
         self._tasks = [
             asyncio.create_task(coordination.supervisor.keep("renewal of the term", self._keep_renewing)),
             asyncio.create_task(
@@ -135,7 +136,7 @@ class Tenure(ABC):
 
     def extend(self, sent_at: float) -> None:
         if not self.over:
-            self._valid_until = max(self._valid_until, sent_at + self._timing.ttl_s * (1 - DRIFT) - MARGIN_S)
+            self._valid_until = max(self._valid_until, sent_at + relied_on(self._timing.ttl_s) - MARGIN_S)
 
     def finish(self, reason: str) -> None:
         """End the term; this may be called from anywhere, and more than once."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.core.drift import lengthened
 from holdfast.core.primary.doubt import Doubt
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Member, Primary
@@ -21,7 +20,7 @@ from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.ids import MAX_BATCH, ProcessName, SegmentHandle
-from holdfast.instant import Instant
+from holdfast.instant import Instant, lengthened
 from holdfast.messages.records import ObjectsEvicted
 from holdfast.messages.shapes import Record
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from holdfast.core.drift import shortened
-from holdfast.instant import Instant
+from holdfast.instant import Instant, shortened
 
 
 class Standing(enum.Enum):

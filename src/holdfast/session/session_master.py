@@ -12,11 +12,10 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.core.drift import lengthened
 from holdfast.core.primary.session_book import Book, Session, SessionTimes
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, NotLeader, UnknownNode
-from holdfast.instant import Instant, now_ms
+from holdfast.instant import Instant, lengthened, now_ms
 from holdfast.messages.of_sessions import CloseSession, GiveSign, KeepAlive, OpenSession
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message

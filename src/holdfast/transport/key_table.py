@@ -11,11 +11,10 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.errors import Unreachable
-from holdfast.instant import now_seconds
+from holdfast.instant import Clock, now_seconds, relied_on
 from holdfast.messages.requests import Welcome
 from holdfast.transport.addresses import LOCAL
 from holdfast.wire.key_table_layout import (
@@ -34,8 +33,6 @@ from holdfast.wire.key_table_layout import (
 FETCH_SECONDS = 0.5
 LOOK_SECONDS = 0.1
 """How often to read until when the master leads."""
-KEPT_SHARE = 0.98
-"""The share of another process's duration that is relied on, to allow for clock drift."""
 
 
 class Line(Protocol):
@@ -97,7 +94,7 @@ class KeyTableReader:
         "_top",
     )
 
-    def __init__(self, memory: mmap.mmap, line: Line, clock: Callable[[], float] = now_seconds) -> None:
+    def __init__(self, memory: mmap.mmap, line: Line, clock: Clock = now_seconds) -> None:
         self._cells = memoryview(memory).cast("Q")
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
@@ -177,5 +174,5 @@ class KeyTableReader:
             confirmed = cells[CONFIRMED]
             since = next((seen for floor, seen in self._floors if confirmed > floor), None)
             if since is not None:
-                self._good_until = since + cells[GOOD_MS] / 1000 * KEPT_SHARE
+                self._good_until = since + relied_on(cells[GOOD_MS] / 1000)
             self._look_at = now + LOOK_SECONDS

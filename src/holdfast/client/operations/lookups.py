@@ -8,10 +8,11 @@ from __future__ import annotations
 from holdfast.client.operations.places import locate, look_for_failing
 from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask
 from holdfast.client.state.held_leases import RENEW_AFTER, TRY_AGAIN_AFTER
-from holdfast.client.state.leases import KEPT_SHARE, LeaseRow
+from holdfast.client.state.leases import LeaseRow
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.effects import Operation
 from holdfast.errors import BadRequest
+from holdfast.instant import relied_on
 from holdfast.messages.requests import Exists, Presence
 
 
@@ -54,7 +55,7 @@ def renew_held(core: Core, now: float, deadline: float) -> Operation[None]:
     held = core.held_leases
     if now < held.renew_at:
         return
-    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    ttl = relied_on(core.limits.lease_ttl_ms / 1000)
     held.renew_at = now + ttl * TRY_AGAIN_AFTER
     before, history = held.held(), core.limits.log_id
     # A concurrent removal by this client must not free objects that this leases and keeps for reads.

@@ -17,7 +17,7 @@ from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
 from holdfast.client.operations.places import ready_to_write
 from holdfast.client.operations.transfer import WriteFailed, copy_into, fill
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
-from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS, KEPT_SHARE, Kind, WriteGrant, lay_out
+from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS, Kind, WriteGrant, lay_out
 from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
     BadRequest,
@@ -30,6 +30,7 @@ from holdfast.errors import (
     Uncertain,
 )
 from holdfast.ids import GrantId, extent_of
+from holdfast.instant import relied_on
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
 from holdfast.messages.rows import PutRow, pack_sizes, unpack_sizes
 
@@ -324,7 +325,7 @@ def _hold(
     granted it. It is returned, which is harmless where it is unknown (I19)."""
     timeout = granted.timeout_ms / 1000
     grant = WriteGrant(
-        grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + timeout * KEPT_SHARE, 0.0, sent_at, kind
+        grant_id, granted.length, tuple(granted.ranges), timeout, sent_at + relied_on(timeout), 0.0, sent_at, kind
     )
     grant.extended(sent_at)
     if not core.keep_grant(grant, history, core.clock()):

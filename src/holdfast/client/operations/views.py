@@ -23,10 +23,11 @@ from typing import Protocol, TypeVar
 from holdfast.client.operations.gets import FreshBytes, fetch, still_there
 from holdfast.client.operations.places import locate_one
 from holdfast.client.state.client import Core, OpenView
-from holdfast.client.state.leases import KEPT_SHARE, ReadLease
+from holdfast.client.state.leases import ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.effects import Operation
 from holdfast.errors import LeaseLost, ObjectNotFound, Refused
+from holdfast.instant import relied_on
 from holdfast.transport.bulk_copy import address_of
 
 Shown_co = TypeVar("Shown_co", covariant=True)
@@ -84,7 +85,7 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
 
 
 def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewed:
-    ttl = core.limits.lease_ttl_ms * (KEPT_SHARE / 1000)
+    ttl = relied_on(core.limits.lease_ttl_ms / 1000)
     view, window = _window(memory, lease.start, lease.size_bytes)
     renew_at = lease.until - ttl * RENEW_AT_LEFT
     held = OpenView(key, lease.id, lease.segment, lease.start, lease.history, lease.until, renew_at, window)

@@ -38,6 +38,7 @@ from holdfast.errors import (
     TryAgain,
     Unreachable,
 )
+from holdfast.instant import Clock
 from holdfast.messages.requests import (
     CommitPuts,
     Failed,
@@ -98,9 +99,7 @@ class OpenView:
 class Core:
     """The state of one client. It reads the clock through `clock` only, and opens no connections or files."""
 
-    def __init__(
-        self, clock: Callable[[], float], token: str, verify: bool, node_bytes: NodeBytes | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, token: str, verify: bool, node_bytes: NodeBytes | None = None) -> None:
         self.clock = clock
         self.token = token
         self.verify = verify

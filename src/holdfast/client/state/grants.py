@@ -16,9 +16,9 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, extent_of
+from holdfast.instant import relied_on
 from holdfast.messages.shapes import Range
 
-KEPT_SHARE = 0.98
 IDLE_SECONDS = 5.0
 EXTEND_AFTER = 1 / 3
 CARRIED_WITHIN_SECONDS = 1.0
@@ -56,7 +56,7 @@ class WriteGrant:
         return ROW_SECONDS if self.kind is not None and self.kind[2] else IDLE_SECONDS
 
     def extended(self, sent_at: float) -> None:
-        self.until = sent_at + self.timeout * KEPT_SHARE
+        self.until = sent_at + relied_on(self.timeout)
         self.extend_at = sent_at + self.timeout * EXTEND_AFTER
 
 

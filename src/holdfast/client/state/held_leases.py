@@ -20,9 +20,10 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.client.state.leases import KEPT_SHARE, LeaseRow
+from holdfast.client.state.leases import LeaseRow
 from holdfast.client.state.own_removals import Entry, OwnRemovals
 from holdfast.errors import Refused
+from holdfast.instant import relied_on
 
 log = logging.getLogger("holdfast.client")
 
@@ -81,7 +82,7 @@ class HeldLeases:
                     held = self._by_key[key] = HeldLease(row[5], 0)
                 held.id = row[5]
                 held.count += 1
-                self.renew_at = min(self.renew_at, row[0] - ttl_ms * (KEPT_SHARE / 1000) * (1 - RENEW_AFTER))
+                self.renew_at = min(self.renew_at, row[0] - relied_on(ttl_ms / 1000) * (1 - RENEW_AFTER))
             if self._by_key and self._entry is None:
                 # A removal by this client finds the keys in the dict itself.
                 self._entry = self._own_removals.begin_read(self._by_key)

@@ -1,7 +1,7 @@
 """Places that this client may read without asking, because it holds a lease on them.
 
 Until the lease ends the object cannot leave its place (I2, I8), so a hot key costs no round trip. A lease counts from
-before the request was sent, and is shortened by 2% for clocks that differ. The number kept is bounded: past it the
+before the request was sent, and is shortened for clocks that differ. The number kept is bounded: past it the
 oldest quarter is forgotten, which only costs asking again.
 """
 
@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
+from holdfast.instant import RELIED_SHARE
+
 MAX_LEASES = 65_536
-KEPT_SHARE = 0.98
+_RELIED_SECONDS_PER_MS = RELIED_SHARE / 1000
 
 
 def lease_until(sent_at: float, ttl_ms: int) -> float:
-    return sent_at + ttl_ms * (KEPT_SHARE / 1000)
+    return sent_at + ttl_ms * _RELIED_SECONDS_PER_MS
 
 
 class ReadLease(NamedTuple):

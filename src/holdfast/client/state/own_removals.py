@@ -14,11 +14,12 @@ that the lease is still kept, and a removal drops it before it is announced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TypeVar
 
 from holdfast.effects import Operation, Sleep
 from holdfast.errors import DeadlineExceeded
+from holdfast.instant import Clock
 
 T = TypeVar("T")
 LOOK_AGAIN_SECONDS = 0.002
@@ -71,7 +72,7 @@ class OwnRemovals:
 
 
 def guarded_read(
-    own: OwnRemovals, keys: Collection[str], read: Operation[T], clock: Callable[[], float], deadline: float
+    own: OwnRemovals, keys: Collection[str], read: Operation[T], clock: Clock, deadline: float
 ) -> Operation[T]:
     """Run a read so that no removal by the same client frees the memory that it reads."""
     entry = own.begin_read(keys)
@@ -83,9 +84,7 @@ def guarded_read(
         own.end_read(entry)
 
 
-def wait_for_removals(
-    own: OwnRemovals, keys: Collection[str], clock: Callable[[], float], deadline: float
-) -> Operation[None]:
+def wait_for_removals(own: OwnRemovals, keys: Collection[str], clock: Clock, deadline: float) -> Operation[None]:
     """Wait until the removals announced before now have their replies; later ones see the read."""
     for removal in own.announced_on(keys):
         while own.is_under_way(removal):

@@ -6,12 +6,12 @@ One lease per value would double the writes, and leave a lease behind for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from aetcd import rpc
 
 from holdfast.coordination.etcd.channel import EtcdChannel
+from holdfast.instant import Clock
 
 SHARED_FOR = 0.25
 """Share of the time to live for which new values are attached to the same lease."""
@@ -23,7 +23,7 @@ class Shared(NamedTuple):
 
 
 class SharedLeases:
-    def __init__(self, channel: EtcdChannel, clock: Callable[[], float]) -> None:
+    def __init__(self, channel: EtcdChannel, clock: Clock) -> None:
         self._channel = channel
         self._clock = clock
         self._by_ttl: dict[int, Shared] = {}

@@ -18,14 +18,13 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import LIVE, MEMORY, SEVERAL, ReplicaAt
 from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
-from holdfast.core.drift import lengthened
 from holdfast.core.nodes.membership import known_member
 from holdfast.core.objects.checks import checked_rows
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.state.state import State
 from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
-from holdfast.instant import Instant
+from holdfast.instant import Instant, lengthened
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, MemorySettled, MemoryVerified, ObjectsRemoved

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.drift import drift_of, lengthened
 from holdfast.errors import (
     BadRequest,
     BadValue,
@@ -32,7 +31,7 @@ from holdfast.errors import (
     SessionExpired,
     TryAgain,
 )
-from holdfast.instant import Instant
+from holdfast.instant import Instant, drift_of, lengthened
 from holdfast.messages.of_sessions import EpochDiffers, KeepAlive, KeptAlive, Opened, SessionCommand
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed

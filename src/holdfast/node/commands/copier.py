@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ import xxhash
 from holdfast.effects import Operation, Sleep, Work
 from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost
 from holdfast.ids import GrantId, ObjectId, SegmentName
+from holdfast.instant import Clock
 from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
@@ -92,7 +93,7 @@ class Copier:
     gate: Gate
     disk: DiskTier | None
     pace: Pace
-    clock: Callable[[], float]
+    clock: Clock
     copied_bytes: int = 0
 
     def carry_out(self, order: CopyObjects) -> Operation[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.memory import Cluster, MemoryLink, MemoryStore
 from holdfast.errors import ReplyLost
+from holdfast.instant import Clock
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import SECOND
 
@@ -44,7 +45,7 @@ class ObservedCluster(Cluster):
 
 
 class ObservedStore(MemoryStore):
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.only = ObservedCluster()
         self.only.observe = lambda: None
