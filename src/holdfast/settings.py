@@ -1,4 +1,4 @@
-"""Every setting of every process, declared once.
+"""Every setting of every process. The defaults of those that decisions depend on are those of `core.rules`.
 
 A field here is a flag (`--lease-ttl-ms`), an environment variable (`HOLDFAST_LEASE_TTL_MS`) and a key of a TOML
 file (`lease_ttl_ms` in the table of its process: `[master]`, `[node]`, `[up]`, `[demo]`, `[lab]`, `[client]`). A flag
@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from holdfast.core.rules import DEFAULTS, LeaseSync, StandbyEviction
 from holdfast.errors import BadValue
 
 MIB = 1 << 20
@@ -105,8 +106,8 @@ LogFormat = Literal["auto", "console", "json"]
 class Preset(NamedTuple):
     """A named way in which standbys learn of leases and evictions."""
 
-    lease_sync: Literal["off", "batched", "every"]
-    standby_eviction: Literal["follow", "independent", "none"]
+    lease_sync: LeaseSync
+    standby_eviction: StandbyEviction
     grace_ms: int | None = 0
     """None for the length of a lease."""
 
@@ -163,40 +164,59 @@ class MasterSettings(Settings):
     new_history: bool = Field(
         False, description="Begin empty if the log is empty, though another history is known here. To be given once."
     )
-    lease_ttl_ms: Positive = Field(10_000, description="How long a read keeps its object from eviction and removal.")
-    soft_pin_ttl_ms: Positive = Field(1_800_000, description="How long a soft pin lasts without a read.")
-    grant_timeout_ms: Positive = Field(30_000, description="How long a writer may be silent before its put ends.")
-    shared_grant_bytes: Size = Field(8 * MIB, description="Memory that a client takes at once for small puts.")
-    write_window_bytes: Size = Field(256 * MIB, description="The most memory that one client may hold unwritten.")
-    high_watermark: float = Field(0.90, gt=0, le=1, description="Share of memory in use at which eviction starts.")
-    eviction_margin: float = Field(0.05, ge=0, lt=1, description="How far below the watermark eviction frees.")
-    offload_ahead: float = Field(
-        0.10, ge=0, le=1, description="Share of memory, the longest unused, that is kept on disks before it must leave."
+    lease_ttl_ms: Positive = Field(
+        DEFAULTS.lease_ttl_ms, description="How long a read keeps its object from eviction and removal."
     )
-    evict_soft_pinned: bool = Field(True, description="Evict soft-pinned objects when nothing else is left.")
+    soft_pin_ttl_ms: Positive = Field(DEFAULTS.soft_pin_ttl_ms, description="How long a soft pin lasts without a read.")
+    grant_timeout_ms: Positive = Field(
+        DEFAULTS.grant_timeout_ms, description="How long a writer may be silent before its put ends."
+    )
+    shared_grant_bytes: Size = Field(
+        DEFAULTS.shared_grant_bytes, description="Memory that a client takes at once for small puts."
+    )
+    write_window_bytes: Size = Field(
+        DEFAULTS.write_window_bytes, description="The most memory that one client may hold unwritten."
+    )
+    high_watermark: float = Field(
+        DEFAULTS.high_watermark, gt=0, le=1, description="Share of memory in use at which eviction starts."
+    )
+    eviction_margin: float = Field(
+        DEFAULTS.eviction_margin, ge=0, lt=1, description="How far below the watermark eviction frees."
+    )
+    offload_ahead: float = Field(
+        DEFAULTS.offload_ahead,
+        ge=0,
+        le=1,
+        description="Share of memory, the longest unused, that is kept on disks before it must leave.",
+    )
+    evict_soft_pinned: bool = Field(
+        DEFAULTS.evict_soft_pinned, description="Evict soft-pinned objects when nothing else is left."
+    )
     degraded_puts: bool = Field(
-        False,
+        DEFAULTS.degraded_puts,
         description="Store puts with fewer copies than they ask for while nodes are away; the rest is made afterwards.",
     )
     session_lease_ms: Annotated[int, Field(ge=200)] = Field(
-        12_000, description="How long a node's session is safe without an answer from the master."
+        DEFAULTS.session_lease_ms, description="How long a node's session is safe without an answer from the master."
     )
     session_reply_left_ms: Positive = Field(
-        5_000, description="How much of that is left when the master answers a node's keepalive."
+        DEFAULTS.session_reply_left_ms,
+        description="How much of that is left when the master answers a node's keepalive.",
     )
     session_jeopardy_ms: Annotated[int, Field(ge=0)] = Field(
-        30_000, description="How much longer a node may be silent before its memory is void: a failover's time."
+        DEFAULTS.session_jeopardy_ms,
+        description="How much longer a node may be silent before its memory is void: a failover's time.",
     )
     report_interval_ms: Annotated[int, Field(ge=50)] = Field(
-        10_000, description="How often a node reports its usage and counters."
+        DEFAULTS.report_interval_ms, description="How often a node reports its usage and counters."
     )
     preset: PresetName = Field(
         "follow", description="How standbys learn of leases and evictions; docs/presets.md tells which suits when."
     )
-    lease_sync: Literal["off", "batched", "every"] | None = Field(
+    lease_sync: LeaseSync | None = Field(
         None, description="How standbys learn of renewed leases, where it is not as the preset says."
     )
-    standby_eviction: Literal["follow", "independent", "none"] | None = Field(
+    standby_eviction: StandbyEviction | None = Field(
         None, description="Who evicts on a standby, where it is not as the preset says."
     )
     standby_eviction_grace_ms: Annotated[int, Field(ge=0)] | None = Field(
@@ -204,17 +224,21 @@ class MasterSettings(Settings):
         description="How long after a lease's end a standby that evicts by itself waits, if not as the preset says.",
     )
     renewal_interval_ms: Annotated[int, Field(ge=100)] = Field(
-        1_000, description="How often renewed leases are told to standbys, where they are told together."
+        DEFAULTS.renewal_interval_ms,
+        description="How often renewed leases are told to standbys, where they are told together.",
     )
     urgent_renewal_ms: Annotated[int, Field(ge=0)] = Field(
-        1_000, description="A renewal of a lease that had less than this left is told at once."
+        DEFAULTS.urgent_renewal_ms, description="A renewal of a lease that had less than this left is told at once."
     )
     copy_bytes_per_second: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(
-        512 * MIB, description="How fast a node copies for recovery, draining and the disk tier; 0: as fast as it goes."
+        DEFAULTS.copy_bytes_per_second,
+        description="How fast a node copies for recovery, draining and the disk tier; 0: as fast as it goes.",
     )
-    copy_window_bytes: Size = Field(64 * MIB, description="The most that is being copied to one node at once.")
+    copy_window_bytes: Size = Field(
+        DEFAULTS.copy_window_bytes, description="The most that is being copied to one node at once."
+    )
     disk_away_ms: Positive = Field(
-        3_600_000, description="How long the objects on a disk are kept while its node is away."
+        DEFAULTS.disk_away_ms, description="How long the objects on a disk are kept while its node is away."
     )
     durability: Literal["durable", "memory"] = Field(
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."

@@ -55,9 +55,13 @@ def test_a_value_that_cannot_be_is_refused_whole(name: str, value: object) -> No
     assert world.primary.rules == Rules()
 
 
-def test_every_changeable_setting_is_a_rule() -> None:
-    for name, (kind, _, _) in CHANGEABLE.items():
-        assert type(getattr(Rules(), name)) is kind
+def test_every_changeable_setting_can_be_changed_to_what_it_is() -> None:
+    assert {"lease_ttl_ms", "high_watermark", "evict_soft_pinned"} < CHANGEABLE.keys()
+    for name, (kind, least, most) in CHANGEABLE.items():
+        value = getattr(Rules(), name)
+        assert type(value) is kind
+        assert least <= value <= most
+        assert change(World(), **{name: value}).changed == [name]
 
 
 def test_a_longer_lease_is_given_only_once_the_log_knows_of_it() -> None:

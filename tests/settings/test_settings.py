@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.rules import Rules
 from holdfast.master.process import rules_of
 from holdfast.settings import (
     MODELS,
@@ -193,6 +194,10 @@ def test_every_setting_is_described() -> None:
 def test_a_preset_names_a_plan(preset: str, expected: tuple[str, str, int]) -> None:
     rules = rules_of(load(MasterSettings, {"preset": preset, "lease_ttl_ms": "7000"}))
     assert (rules.lease_sync, rules.standby_eviction, rules.standby_eviction_grace_ms) == expected
+
+
+def test_a_master_without_settings_has_the_default_rules() -> None:
+    assert rules_of(load(MasterSettings, {})) == Rules()
 
 
 def test_what_is_set_by_itself_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,42 +1,55 @@
-"""The numbers that decisions depend on. All other settings belong to a shell."""
+"""The numbers that decisions depend on. All other settings belong to a shell.
+
+A default is written here and nowhere else: `settings.MasterSettings` takes its own from `Rules`, and adds what an
+operator reads about it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, TypeAlias, TypeVar
 
 from holdfast.messages.shapes import SettingValue
 
 LeaseSync: TypeAlias = Literal["off", "batched", "every"]
 StandbyEviction: TypeAlias = Literal["follow", "independent", "none"]
+DAY_MS = 86_400_000
+
+V = TypeVar("V", bool, int, float)
+
+
+def _changeable(default: V, least: float, most: float) -> V:
+    """A rule that may be changed while the cluster runs, within these bounds."""
+    rule: V = field(default=default, metadata={"bounds": (least, most)})
+    return rule
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    lease_ttl_ms: int = 10_000
-    soft_pin_ttl_ms: int = 1_800_000
-    grant_timeout_ms: int = 30_000
-    shared_grant_bytes: int = 8 << 20
-    write_window_bytes: int = 256 << 20
-    high_watermark: float = 0.90
-    eviction_margin: float = 0.05
-    evict_soft_pinned: bool = True
-    degraded_puts: bool = False
+    lease_ttl_ms: int = _changeable(10_000, 1, DAY_MS)
+    soft_pin_ttl_ms: int = _changeable(1_800_000, 1, 365 * DAY_MS)
+    grant_timeout_ms: int = _changeable(30_000, 1, DAY_MS)
+    shared_grant_bytes: int = _changeable(8 << 20, 64 << 10, 1 << 40)
+    write_window_bytes: int = _changeable(256 << 20, 1 << 20, 1 << 50)
+    high_watermark: float = _changeable(0.90, 0.01, 1.0)
+    eviction_margin: float = _changeable(0.05, 0.0, 0.99)
+    evict_soft_pinned: bool = _changeable(True, 0, 1)
+    degraded_puts: bool = _changeable(False, 0, 1)
     """While nodes are away, store a put with fewer replicas than it asked for; make the others when they are back."""
+    offload_ahead: float = _changeable(0.10, 0.0, 1.0)
+    """Share of memory whose objects, the longest unused, are kept on disks as well."""
+    copy_bytes_per_second: int = _changeable(512 << 20, 0, 1 << 50)
+    copy_window_bytes: int = _changeable(64 << 20, 1 << 20, 1 << 50)
+    """The most bytes of copies under way to one node at once."""
+    report_interval_ms: int = _changeable(10_000, 50, DAY_MS)
     session_lease_ms: int = 12_000
     session_reply_left_ms: int = 5_000
     session_jeopardy_ms: int = 30_000
-    report_interval_ms: int = 10_000
     lease_sync: LeaseSync = "batched"
     standby_eviction: StandbyEviction = "follow"
     standby_eviction_grace_ms: int = 0
     renewal_interval_ms: int = 1_000
     urgent_renewal_ms: int = 1_000
-    copy_bytes_per_second: int = 512 << 20
-    copy_window_bytes: int = 64 << 20
-    """The most bytes of copies under way to one node at once."""
-    offload_ahead: float = 0.10
-    """Share of memory whose objects, the longest unused, are kept on disks as well."""
     disk_away_ms: int = 3_600_000
     """How long the replicas of a disk whose node is away are kept."""
 
@@ -45,21 +58,9 @@ class Rules:
         return self.standby_eviction == "follow"
 
 
-DAY_MS = 86_400_000
+DEFAULTS = Rules()
 CHANGEABLE: dict[str, tuple[type[bool | int | float], float, float]] = {
-    "lease_ttl_ms": (int, 1, DAY_MS),
-    "soft_pin_ttl_ms": (int, 1, 365 * DAY_MS),
-    "grant_timeout_ms": (int, 1, DAY_MS),
-    "shared_grant_bytes": (int, 64 << 10, 1 << 40),
-    "write_window_bytes": (int, 1 << 20, 1 << 50),
-    "high_watermark": (float, 0.01, 1.0),
-    "eviction_margin": (float, 0.0, 0.99),
-    "evict_soft_pinned": (bool, 0, 1),
-    "degraded_puts": (bool, 0, 1),
-    "offload_ahead": (float, 0.0, 1.0),
-    "copy_bytes_per_second": (int, 0, 1 << 50),
-    "copy_window_bytes": (int, 1 << 20, 1 << 50),
-    "report_interval_ms": (int, 50, DAY_MS),
+    rule.name: (type(rule.default), *rule.metadata["bounds"]) for rule in fields(Rules) if "bounds" in rule.metadata
 }
 """Name -> (type, least, most)."""
 

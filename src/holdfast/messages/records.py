@@ -45,6 +45,7 @@ class SettingsChanged(Record, tag=3):
     grant_timeout_ms: int
     session_lease_ms: int = 12_000
     session_jeopardy_ms: int = 30_000
+    """The defaults of these two are the times of logs that do not have them."""
     longest_lease_ms: int = 0
     """The longest time of leases that may still be live; at least `lease_ttl_ms`."""
     changed: dict[str, SettingValue] = {}

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.rules import DEFAULTS
 from holdfast.errors import (
     BadRequest,
     BadValue,
@@ -54,10 +55,10 @@ Deliver = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
-    lease_ms: int = 12_000
-    reply_left_ms: int = 5_000
+    lease_ms: int = DEFAULTS.session_lease_ms
+    reply_left_ms: int = DEFAULTS.session_reply_left_ms
     """A keepalive is answered when this much of the lease is left."""
-    jeopardy_ms: int = 30_000
+    jeopardy_ms: int = DEFAULTS.session_jeopardy_ms
 
     def __post_init__(self) -> None:
         if not 0 < self.reply_left_ms < self.lease_ms or self.jeopardy_ms < 0:
