@@ -20,6 +20,12 @@ MAX_BATCH = 32_768
 """The most keys in one request, and ids in one record."""
 MAX_REPLICAS = 16
 MAX_OBJECT_BYTES = 1 << 46
+SLOWEST_BYTES_PER_SECOND = 10_000_000
+"""A transfer between two machines that is slower than this is given up. The side that waits for the outcome of another
+side's transfer allows for the same speed."""
+
+COPIES = 0
+"""The client number of grants for copies, which the primary makes and no client has."""
 
 SMALL_ALIGN = 64
 LARGE_ALIGN = 4096

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from holdfast.addresses import split_address
 from holdfast.core.rules import DEFAULTS, LeaseSync, StandbyEviction
 from holdfast.errors import BadValue
 
@@ -43,24 +44,6 @@ def parse_size(given: object) -> int:
     number, unit = matched.groups()
     shift = _UNITS[unit.lower()]
     return int(number) << shift if number.isdigit() else int(float(number) * (1 << shift))
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[::1]:port`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ValueError(f"{text!r} is not an address: write it like 127.0.0.1:7070 or [::1]:7070, port 0 for any")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host or "[" in host or "]" in host:
-        raise ValueError(f"{text!r} is not an address: an IPv6 host stands in brackets, like [::1]:7070")
-    if not host or any(mark.isspace() or mark in ",/" for mark in host):
-        raise ValueError(f"{text!r} is not an address: the host is missing or has a character that none can have")
-    return host, int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listen(text: str) -> str:

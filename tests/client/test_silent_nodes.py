@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from holdfast import errors
+from holdfast.addresses import split_address
 from holdfast.client.bytes import failing_nodes, nodes
 from holdfast.client.operations import places
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import Sending
-from holdfast.transport.addresses import host_and_port
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from tests.client.fake_master import Act, FakeMaster, closed_port
@@ -56,7 +56,7 @@ def slow_at_first(target: str, mute: int) -> Iterator[str]:
                 continue
             held.append(near)
             if len(held) > mute:
-                far = socket.create_connection(host_and_port(target), 20)
+                far = socket.create_connection(split_address(target), 20)
                 held.append(far)
                 for pair in ((near, far), (far, near)):
                     threads.append(threading.Thread(target=carry, args=pair, daemon=True))

@@ -8,12 +8,12 @@ import socket
 import threading
 from typing import Self
 
-from holdfast.transport.addresses import host_and_port
+from holdfast.addresses import split_address
 
 
 class Relay:
     def __init__(self, target: str) -> None:
-        self._target = host_and_port(target)
+        self._target = split_address(target)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._passes = threading.Event()

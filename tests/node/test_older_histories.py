@@ -8,9 +8,8 @@ import pytest
 import xxhash
 
 from holdfast.errors import GrantRefused, UnknownSegment
-from holdfast.ids import GrantId, object_id
+from holdfast.ids import COPIES, GrantId, object_id
 from holdfast.messages.of_nodes import WriteRange
-from holdfast.node.memory.refused_grants import COPIES
 from holdfast.node.memory.verification import mismatched
 from holdfast.transport.data_tcp import GrantedRange
 from holdfast.wire.codec import encode

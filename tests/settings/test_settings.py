@@ -17,10 +17,8 @@ from holdfast.settings import (
     MasterSettings,
     NodeSettings,
     UpSettings,
-    join_address,
     load,
     parse_size,
-    split_address,
 )
 
 
@@ -52,23 +50,6 @@ def test_what_is_no_size_is_refused(text: object) -> None:
 def test_a_size_keeps_every_digit(number: int, unit: str) -> None:
     shift = {"": 0, "K": 10, "MiB": 20, "GB": 30}[unit]
     assert parse_size(f"{number}{unit}") == number << shift
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("127.0.0.1:7070", ("127.0.0.1", 7070)), ("[::1]:0", ("::1", 0)), ("host.example:65535", ("host.example", 65535))],
-)
-def test_an_address_is_a_host_and_a_port(text: str, parts: tuple[str, int]) -> None:
-    assert split_address(text) == parts
-    assert join_address(*parts) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "7070", ":7070", "host", "host:", "host:x", "host:65536", "::1:7070", "[]:1", "a b:1", "h:-1", "h:٣"]
-)
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not an address"):
-        split_address(text)
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(

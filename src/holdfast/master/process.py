@@ -13,6 +13,7 @@ import signal
 
 import structlog
 
+from holdfast.addresses import join_address, split_address
 from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.rules import Rules
@@ -28,7 +29,7 @@ from holdfast.outage import Outage
 from holdfast.replication.depots import open_depot
 from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
-from holdfast.settings import PRESETS, BadSetting, MasterSettings, join_address, split_address
+from holdfast.settings import PRESETS, BadSetting, MasterSettings
 from holdfast.supervisor import Supervisor
 from holdfast.transport.tls import take_identity
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.addresses import DEFAULT_PORT, join_address, split_address
 from holdfast.coordination.masters import Masters
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, HoldfastError, Stopping
@@ -34,7 +35,6 @@ from holdfast.node.session.report import Report
 from holdfast.node.session.session_threads import SessionThreads
 from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
-from holdfast.transport.addresses import host_and_port, joined
 from holdfast.transport.host import this_host
 
 LONGEST_SOCKET_PATH = 107
@@ -213,8 +213,8 @@ class Node:
     def _data_address(self, master: str) -> str:
         if self._plan.advertise:
             return self._plan.advertise
-        host, port = host_and_port(self._data.address, default_port=None)
-        return joined(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
+        host, port = split_address(self._data.address)
+        return join_address(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
 
 
 def _open_disk(plan: NodePlan, directory: Path, lost: LostFiles) -> DiskTier:
@@ -231,7 +231,7 @@ def _open_disk(plan: NodePlan, directory: Path, lost: LostFiles) -> DiskTier:
 
 def own_host_towards(address: str) -> str:
     """This machine's address towards the master, which others are given if the node listens on all addresses."""
-    host, port = host_and_port(address)
+    host, port = split_address(address, DEFAULT_PORT)
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

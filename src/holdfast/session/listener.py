@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from holdfast.addresses import join_address
 from holdfast.core.primary.session_book import MAX_SESSIONS, Book
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.transport.addresses import joined
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -43,7 +43,7 @@ class SessionListener:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=1024)
         address = self._server.sockets[0].getsockname()
-        return joined(address[0], address[1])
+        return join_address(address[0], address[1])
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -13,12 +13,13 @@ import ssl
 from functools import partial
 from typing import NamedTuple, cast
 
+from holdfast.addresses import DEFAULT_PORT, split_address
 from holdfast.errors import BadRequest, DeadlineExceeded, ReplyLost, Uncertain, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.transport.addresses import LOCAL, host_and_port
+from holdfast.transport.addresses import LOCAL
 from holdfast.transport.channel import LAST_ID
 from holdfast.transport.timeouts import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import dialing
@@ -91,7 +92,7 @@ class AsyncChannel(asyncio.BufferedProtocol):
                     _, channel = await loop.create_unix_connection(make, name)
                 else:
                     context = tls or dialing()
-                    _, channel = await loop.create_connection(make, *host_and_port(address), ssl=context)
+                    _, channel = await loop.create_connection(make, *split_address(address, DEFAULT_PORT), ssl=context)
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"

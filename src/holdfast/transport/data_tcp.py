@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import xxhash
 
+from holdfast.addresses import split_address
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, Unreachable, from_code
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
-from holdfast.transport.addresses import host_and_port
 from holdfast.transport.bulk_copy import SHARED_FROM, SharedHash
 from holdfast.transport.tls import Stream, dialing, dialled
 from holdfast.wire.codec import decode_data_reply, encode, expect
@@ -68,7 +68,7 @@ class DataConnection:
 
     @classmethod
     def open(cls, address: str, deadline: float, tls: ssl.SSLContext | None = None) -> DataConnection:
-        place = host_and_port(address, default_port=None)
+        place = split_address(address)
         context = tls or dialing()
         left = deadline - now_seconds()
         if left <= 0:

@@ -14,13 +14,13 @@ from threading import Event
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.addresses import split_address
 from holdfast.cli.cluster.masters import MasterSeen, await_primary, primary_of, survey
 from holdfast.cli.processes.fleet import Child, Fleet
 from holdfast.cli.processes.ports import further_places, reachable
 from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status
-from holdfast.settings import split_address
 
 START_WITHIN_S = 60.0
 PRIMARY_WITHIN_S = 30.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 
+from holdfast.addresses import join_address, split_address
 from holdfast.errors import Refused
-from holdfast.settings import flag_of, join_address, split_address
+from holdfast.settings import flag_of
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a process that listens everywhere is reached from its own machine."""

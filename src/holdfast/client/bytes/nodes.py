@@ -22,7 +22,7 @@ from holdfast.client.bytes.failing_nodes import FailingNodes
 from holdfast.client.bytes.revocations import Hearing, Heed
 from holdfast.client.targets import Room
 from holdfast.errors import DeadlineExceeded, HoldfastError, ReplyLost, TryAgain, Uncertain, Unreachable
-from holdfast.ids import GrantId
+from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace
 from holdfast.transport.attach import NodeLink
@@ -51,7 +51,6 @@ NO_SEGMENT = 2**31 - 1
 """A handle that no segment has: a probe reads from there, and any reply counts as an answer."""
 CHECK_SECONDS = 10.0
 """The timeout for a node to read a whole file from its disk again."""
-SLOWEST_BYTES_PER_SECOND = 10e6
 PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
 

@@ -12,14 +12,13 @@ from holdfast.core.copies.evacuation import dropped, is_leaving, superfluous
 from holdfast.core.copies.plan import nodes_of
 from holdfast.core.objects.checks import checked_ids, checked_rows
 from holdfast.core.objects.placement import available_nodes
-from holdfast.core.primary.copy_book import COPIES
 from holdfast.core.primary.primary import Decision, Primary
 from holdfast.core.rules import COPY_AGAIN_MS
 from holdfast.core.space.intervals import IntervalSet
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.state import Segment
 from holdfast.errors import GrantRefused
-from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, extent_of
+from holdfast.ids import COPIES, LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q

@@ -17,11 +17,11 @@ from holdfast.core.copies.evacuation import dropped, enough_elsewhere, leaving_s
 from holdfast.core.objects.eviction import evicted
 from holdfast.core.objects.placement import in_order
 from holdfast.core.objects.puts import evicted_there
-from holdfast.core.primary.copy_book import COPIES, Command, Copy
+from holdfast.core.primary.copy_book import Command, Copy
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, VISIT_SLOTS
 from holdfast.core.state.state import Segment
-from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, ObjectId, extent_of, object_id
+from holdfast.ids import COPIES, LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, ObjectId, extent_of, object_id
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages.records import RangesGranted

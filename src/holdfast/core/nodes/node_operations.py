@@ -6,11 +6,11 @@ All of it is in the log, by the node's name, so that it outlives this primary an
 from __future__ import annotations
 
 from holdfast.core.copies.drains import check_room
-from holdfast.core.primary.copy_book import COPIES, Command
+from holdfast.core.primary.copy_book import Command
 from holdfast.core.primary.primary import Decision, Member, Primary
 from holdfast.core.state.state import DRAINING, MODES, Segment
 from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
-from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
+from holdfast.ids import COPIES, LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n

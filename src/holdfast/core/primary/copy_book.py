@@ -13,21 +13,18 @@ from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
 from holdfast.core.state.apply_replicas import Place
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
-from holdfast.ids import GrantId, ObjectId, SegmentHandle
+from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, ObjectId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.commands import RevokeLeases, encode_body
 from holdfast.messages.records import ObjectsCommitted, ObjectsEvicted, ObjectsRemoved, RangesFreed, ReplicaDropped
 from holdfast.messages.rows import PlaceRow, pack_ids, unpack_ids
 from holdfast.messages.shapes import Record
 
-COPIES = 0
-"""Owner of the grants of copies, in place of a client; no client has this number."""
 MAX_FORGOTTEN = 65_536
 """The most obsolete files listed per disk until its node is told of them; beyond that the node audits the disk."""
 MAX_RETRIES = 65_536
 MAX_HINTS = 8_192
 """The most objects that one hint names; a flag says that there were more."""
-SLOWEST_BYTES_PER_SECOND = 10 << 20
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from holdfast.addresses import DEFAULT_PORT, split_address
 from holdfast.coordination.interface import Leader
-from holdfast.transport.addresses import host_and_port
 from holdfast.wire.frames import PREAMBLE
 
 LOOK_SECONDS = 0.1
@@ -35,7 +35,7 @@ async def refused_leader(leader: Callable[[], Leader | None], own_address: str, 
 async def _until_it_breaks(address: str) -> bool:
     """Was there a connection? A live master closes it too, after a while, because no greeting comes."""
     try:
-        reader, writer = await asyncio.open_connection(*host_and_port(address))
+        reader, writer = await asyncio.open_connection(*split_address(address, DEFAULT_PORT))
     except OSError:
         return False
     try:
@@ -53,7 +53,7 @@ async def _until_it_breaks(address: str) -> bool:
 
 async def _is_refused(address: str) -> bool:
     try:
-        _, writer = await asyncio.open_connection(*host_and_port(address))
+        _, writer = await asyncio.open_connection(*split_address(address, DEFAULT_PORT))
     except ConnectionRefusedError:
         return True
     except OSError:

@@ -20,9 +20,10 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.addresses import join_address, split_address
 from holdfast.errors import HoldfastError
 from holdfast.master.object_events.events import Told
-from holdfast.settings import BadSetting, join_address, split_address
+from holdfast.settings import BadSetting
 from holdfast.supervisor import Supervisor
 
 MOST_WAITING = 100_000

@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Sequence
 
 from holdfast.errors import HoldfastError
-from holdfast.ids import SegmentName
+from holdfast.ids import SLOWEST_BYTES_PER_SECOND, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.transport.data_tcp import DataConnection
 
 CONNECT_SECONDS = 2.0
 STALLED_SECONDS = 5.0
-SLOWEST_BYTES_PER_SECOND = 10e6
 MOST_CONNECTIONS = 64
 
 

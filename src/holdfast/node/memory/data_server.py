@@ -15,16 +15,16 @@ import threading
 
 import structlog
 
+from holdfast.addresses import join_address, split_address
 from holdfast.errors import Refused, TryAgain
-from holdfast.ids import GrantId
+from holdfast.ids import COPIES, GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.memory.data_session import DataSession, refuse
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.memory.refused_grants import COPIES, RefusedGrants, check_write
+from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.transfers import Transfers
 from holdfast.supervisor import Supervisor
-from holdfast.transport.addresses import host_and_port, joined
 
 IDLE_SECONDS = 120.0
 STALL_SECONDS = 30.0
@@ -48,9 +48,9 @@ class DataServer:
         supervisor: Supervisor | None = None,
     ) -> None:
         self._tls = tls
-        host, port = host_and_port(listen, default_port=None)
+        host, port = split_address(listen)
         self._listener = listening_socket(host, port)
-        self.address = joined(*self._listener.getsockname()[:2])
+        self.address = join_address(*self._listener.getsockname()[:2])
         self.secret = b""
         self._lending = lending
         self._max_connections = max_connections
@@ -226,6 +226,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=256)
     except OSError as error:
-        raise Refused(f"the node cannot listen at {joined(host, port)} ({error}); choose another address") from None
+        raise Refused(
+            f"the node cannot listen at {join_address(host, port)} ({error}); choose another address"
+        ) from None
     listener.settimeout(LOOK_SECONDS)
     return listener

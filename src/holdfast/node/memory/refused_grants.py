@@ -12,15 +12,13 @@ from __future__ import annotations
 from itertools import islice
 
 from holdfast.errors import GrantRefused
-from holdfast.ids import GrantId
+from holdfast.ids import COPIES, GrantId
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.wire.mac import range_mac, same_mac
 
 NEWEST_KEPT = 1_000_000
 CLIENTS_KEPT = 1_000_000
 LAST_SERIAL = 1 << 64
-COPIES = 0
-"""The client that grants for copying belong to; no client has this number."""
 
 
 def check_write(secret: bytes, request: WriteRange) -> None:

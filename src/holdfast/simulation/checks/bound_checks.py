@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from holdfast.core.primary.session_book import MAX_COMMANDS
 from holdfast.core.rules import REMEMBERED_ANSWERS
 from holdfast.core.state.state import State
+from holdfast.ids import COPIES
 from holdfast.master.engine import MAX_PENDING_BYTES, Engine
 from holdfast.messages.records import RangesGranted
 from holdfast.messages.shapes import Record
@@ -26,8 +27,6 @@ MOST_TASKS = 40
 """Tasks of one process at rest: a master has some twenty."""
 LINES_PER_NODE = 2
 """Connections per node: its session, and its reports of copies."""
-COPIES = 0
-"""The client that grants for copying belong to."""
 
 
 @dataclass(slots=True)
