@@ -3,7 +3,6 @@ and nothing begins empty where something could be lost by it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +18,13 @@ from holdfast.master.histories.histories import Word
 from holdfast.master.histories.snapshot_upkeep import PREFIX
 from holdfast.master.plan import Plan
 from holdfast.master.roles.master import Master
-from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings
 from holdfast.replication.batches import NO_HASH, Position, encode_batch, encode_record
 from holdfast.replication.chain import first_batch, goes_through
 from holdfast.replication.snapshot_store import SnapshotStore
 from tests.contract.stories import append_all, soon, until_true
+from tests.master.masters import running_master
 from tests.stories.pair import Pair
 
 CLUSTER = "holdfast"
@@ -45,14 +44,8 @@ async def running(
     plan = Plan(
         Rules(), CLUSTER, f"{name}:7070", ttl_ms, early_takeover=False, new_history=new_history, again_seconds=0.02
     )
-    master = Master(RpcServer(name, ""), coordination, plan, SnapshotStore(folder))
-    task = asyncio.create_task(master.run())
-    try:
+    async with running_master(coordination, plan, folder, name) as master:
         yield master
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await coordination.close()
 
 
 def files(folder: Path) -> set[str]:

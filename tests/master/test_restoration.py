@@ -27,12 +27,12 @@ from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position, position_after
 from holdfast.replication.carried import batches_of
-from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
 from tests.core.world import World
+from tests.master.masters import gate_flush
 from tests.master.test_histories import CLUSTER, change, history_of, leads, lived, running, waiting
 
 T = TypeVar("T", bound=Message)
@@ -141,20 +141,6 @@ async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_pa
     await writing.close()
 
 
-def gate_flush(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Promotions stop where their epoch is about to become durable: that one has come there, and that it may go on."""
-    reached, may_go_on = asyncio.Event(), asyncio.Event()
-    flush = LogWriter.flush
-
-    async def gated(writer: LogWriter) -> None:
-        reached.set()
-        await may_go_on.wait()
-        await flush(writer)
-
-    monkeypatch.setattr(LogWriter, "flush", gated)
-    return reached, may_go_on
-
-
 async def test_an_order_to_a_master_that_is_being_promoted_is_carried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +230,17 @@ async def test_a_master_that_is_stopped_while_it_gives_way_to_an_order_keeps_no_
         await coordination.close()
 
 
+async def ordered(master: Master, old: int) -> MemoryCoordination:
+    """The operator orders a restore, and the master campaigns to carry it out."""
+    await until_true(lambda: waiting(master), "it waits for the operator")
+    described = await ask(master, DescribeHistories(), HistoriesDescribed)
+    await ask(master, RestoreHistory(old, described.found[0].where), Done)
+    coordination = master.coordination
+    assert isinstance(coordination, MemoryCoordination)
+    await until_true(lambda: coordination.epoch_floor > EPOCHS_APART, "it waits for its term")
+    return coordination
+
+
 async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,12 +252,7 @@ async def test_an_order_ends_as_soon_as_another_master_writes_to_the_log(
     other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
     term = await soon(other.campaign("other:7070"))
     async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: waiting(master), "it waits for the operator")
-        described = await ask(master, DescribeHistories(), HistoriesDescribed)
-        await ask(master, RestoreHistory(old, described.found[0].where), Done)
-        coordination = master.coordination
-        assert coordination is not None
-        await until_true(lambda: coordination.epoch_floor > EPOCHS_APART, "it waits for its term")
+        await ordered(master, old)
         for position, batch in batches_of(catalogue(), 99, b"s", Position()):
             await append_all(term, position.batch, [batch])
         await until_true(lambda: bool(master.restore_failure), "the order is given up")
@@ -283,12 +275,7 @@ async def test_an_order_ends_with_the_store_that_it_was_given_for(
     other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
     term = await soon(other.campaign("other:7070"))
     async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: waiting(master), "it waits for the operator")
-        described = await ask(master, DescribeHistories(), HistoriesDescribed)
-        await ask(master, RestoreHistory(old, described.found[0].where), Done)
-        coordination = master.coordination
-        assert isinstance(coordination, MemoryCoordination)
-        await until_true(lambda: coordination.epoch_floor > EPOCHS_APART, "it waits for its term")
+        coordination = await ordered(master, old)
 
         async def lost() -> None:
             raise CoordinationLost("cut off, by order of a test")

@@ -30,11 +30,11 @@ from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
-from holdfast.replication.log_writer import LogWriter
 from holdfast.replication.renewals import PREFIX
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 from tests.contract.stories import soon, until_true
+from tests.master.masters import gate_flush, running_master
 from tests.stories.pair import Pair
 
 
@@ -96,14 +96,8 @@ async def running(
     coordination: MemoryCoordination, folder: Path | None = None, guesses: bool = False
 ) -> AsyncIterator[Master]:
     plan = Plan(Rules(), "holdfast", "here:7070", 5_000, early_takeover=guesses, again_seconds=0.02)
-    master = Master(RpcServer("here", ""), coordination, plan, SnapshotStore(folder))
-    task = asyncio.create_task(master.run())
-    try:
+    async with running_master(coordination, plan, folder) as master:
         yield master
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await coordination.close()
 
 
 @pytest.mark.parametrize("guesses", [False, True])
@@ -356,15 +350,7 @@ async def test_a_snapshot_asked_for_during_a_promotion_has_nothing_that_is_in_no
     store = MemoryStore()
     async with running(MemoryCoordination(store), tmp_path) as master:
         await until_true(lambda: master.role == "primary", "it leads")
-    reached, may_go_on = asyncio.Event(), asyncio.Event()
-    flush = LogWriter.flush
-
-    async def gated(writer: LogWriter) -> None:
-        reached.set()
-        await may_go_on.wait()
-        await flush(writer)
-
-    monkeypatch.setattr(LogWriter, "flush", gated)
+    reached, may_go_on = gate_flush(monkeypatch)
     async with running(MemoryCoordination(store), tmp_path) as master:
         await soon(reached.wait())
         asked = asyncio.create_task(master.snapshot())
