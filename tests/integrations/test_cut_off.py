@@ -18,7 +18,7 @@ import pytest
 
 from chaos.namespaces import why_not
 from tests.failover.cluster import SOURCE
-from tests.integrations.scripts.cut_off import TIMEOUT_S
+from tests.integrations.scripts.cut_off import CALLS_IN_OUTAGE, TIMEOUT_S
 from tests.integrations.scripts.engines import FACES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_no_call_raises_or_gives_other_bytes(run: Run, face: str) -> None:
     calls = [call for call in run.calls if call["face"] == face]
     assert len(calls) > 30
-    assert len(run.faults) == 4
+    assert len(run.faults) == 7
     assert [call for call in calls if call["outcome"] in ("raised", "wrong")] == []
 
 
@@ -69,6 +69,21 @@ def test_no_call_raises_or_gives_other_bytes(run: Run, face: str) -> None:
 def test_no_call_takes_longer_than_its_timeout(run: Run, face: str) -> None:
     calls = [call for call in run.calls if call["face"] == face]
     assert [call for call in calls if call["ended"] - call["began"] > TIMEOUT_S + SLACK_S] == []
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_an_outage_is_paid_for_by_few_calls(run: Run, face: str) -> None:
+    """A face asks one call at a time: the one that finds the outage waits, and those after it answer at once. Some more
+    are allowed for what a master in trouble answers first."""
+    for fault in (one for one in run.faults if one["is_outage"]):
+        during = [
+            call
+            for call in run.calls
+            if call["face"] == face and fault["began"] <= call["began"] and call["ended"] <= fault["felt"]
+        ]
+        assert len(during) >= CALLS_IN_OUTAGE
+        waited = [call for call in during if call["ended"] - call["began"] >= 0.9 * TIMEOUT_S]
+        assert len(waited) <= CALLS_IN_OUTAGE // 4, (fault["name"], waited)
 
 
 def test_nothing_fails_by_a_defect_in_the_background(run: Run) -> None:

@@ -2,7 +2,7 @@
 
     cut_off.py FOLDER
 
-Writes FOLDER/calls, a line per call, and FOLDER/faults.json: each fault, when it struck and when it was over.
+Writes FOLDER/calls, a line per call, and FOLDER/faults.json: each fault, when it struck, was felt, healed and over.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from chaos.cluster import ETCD, ROOT, ChaosCluster, Plan
 from chaos.namespaces import inside, prepare, run_inside
 from chaos.tracebacks import tracebacks
-from tests.failover.cluster import SOURCE
+from tests.contract.servers import Server
+from tests.failover.cluster import SOURCE, Process
 from tests.integrations.scripts.engines import FACES
 from tests.waiting import wait_until
 
@@ -30,6 +32,8 @@ TIMEOUT_S = 1.0
 SLOW_S = TIMEOUT_S / 2
 CALLS = 5
 """A fault lasts until every face has ended this many calls in it: one that waits for the fault's end is found."""
+CALLS_IN_OUTAGE = 24
+"""The same while no master can answer, so that faces which wait for their timeout in each call are found."""
 BACK_S = 60.0
 ENGINES = "engines"
 OTHER_MACHINE = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
@@ -57,10 +61,10 @@ class Calls:
         self._missed = self._was_slow = False
         self.at_work.clear()
 
-    def felt(self) -> bool:
-        """Every face has ended calls meanwhile, and there were misses and slow ones among them."""
+    def felt(self, calls: int) -> bool:
+        """Every face has ended so many calls meanwhile, and there were misses and slow ones among them."""
         self.follow()
-        return self._missed and self._was_slow and all(self._ended[face] >= CALLS for face in FACES)
+        return self._missed and self._was_slow and all(self._ended[face] >= calls for face in FACES)
 
     def follow(self) -> None:
         *whole, self._half = (self._half + self._lines.read()).split("\n")
@@ -103,29 +107,51 @@ def engines(cluster: ChaosCluster, folder: Path) -> Iterator[subprocess.Popen[by
 
 
 @contextmanager
-def cut(cluster: ChaosCluster, one: str, other: str) -> Iterator[None]:
-    cluster.network.cut(one, other)
-    cluster.network.cut(other, one)
+def cut(cluster: ChaosCluster, hosts: list[str], other: str) -> Iterator[None]:
+    for one in hosts:
+        cluster.network.cut(one, other)
+        cluster.network.cut(other, one)
     yield
     cluster.network.mend_all()
 
 
 @contextmanager
-def stopped_coordination(cluster: ChaosCluster) -> Iterator[None]:
-    cluster.etcd.pause()
+def stopped(processes: Sequence[Process | Server]) -> Iterator[None]:
+    for process in processes:
+        process.pause()
     yield
-    cluster.etcd.resume()
+    for process in processes:
+        process.resume()
 
 
-def faults(cluster: ChaosCluster) -> dict[str, Callable[[], Any]]:
-    def primary() -> str:
-        return cluster.primary().folder.name
+@contextmanager
+def killed_coordination(cluster: ChaosCluster) -> Iterator[None]:
+    """With kill -9; it is started again with the data that it had on its disk."""
+    cluster.etcd.process.kill()
+    cluster.etcd.process.wait()
+    yield
+    cluster.revive()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    strike: Callable[[], AbstractContextManager[None]]
+    is_outage: bool = False
+    """No master can answer while it lasts."""
+
+
+def faults(cluster: ChaosCluster) -> dict[str, Fault]:
+    def primary() -> list[str]:
+        return [cluster.primary().folder.name]
 
     return {
-        "engines and primary cut": lambda: cut(cluster, ENGINES, primary()),
-        "engines and node cut": lambda: cut(cluster, ENGINES, "node-1"),
-        "primary and coordination cut": lambda: cut(cluster, primary(), ETCD),
-        "coordination stopped": lambda: stopped_coordination(cluster),
+        "engines and primary cut": Fault(lambda: cut(cluster, primary(), ENGINES)),
+        "engines and node cut": Fault(lambda: cut(cluster, ["node-1"], ENGINES)),
+        "primary and coordination cut": Fault(lambda: cut(cluster, primary(), ETCD)),
+        "masters and coordination cut": Fault(lambda: cut(cluster, cluster.hosts("master"), ETCD), is_outage=True),
+        "coordination stopped": Fault(lambda: stopped([cluster.etcd]), is_outage=True),
+        "coordination killed": Fault(lambda: killed_coordination(cluster), is_outage=True),
+        "masters stopped": Fault(lambda: stopped(cluster.masters), is_outage=True),
     }
 
 
@@ -150,13 +176,16 @@ def main(folder: Path) -> None:
         for name, fault in faults(cluster).items():
             cluster.settle()
             began = time.monotonic()
-            with fault():
+            least = CALLS_IN_OUTAGE if fault.is_outage else CALLS
+            with fault.strike():
                 calls.forget()
-                wait_until(calls.felt, BACK_S, f"every face ends its calls during: {name}")
+                wait_until(partial(calls.felt, least), BACK_S, f"every face ends its calls during: {name}")
+                felt = time.monotonic()
             healed = time.monotonic()
             calls.forget()
             wait_until(all_at_work, BACK_S, f"every face puts and reads after: {name}")
-            struck.append({"name": name, "began": began, "healed": healed, "over": time.monotonic()})
+            times = {"began": began, "felt": felt, "healed": healed, "over": time.monotonic()}
+            struck.append({"name": name, "is_outage": fault.is_outage, **times})
         process.terminate()
         process.wait(BACK_S)
     told = {"faults": struck, "code": process.returncode, "tracebacks": tracebacks(folder)}
