@@ -19,6 +19,7 @@ from fastapi import FastAPI, Query, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from holdfast.addresses import join_address
 from holdfast.dashboard.view import (
     EventsShown,
     HealthShown,
@@ -143,8 +144,7 @@ class RunningServer:
         self._app = app
         self._listener = _bind(host, port)
         self._at: tuple[str, int] = self._listener.getsockname()[:2]
-        host, port = self._at
-        self.address: str = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address: str = join_address(*self._at)
         self._server = self._made()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None

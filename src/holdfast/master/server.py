@@ -32,11 +32,9 @@ from holdfast.replication.pending_log import PendingReply
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
 
-GREETING_SECONDS = 10.0
 MAX_CONNECTIONS = 20_000
-DEFAULT_TIMEOUT_MS = 30_000
 TICK_SECONDS = 0.05
 LOG_AGAIN_MS = 30_000
 LONG_BYTES = 4096

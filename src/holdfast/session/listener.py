@@ -16,11 +16,9 @@ from holdfast.instant import Instant, now_ms
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
 
 MAX_REQUEST_BYTES = 1 << 20
-GREETING_SECONDS = 10.0
-DEFAULT_TIMEOUT_MS = 30_000
 
 Answer = Callable[[Message], None]
 Receive = Callable[[Message, int, Instant, Answer], None]

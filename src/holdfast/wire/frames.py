@@ -20,6 +20,10 @@ HEAD = struct.Struct("<III")
 HEAD_BYTES = HEAD.size
 FIRST_BYTES = 64 << 10
 MAX_TIMEOUT_MS = 0xFFFF_FFFF
+DEFAULT_TIMEOUT_MS = 30_000
+"""The timeout of a request that names none."""
+GREETING_SECONDS = 10.0
+"""A connection that has not said who it is by then is closed."""
 
 _unpack_head = HEAD.unpack_from
 _pack_head = HEAD.pack
