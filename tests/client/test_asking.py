@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from holdfast.client.state.client import Core, ask, ask_timed
-from holdfast.effects import Checked, LeaveMaster, Operation, Sleep
 from holdfast.errors import NodeAway, NoRoom, ReplyLost, Unreachable
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Range
+from holdfast.operations.effects import Checked, LeaveMaster, Operation, Sleep
 
 DEADLINE = 10.0
 

@@ -28,10 +28,10 @@ from holdfast.client.bytes import nodes
 from holdfast.client.cache import Cache
 from holdfast.client.operations.places import Asked, lease_in, locate, locate_one, take_over
 from holdfast.client.state.client import SMALL_READ, Core
-from holdfast.effects import Operation
 from holdfast.errors import Busy, HoldfastError
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Operation
 from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster
 from tests.node.rig import Served

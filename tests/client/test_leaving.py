@@ -11,11 +11,11 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.coordination import masters
-from holdfast.effects import LeaveMaster, Operation, Sleep
 from holdfast.instant import now_seconds
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from holdfast.operations import masters
+from holdfast.operations.effects import LeaveMaster, Operation, Sleep
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.node.rig import Served
 from tests.waiting import wait_until

@@ -7,8 +7,8 @@ from collections.abc import Generator
 import pytest
 
 from holdfast.client.state.own_removals import OwnRemovals, guarded_read
-from holdfast.effects import Sleep
 from holdfast.errors import DeadlineExceeded
+from holdfast.operations.effects import Sleep
 
 
 def read() -> Generator[str, None, str]:

@@ -16,9 +16,9 @@ import holdfast
 from holdfast.client.arguments import PLAIN_PUT
 from holdfast.client.operations import puts, transfer
 from holdfast.client.state import grants
-from holdfast.effects import Checked
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Checked
 from holdfast.transport.shared_memory import Mapping
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.node.rig import Served

@@ -12,10 +12,10 @@ import holdfast
 from holdfast.client.arguments import PLAIN_PUT
 from holdfast.client.operations import puts
 from holdfast.client.state import grants
-from holdfast.effects import Checked
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Checked
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.waiting import wait_until
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import xxhash
 
-from holdfast.effects import Operation, Sleep, Work
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, MemoryVoid
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
@@ -37,6 +36,7 @@ from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
+from holdfast.operations.effects import Operation, Sleep, Work
 from tests.node.test_disk_store import Failing
 
 MIB = 1 << 20

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.effects import Call, Effect, Pause, Work
 from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownSegment
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.commands import CLEAN, Clean, UpdateConfig, encode_body
@@ -21,6 +20,7 @@ from holdfast.messages.shapes import Message
 from holdfast.node.node import Node, NodePlan
 from holdfast.node.session.life import NodeLife
 from holdfast.node.session.report import Report
+from holdfast.operations.effects import Call, Effect, Pause, Work
 from holdfast.session.followers import no_commands
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection, GrantedRange

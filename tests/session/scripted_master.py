@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.effects import Call, Effect, LeaveMaster, Pause
 from holdfast.errors import DeadlineExceeded, HoldfastError
 from holdfast.messages.of_sessions import EpochDiffers, KeepAlive, KeptAlive, Opened, OpenSession, SessionCommand
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Call, Effect, LeaveMaster, Pause
 from holdfast.session import Event, Follower, Happening
 
 LEASE_MS, REPLY_LEFT_MS, JEOPARDY_MS = 12_000, 5_000, 30_000

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.primary.session_book import Book, SessionTimes
-from holdfast.effects import Call, LeaveMaster, Pause
 from holdfast.errors import DeadlineExceeded, HoldfastError, Unreachable
 from holdfast.messages.of_sessions import KeepAlive, OpenSession
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Call, LeaveMaster, Pause
 from holdfast.session import Follower, Standing
 from holdfast.wire.codec import failed
 

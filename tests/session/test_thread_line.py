@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.coordination.masters import Masters
-from holdfast.effects import Call, Operation
 from holdfast.errors import Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello
+from holdfast.operations.effects import Call, Operation
+from holdfast.operations.masters import Masters
 from holdfast.session.thread_line import ThreadLine
 from tests.client.fake_master import FakeMaster
 

@@ -19,10 +19,10 @@ from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
 from holdfast.client.operations.reservations import abandon_all
 from holdfast.client.operations.views import abandon_views
 from holdfast.client.state.client import Core
-from holdfast.coordination.masters import Masters
-from holdfast.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
 from holdfast.errors import ClientClosed, HoldfastError, TryAgain, Unreachable
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
+from holdfast.operations.masters import Masters
 from holdfast.supervisor import Supervisor
 from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
 from holdfast.transport.key_table import shown_by

@@ -15,11 +15,11 @@ from holdfast.client.operations.views import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.client.state.client import Core, OpenView, ask, ask_timed
 from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS
 from holdfast.client.state.leases import lease_until
-from holdfast.effects import Operation, Work
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.instant import relied_on
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
 from holdfast.messages.rows import SeenRow
+from holdfast.operations.effects import Operation, Work
 
 log = logging.getLogger("holdfast.client")
 ROUND_SECONDS = 5.0

@@ -30,9 +30,9 @@ from holdfast.client.shell import (
     spelled_out,
 )
 from holdfast.client.state.client import Core
-from holdfast.effects import Operation
 from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.instant import now_seconds
+from holdfast.operations.effects import Operation
 
 P = ParamSpec("P")
 S = TypeVar("S")

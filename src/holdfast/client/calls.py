@@ -38,10 +38,10 @@ from holdfast.client.operations.reservations import Reserved
 from holdfast.client.operations.verbs import Explanation
 from holdfast.client.state.client import Core
 from holdfast.client.targets import CallersRoom, Part
-from holdfast.effects import Operation
 from holdfast.errors import BadPattern, HoldfastError, ObjectNotFound
 from holdfast.messages.requests import NodeList, ObjectStat, Status
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Operation
 
 PutValue: TypeAlias = BytesLike | Sequence[BytesLike]
 PutMany: TypeAlias = Mapping[str, PutValue] | Iterable[tuple[str, PutValue]]

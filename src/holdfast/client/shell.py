@@ -13,9 +13,9 @@ from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.calls import PutKeywords, ReserveKeywords, put
 from holdfast.client.operations.reservations import Reserved
 from holdfast.client.state.client import Core
-from holdfast.coordination.masters import Masters
 from holdfast.errors import Refused
 from holdfast.instant import now_seconds
+from holdfast.operations.masters import Masters
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Client = TypeVar("Client")

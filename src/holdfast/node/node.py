@@ -15,7 +15,6 @@ from pathlib import Path
 import structlog
 
 from holdfast.addresses import DEFAULT_PORT, join_address, split_address
-from holdfast.coordination.masters import Masters
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
@@ -33,6 +32,7 @@ from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
 from holdfast.node.session.session_threads import SessionThreads
+from holdfast.operations.masters import Masters
 from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host

@@ -13,11 +13,11 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.effects import Call, LeaveMaster, Operation, Pause
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, NameTaken, NotLeader, Refused, SessionExpired, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.messages.of_sessions import CloseSession, EpochDiffers, KeepAlive, KeptAlive, Opened, OpenSession
+from holdfast.operations.effects import Call, LeaveMaster, Operation, Pause
 from holdfast.session.lease import Lease, Standing
 from holdfast.wire.codec import expect
 

@@ -9,10 +9,10 @@ import math
 import threading
 from collections.abc import Callable
 
-from holdfast.coordination.masters import Masters
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, UnknownCommand
 from holdfast.messages.requests import Hello
+from holdfast.operations.masters import Masters
 from holdfast.session.follower import Event, Follower, Perform
 from holdfast.session.lease import Standing
 from holdfast.session.task_line import TaskLine

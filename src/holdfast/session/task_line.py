@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.coordination.masters import Masters, Round
-from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
+from holdfast.operations.masters import Masters, Round
 from holdfast.session.thread_line import CLOSED_TEXT, CONNECT_SECONDS
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.timeouts import SILENCE_SECONDS

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeVar
 
-from holdfast.coordination.masters import Masters, Round
-from holdfast.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Call, Effect, LeaveMaster, Operation, Pause, Sleep, Work
+from holdfast.operations.masters import Masters, Round
 from holdfast.transport.channel import Channel
 from holdfast.transport.timeouts import SILENCE_SECONDS
 

@@ -22,7 +22,6 @@ from holdfast.client.operations.places import Asked, locate, take_over
 from holdfast.client.state.client import Core
 from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
-from holdfast.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
 from holdfast.errors import (
     ChecksumMismatch,
     ClientClosed,
@@ -36,6 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.messages.requests import Locate, Located
 from holdfast.messages.shapes import SegmentPlace
+from holdfast.operations.effects import BULK_FROM, Ahead, Begun, Operation, Reply, Work
 
 ROUNDS = 3
 """How many replicas a batch tries before its keys are read one by one."""

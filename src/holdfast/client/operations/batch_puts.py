@@ -18,7 +18,6 @@ from typing import TypeAlias
 from holdfast.client.arguments import PutItems, PutOptions, Value
 from holdfast.client.operations.puts import NotGranted, Piece, V, WrittenPiece, put_piece
 from holdfast.client.state.client import KEYS_A_REQUEST, Core
-from holdfast.effects import Operation
 from holdfast.errors import (
     ClientClosed,
     HoldfastError,
@@ -31,6 +30,7 @@ from holdfast.errors import (
     WrongVersion,
 )
 from holdfast.ids import LARGE_ALIGN, extent_of
+from holdfast.operations.effects import Operation
 
 PIECE_BYTES = 32 << 20
 FIRST_TURNS_SHARE = 0.75

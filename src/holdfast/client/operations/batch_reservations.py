@@ -17,7 +17,6 @@ from holdfast.client.operations.puts import ANOTHER_GRANT, Piece, take_own_grant
 from holdfast.client.operations.reservations import Reserved, committed, hold
 from holdfast.client.state.client import FIRST_PAUSE, Core, ask_timed
 from holdfast.client.state.grants import WriteGrant, lay_out
-from holdfast.effects import Ahead, Begun, Operation, Reply, Sleep, Work
 from holdfast.errors import (
     BadRequest,
     BadValue,
@@ -35,6 +34,7 @@ from holdfast.errors import (
 from holdfast.ids import extent_of
 from holdfast.messages.requests import CommitPuts, Committed
 from holdfast.messages.rows import PutRow
+from holdfast.operations.effects import Ahead, Begun, Operation, Reply, Sleep, Work
 
 READ_BACK = 8 << 20
 _OF_THE_CALL = (Unreachable, Uncertain, NotLeader, Stopping)

@@ -17,8 +17,8 @@ from holdfast.client.operations.views import Viewed, end_quietly, in_place
 from holdfast.client.state.client import Core
 from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
-from holdfast.effects import Operation
 from holdfast.errors import ClientClosed, HoldfastError, LeaseLost, Refused
+from holdfast.operations.effects import Operation
 
 Shown: TypeAlias = Viewed | HoldfastError | None
 """A view, the error of its key, or None for a key that is not stored."""

@@ -17,8 +17,8 @@ from holdfast.client.state.client import Core
 from holdfast.client.state.leases import LeaseRow
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.client.targets import CallersRoom, CallersTarget, Room, bytes_in, room_in, takes_whole
-from holdfast.effects import Operation
 from holdfast.errors import HoldfastError, Unreachable
+from holdfast.operations.effects import Operation
 from holdfast.transport.shared_memory import copy_out_parts, digest_of_parts
 
 BLOCK_BYTES = 1 << 20

@@ -16,7 +16,6 @@ from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask
 from holdfast.client.state.leases import LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.client.targets import Room
-from holdfast.effects import BULK_FROM, Operation, Sleep, Work
 from holdfast.errors import (
     BadRequest,
     ChecksumMismatch,
@@ -31,6 +30,7 @@ from holdfast.ids import LARGE_FROM
 from holdfast.messages.requests import Presence, RenewLeases
 from holdfast.messages.rows import SeenRow
 from holdfast.messages.shapes import SegmentPlace
+from holdfast.operations.effects import BULK_FROM, Operation, Sleep, Work
 
 
 class Target(Protocol):

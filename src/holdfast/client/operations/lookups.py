@@ -10,10 +10,10 @@ from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask
 from holdfast.client.state.held_leases import RENEW_AFTER, TRY_AGAIN_AFTER
 from holdfast.client.state.leases import LeaseRow
 from holdfast.client.state.own_removals import guarded_read
-from holdfast.effects import Operation
 from holdfast.errors import BadRequest
 from holdfast.instant import relied_on
 from holdfast.messages.requests import Exists, Presence
+from holdfast.operations.effects import Operation
 
 
 def lease_many(core: Core, keys: list[str], deadline: float) -> Operation[list[int]]:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from holdfast.client.state.client import Core, ask, ask_timed
 from holdfast.client.state.leases import LeaseRow, lease_until
-from holdfast.effects import Operation, Work
 from holdfast.errors import BadRequest
 from holdfast.ids import SegmentHandle
 from holdfast.messages.requests import ListSegments, Locate, Located, SegmentList
 from holdfast.messages.rows import LocatedRow
+from holdfast.operations.effects import Operation, Work
 
 LOOK_AGAIN_SECONDS = 0.25
 """How often to ask for places while nodes are failing: a restarted node has other segments, or another address."""

@@ -18,7 +18,6 @@ from holdfast.client.operations.places import ready_to_write
 from holdfast.client.operations.transfer import WriteFailed, copy_into, fill
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS, Kind, WriteGrant, lay_out
-from holdfast.effects import BULK_FROM, Operation, Sleep
 from holdfast.errors import (
     BadRequest,
     GrantRefused,
@@ -33,6 +32,7 @@ from holdfast.ids import GrantId, extent_of
 from holdfast.instant import relied_on
 from holdfast.messages.requests import CommitPuts, Committed, Done, Granted, GrantRanges, ReturnGrants
 from holdfast.messages.rows import PutRow, pack_sizes, unpack_sizes
+from holdfast.operations.effects import BULK_FROM, Operation, Sleep
 
 V = TypeVar("V", bound=Sized)
 ANOTHER_GRANT = (GrantTimedOut, GrantRefused)

@@ -24,9 +24,9 @@ from holdfast.client.arguments import Gathered, PutOptions, Value
 from holdfast.client.operations.transfer import WriteFailed, fill
 from holdfast.client.state.client import Core
 from holdfast.client.state.grants import WriteGrant
-from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import BadValue, GrantTimedOut, HoldfastError, Refused
 from holdfast.ids import extent_of
+from holdfast.operations.effects import BULK_FROM, Operation, Work
 
 log = logging.getLogger("holdfast.client")
 

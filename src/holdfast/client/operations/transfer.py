@@ -12,7 +12,6 @@ from holdfast.client.arguments import Gathered, Value
 from holdfast.client.operations.places import refresh
 from holdfast.client.state.client import Core
 from holdfast.client.state.grants import WriteGrant
-from holdfast.effects import BULK_FROM, Operation, Work
 from holdfast.errors import (
     DeadlineExceeded,
     GrantRefused,
@@ -23,6 +22,7 @@ from holdfast.errors import (
     Unreachable,
 )
 from holdfast.messages.shapes import Range, SegmentPlace
+from holdfast.operations.effects import BULK_FROM, Operation, Work
 from holdfast.transport.shared_memory import Mapping, copy_in, copy_in_parts
 
 _digest: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest

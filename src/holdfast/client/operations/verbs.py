@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from holdfast.client.operations.places import look_for_failing
 from holdfast.client.operations.views import let_go_of_ended
 from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask, ask_timed
-from holdfast.effects import Operation
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
 from holdfast.messages.requests import (
     Done,
@@ -29,6 +28,7 @@ from holdfast.messages.requests import (
     Status,
 )
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from holdfast.client.operations.places import locate_one
 from holdfast.client.state.client import Core, OpenView
 from holdfast.client.state.leases import ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
-from holdfast.effects import Operation
 from holdfast.errors import LeaseLost, ObjectNotFound, Refused
 from holdfast.instant import relied_on
+from holdfast.operations.effects import Operation
 from holdfast.transport.bulk_copy import address_of
 
 Shown_co = TypeVar("Shown_co", covariant=True)

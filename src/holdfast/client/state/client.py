@@ -21,7 +21,6 @@ from holdfast.client.state.held_leases import HeldLeases
 from holdfast.client.state.leases import LeaseRow, Leases, ReadLease
 from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
-from holdfast.effects import Checked, LeaveMaster, Operation, Sleep
 from holdfast.entropy import fresh_id
 from holdfast.errors import (
     Busy,
@@ -48,6 +47,7 @@ from holdfast.messages.requests import (
     Welcome,
 )
 from holdfast.messages.shapes import Message, Range
+from holdfast.operations.effects import Checked, LeaveMaster, Operation, Sleep
 from holdfast.transport.addresses import LOCAL
 from holdfast.transport.key_table import KeyTableReader
 from holdfast.wire.codec import expect, raised

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeVar
 
-from holdfast.effects import Operation, Sleep
 from holdfast.errors import DeadlineExceeded
 from holdfast.instant import Clock
+from holdfast.operations.effects import Operation, Sleep
 
 T = TypeVar("T")
 LOOK_AGAIN_SECONDS = 0.002

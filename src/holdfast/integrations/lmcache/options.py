@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from holdfast.client.arguments import checked_timeout, put_options
-from holdfast.coordination.masters import Masters
 from holdfast.errors import HoldfastError
+from holdfast.operations.masters import Masters
 
 MOST_WORKERS = 64
 LONGEST_PREFIX = 128

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 import structlog
 import xxhash
 
-from holdfast.effects import Operation, Sleep, Work
 from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost
 from holdfast.ids import GrantId, ObjectId, SegmentName
 from holdfast.instant import Clock
@@ -26,6 +25,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.rows import CopiedRow, CopyRow, pack_ids
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
+from holdfast.operations.effects import Operation, Sleep, Work
 
 PIECE_BYTES = 4 << 20
 """Bytes copied between two checks that the grant is still good."""

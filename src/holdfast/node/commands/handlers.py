@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import structlog
 
-from holdfast.effects import Operation, Work
 from holdfast.errors import BadRequest, CommandRefused, HoldfastError, UnknownCommand
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import MountSegment
@@ -23,6 +22,7 @@ from holdfast.node.disk import files
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.session.report import Report
+from holdfast.operations.effects import Operation, Work
 
 log = structlog.get_logger("holdfast.node")
 

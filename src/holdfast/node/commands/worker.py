@@ -15,8 +15,6 @@ from typing import Any
 
 import structlog
 
-from holdfast.coordination.masters import Masters
-from holdfast.effects import Effect, Operation, Sleep, Work
 from holdfast.entropy import fresh_id
 from holdfast.errors import DeadlineExceeded, HoldfastError, Stopping, TryAgain, Uncertain
 from holdfast.instant import now_seconds
@@ -28,6 +26,8 @@ from holdfast.node.commands.peers import PeerBytes
 from holdfast.node.disk import files
 from holdfast.node.disk.scrub import Scrub
 from holdfast.node.memory.lent_memory import Lending
+from holdfast.operations.effects import Effect, Operation, Sleep, Work
+from holdfast.operations.masters import Masters
 from holdfast.supervisor import Supervisor
 from holdfast.transport.channel import Channel
 from holdfast.wire.codec import raised

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from holdfast.effects import Operation, Sleep, Work
 from holdfast.errors import MemoryVoid, TryAgain, Uncertain, UnknownNode
 from holdfast.ids import MAX_BATCH, ObjectId
 from holdfast.messages.commands import CollectGarbage
@@ -31,6 +30,7 @@ from holdfast.messages.rows import FileRow, ListedFileRow
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.store import HEADER
 from holdfast.node.disk.tier import DiskTier, HeldFile, Verification
+from holdfast.operations.effects import Operation, Sleep, Work
 from holdfast.wire.codec import expect
 
 A_REPORT = MAX_BATCH // 2

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import structlog
 
-from holdfast.effects import Call, LeaveMaster, Operation, Pause, Work
 from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
@@ -25,6 +24,7 @@ from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode,
 from holdfast.messages.requests import Done
 from holdfast.node.session.report import Report
 from holdfast.node.session.testimony import Testimony
+from holdfast.operations.effects import Call, LeaveMaster, Operation, Pause, Work
 from holdfast.session.follower import Event, Follower, Happening, Perform
 from holdfast.wire.codec import expect
 

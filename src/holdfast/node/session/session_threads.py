@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import structlog
 
-from holdfast.effects import Operation
 from holdfast.errors import HoldfastError
 from holdfast.node.session.life import NodeLife
+from holdfast.operations.effects import Operation
 from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from holdfast.client.async_cache import AsyncCache
 from holdfast.client.operations.places import refresh
 from holdfast.client.state.client import Core
-from holdfast.coordination.masters import Masters
 from holdfast.errors import HoldfastError, LeaseLost, ObjectNotFound, Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import CommitPuts, Exists
 from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Message
+from holdfast.operations.masters import Masters
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import MS, SECOND
 from holdfast.simulation.scripts.history import ClientCall, History, value_of

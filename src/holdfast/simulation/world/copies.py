@@ -11,8 +11,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from holdfast.coordination.masters import Masters
-from holdfast.effects import Call, Operation, Pause, Sleep
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.ids import GrantId, SegmentName
@@ -23,6 +21,8 @@ from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
+from holdfast.operations.effects import Call, Operation, Pause, Sleep
+from holdfast.operations.masters import Masters
 from holdfast.session.task_line import TaskLine
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.node_disks import SimulatedDisk

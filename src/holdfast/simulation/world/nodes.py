@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.coordination.masters import Masters
 from holdfast.entropy import fresh_id
 from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
@@ -26,6 +25,7 @@ from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
+from holdfast.operations.masters import Masters
 from holdfast.session.task_line import TaskLine
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.copies import SimulatedCopies

@@ -18,9 +18,9 @@ from holdfast.client.arguments import Gathered
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.operations.transfer import MappedWrite, RemoteWrite
 from holdfast.client.state.client import Core
-from holdfast.coordination.masters import Masters
-from holdfast.effects import Work
 from holdfast.messages.shapes import Message
+from holdfast.operations.effects import Work
+from holdfast.operations.masters import Masters
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
 

@@ -10,9 +10,9 @@ import holdfast
 from holdfast.coordination import leader_lookup
 from holdfast.coordination.interface import Leader
 from holdfast.coordination.leader_lookup import find_leader
-from holdfast.coordination.masters import LOST_MASTER_SECONDS, ONE_MASTER_SECONDS, Masters, Round
 from holdfast.coordination.memory import MemoryCoordination, named_store
 from holdfast.errors import BadValue, Unreachable
+from holdfast.operations.masters import LOST_MASTER_SECONDS, ONE_MASTER_SECONDS, Masters, Round
 
 
 def test_given_addresses_are_tried_in_turn_and_a_hint_goes_first() -> None:
