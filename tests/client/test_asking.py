@@ -13,7 +13,7 @@ from holdfast.errors import NodeAway, NoRoom, ReplyLost, Unreachable
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Range
-from holdfast.operations.effects import Checked, LeaveMaster, Operation, Sleep
+from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep
 
 DEADLINE = 10.0
 
@@ -58,7 +58,8 @@ def test_nodes_are_looked_at_whenever_a_commit_is_sent() -> None:
     asking = committing(looks.append)
     for _ in range(2):
         sent = next(asking) if not looks else asking.send(None)
-        assert isinstance(sent, Checked)
+        assert isinstance(sent, Call)
+        assert sent.check is not None
         sent.check()
         assert isinstance(asking.send(m.Failed("not_leader", "another leads")), LeaveMaster)
         assert isinstance(asking.send(None), Sleep)
@@ -74,6 +75,6 @@ def test_a_commit_whose_answer_was_lost_is_in_doubt_when_its_node_is_dead() -> N
         next(committed_anew)
         committed_anew.throw(NodeAway("dead"))
     assert isinstance(asking.throw(ReplyLost("the connection broke")), Sleep)
-    assert isinstance(asking.send(None), Checked)
+    assert isinstance(asking.send(None), Call)
     with pytest.raises(ReplyLost, match="may have been stored"):
         asking.throw(NodeAway("dead"))

@@ -121,11 +121,11 @@ async def test_a_task_that_dials_while_its_client_is_closed_keeps_no_connection(
 
 
 async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
-    remote_master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+    remote_master: FakeMaster,
 ) -> None:
     """I10: whoever dials may have much more time."""
-    monkeypatch.setattr(masters, "LOST_MASTER_SECONDS", 60.0)
     cache = await holdfast.connect_async(remote_master.address, timeout=60)
+    cache._runner._connect_seconds = 60.0
     assert cache._runner._channel is not None
     cache._runner._channel.close()
     came, answer = hold_the_next_welcome(remote_master)
@@ -145,31 +145,6 @@ async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
         await cache.close()
 
 
-def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I17: a master that steps down between the two greetings leaves no connection behind."""
-    with FakeMaster(node) as master, holdfast.connect(master.address) as cache:
-        runner = cache._runner
-        refused: list[Any] = []
-
-        class Refusing:
-            welcome = m.Welcome(7, 1, "here", 0, 0, 0, 0, 0, host=cache._core.bytes.host, local="nobody")
-            closed = False
-
-            def close(self) -> None:
-                self.closed = True
-
-        def refuse(address: str, *given: object, **more: object) -> Any:
-            refused.append(address)
-            raise errors.NotLeader("it has stepped down")
-
-        monkeypatch.setattr("holdfast.client.blocking_runner.Channel.open", refuse)
-        far = Refusing()
-        with pytest.raises(errors.NotLeader):
-            runner._nearer(far, now_seconds() + 20)  # type: ignore[arg-type]
-        assert refused
-        assert far.closed
-
-
 def test_a_standby_that_names_a_stopped_primary_is_asked_again_soon(
     master: FakeMaster, node: Served, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +154,7 @@ def test_a_standby_that_names_a_stopped_primary_is_asked_again_soon(
         cache = connect(f"{master.address},{standby.address}", timeout=6)
         standby.judge = first(m.Hello, *[m.Failed("not_leader", "not yet", hint=master.address)] * 6)
         master.judge = lambda request: Act.SILENCE
-        monkeypatch.setattr(masters, "LOST_MASTER_SECONDS", 0.005)
+        monkeypatch.setattr(masters, "LOST_SHARE", 0.005)
         master.cut()
         assert cache.exists("key") is False
         assert len(standby.asked(m.Hello)) == 7

@@ -18,7 +18,7 @@ from holdfast.client.operations import puts, transfer
 from holdfast.client.state import grants
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from holdfast.operations.effects import Checked
+from holdfast.operations.effects import Call
 from holdfast.transport.shared_memory import Mapping
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.node.rig import Served
@@ -117,8 +117,8 @@ def test_a_put_that_is_interrupted_anywhere_holds_nothing(store: FakeMaster, siz
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
                     assert runner._channel is not None
-                    if isinstance(effect, Message | Checked):
-                        message = effect.message if isinstance(effect, Checked) else effect
+                    if isinstance(effect, Message | Call):
+                        message = effect.message if isinstance(effect, Call) else effect
                         effect = put.send(runner._channel.call(message, deadline))
                     else:
                         effect = put.send(runner._do(effect))

@@ -15,7 +15,7 @@ from holdfast.client.state import grants
 from holdfast.ids import GrantId
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
-from holdfast.operations.effects import Checked
+from holdfast.operations.effects import Call
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.waiting import wait_until
 
@@ -188,12 +188,12 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
             deadline = core.clock() + 20
             put = puts.put(core, f"key {10 * steps + 3}", memoryview(value(3)), PLAIN_PUT, deadline)
             effect = next(put)
-            assert isinstance(effect, Checked), "it has its memory"
+            assert isinstance(effect, Call), "it has its memory"
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
-                    assert isinstance(effect, Message | Checked)
+                    assert isinstance(effect, Message | Call)
                     assert runner._channel is not None
-                    message = effect.message if isinstance(effect, Checked) else effect
+                    message = effect.message if isinstance(effect, Call) else effect
                     effect = put.send(runner._channel.call(message, deadline))
             put.close()
             assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.held.values())

@@ -12,7 +12,7 @@ from holdfast.coordination.interface import Leader
 from holdfast.coordination.leader_lookup import find_leader
 from holdfast.coordination.memory import MemoryCoordination, named_store
 from holdfast.errors import BadValue, Unreachable
-from holdfast.operations.masters import LOST_MASTER_SECONDS, ONE_MASTER_SECONDS, Masters, Round
+from holdfast.operations.masters import LOST_SHARE, ONE_MASTER_SECONDS, Masters, Round
 
 
 def test_given_addresses_are_tried_in_turn_and_a_hint_goes_first() -> None:
@@ -47,11 +47,18 @@ def test_a_master_whose_connection_ended_is_waited_for_briefly_and_longer_each_t
         masters.lost("a:1")
         patience.append(masters.patience("a:1"))
         assert masters.patience("b:2") == ONE_MASTER_SECONDS
-    assert patience == [*(LOST_MASTER_SECONDS * times for times in (1, 2, 4)), ONE_MASTER_SECONDS, ONE_MASTER_SECONDS]
+    assert patience == [*(LOST_SHARE * times * ONE_MASTER_SECONDS for times in (1, 2, 4)), *[ONE_MASTER_SECONDS] * 2]
     masters.found()
     assert masters.patience("a:1") == ONE_MASTER_SECONDS
     masters.lost("a:1")
-    assert masters.patience("a:1") == LOST_MASTER_SECONDS
+    assert masters.patience("a:1", 10.0) == 10.0 * LOST_SHARE
+
+
+def test_the_only_master_is_given_all_the_time_after_it_was_lost() -> None:
+    """There is nobody else to ask meanwhile."""
+    masters = Masters("a:1")
+    masters.lost("a:1")
+    assert masters.patience("a:1") == ONE_MASTER_SECONDS
 
 
 async def test_coordination_is_asked_each_time_the_primary_is_lost() -> None:
@@ -114,3 +121,10 @@ def test_a_round_of_knocking_follows_each_hint_once_and_ends() -> None:
         knocked.append(address)
         masters.hinted({"one": "three", "three": "one", "two": ""}[address])
     assert knocked == ["one", "three", "two"]
+
+
+def test_a_master_that_another_one_names_is_tried_before_its_turn_and_not_again() -> None:
+    masters = Round(["one", "two", "three"])
+    assert masters.next() == "one"
+    masters.hinted("three")
+    assert [masters.next(), masters.next(), masters.next()] == ["three", "two", None]

@@ -1,4 +1,4 @@
-"""Runs operations on the calling thread: sends their messages over one channel, and dials again when it breaks."""
+"""The runner of a blocking client, and the thread that keeps its leases and grants alive."""
 
 from __future__ import annotations
 
@@ -6,160 +6,31 @@ import math
 import os
 import ssl
 import threading
-import time
 import weakref
-from typing import TypeVar
 
 from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.client.operations.reservations import abandon_all
 from holdfast.client.operations.views import abandon_views
 from holdfast.client.state.client import Core
-from holdfast.errors import ClientClosed, HoldfastError, ReplyLost, TryAgain, Unreachable
-from holdfast.messages.shapes import Message
-from holdfast.operations.effects import Ahead, Checked, Effect, LeaveMaster, Operation, Reply, Sleep, Work
+from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.operations.masters import Masters
+from holdfast.operations.threads import ThreadRunner
 from holdfast.supervisor import Supervisor
-from holdfast.transport.channel import Channel, PendingCall
-from holdfast.transport.key_table import shown_by
-
-T = TypeVar("T")
-_SENT = (Message, Checked)
 
 CLOSING_SECONDS = 1.0
 CLOSED_TEXT = "the client was closed; connect again"
 
 
-class Runner:
-    """The connection of one client, and the thread that keeps its leases and grants alive."""
+class Runner(ThreadRunner):
+    """The runner of one client."""
 
     def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(masters, core, tls=tls)
         self._core = core
-        self._masters = masters
-        self._tls = tls
-        self._channel: Channel | None = None
-        self._address = ""
-        """The address of the master that welcomed us last."""
-        self._dialing = threading.Lock()
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
         core.keep = self._keeper.rouse
         _runners.add(self)
-
-    def run(self, operation: Operation[T], deadline: float) -> T:
-        channel: Channel | None = None
-        try:
-            effect = next(operation)
-            while True:
-                try:
-                    result: object = None
-                    if isinstance(effect, _SENT):
-                        channel = self._channel
-                        if channel is None or channel.closed:
-                            channel = self._dial(deadline)
-                        due = deadline
-                        if isinstance(effect, Checked):
-                            effect.check()
-                            due = min(deadline, effect.deadline)
-                            effect = effect.message
-                        result = channel.call(effect, due)
-                    elif isinstance(effect, Ahead):
-                        channel = self._channel
-                        if channel is None or channel.closed:
-                            channel = self._dial(deadline)
-                        result = channel.begin(effect.message, deadline)
-                    elif isinstance(effect, Reply):
-                        assert isinstance(effect.begun, PendingCall), "it was begun here"
-                        result = effect.begun.reply()
-                    elif isinstance(effect, LeaveMaster):
-                        self._leave(channel, effect.hint)
-                    else:
-                        result = self._do(effect)
-                except HoldfastError as error:
-                    effect = operation.throw(error)
-                else:
-                    effect = operation.send(result)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        except BaseException:
-            # An interrupt: copying stopped with this thread, so the operation may give its grants back.
-            operation.close()
-            raise
-
-    def at_once(self, message: Message, deadline: float) -> Message | None:
-        """Try once over the open connection; None if no reply came, and then the whole operation must run. For requests
-        that are quick and may be sent twice."""
-        channel = self._channel
-        if channel is None or channel.closed:
-            return None
-        try:
-            return channel.call(message, deadline)
-        except (Unreachable, ReplyLost):
-            return None
-
-    def _do(self, effect: Effect) -> object:
-        if isinstance(effect, Work):
-            return effect.run()
-        if isinstance(effect, Sleep):
-            time.sleep(effect.seconds)
-        return None
-
-    def _leave(self, used: Channel | None, hint: str) -> None:
-        """Close the connection, but only the one that the operation itself used: others may have found the next master
-        already."""
-        if used is self._channel:
-            self._masters.failed()
-            self._masters.hinted(hint)
-        if used is not None:
-            used.close()
-
-    def _dial(self, deadline: float) -> Channel:
-        left = deadline - self._core.clock()
-        if left <= 0 or not self._dialing.acquire(timeout=left):
-            raise Unreachable("no master could be reached before the deadline; nothing was sent")
-        try:
-            self._core.check_open()
-            if self._channel is not None:
-                if not self._channel.closed:
-                    return self._channel
-                self._channel.close()
-                self._masters.lost(self._address)
-            last = Unreachable("the deadline passed before a master could be reached; nothing was sent")
-            for address in self._masters.candidates(deadline - self._core.clock()):
-                try:
-                    until = min(deadline, self._core.clock() + self._masters.patience(address))
-                    channel = self._nearer(Channel.open(address, self._core.hello(), until, tls=self._tls), until)
-                except TryAgain as error:
-                    last = Unreachable(str(error))
-                    self._masters.failed()
-                    self._masters.hinted(error.hint)
-                    continue
-                self._masters.found()
-                self._core.welcomed(channel.welcome)
-                self._channel, self._address = channel, address
-                self._core.shown = shown_by(channel)
-                if self._core.closed:  # It was closed meanwhile, by a call that did not see this connection.
-                    channel.close()
-                self._core.check_open()
-                return channel
-            raise last
-        finally:
-            self._dialing.release()
-
-    def _nearer(self, channel: Channel, deadline: float) -> Channel:
-        """A connection to the same master through its Unix socket, if it is on this machine."""
-        near = self._core.nearer(channel.welcome)
-        if not near:
-            return channel
-        try:
-            nearer = Channel.open(near, self._core.hello(), deadline)
-        except Unreachable:
-            # Perhaps another network namespace: keep the TCP connection.
-            return channel
-        except BaseException:
-            channel.close()
-            raise
-        channel.close()
-        return nearer
 
     def close(self) -> None:
         core = self._core
@@ -184,8 +55,7 @@ class Runner:
                 core.leases.clear()
                 core.bytes.close()
                 core.shown = None
-                if self._channel is not None:
-                    self._channel.close()
+                self.hang_up(CLOSED_TEXT)
 
     def leave_to_parent(self) -> None:
         self._core.leave_to_parent()

@@ -32,8 +32,10 @@ from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
 from holdfast.node.session.session_threads import SessionThreads
+from holdfast.operations.link import PlainCaller
 from holdfast.operations.masters import Masters
-from holdfast.session.thread_line import ThreadLine
+from holdfast.operations.threads import ThreadRunner
+from holdfast.session.followers import CONNECT_SECONDS
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 
@@ -75,9 +77,9 @@ class Node:
         self._started = False
         self._history = 0
         masters = Masters(plan.address)
-        line = ThreadLine(masters, Hello(fresh_id(), plan.token, control=True))
+        runner = ThreadRunner(masters, PlainCaller(Hello(fresh_id(), plan.token, control=True)), CONNECT_SECONDS)
         self._lending = Lending()
-        self._report = Report(line.rouse)
+        self._report = Report(runner.rouse)
         if not plan.force:
             check_machine(plan.size_bytes)
         if plan.disk is not None:
@@ -98,7 +100,7 @@ class Node:
         memory, disk = self._workers.memory, self._workers.disk
         self._commands = Commands(plan.name, self._lending, self._report, self._data, self._attach, memory, disk)
         life = NodeLife(self.card, self, self._report, self._commands.perform, lambda: when_registered(self))
-        self._session = SessionThreads(life, line, self.supervisor)
+        self._session = SessionThreads(life, runner, self.supervisor)
 
     @property
     def failure(self) -> HoldfastError | None:

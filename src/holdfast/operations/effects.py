@@ -1,8 +1,9 @@
-"""Effects: requests of an operation to the shell that runs it.
+"""Effects: requests of an operation to the runner that runs it.
 
-An operation is a generator. It yields a `Message` to have it sent to the master (and gets the reply, or has
+An operation is a generator. It yields a `Message` to have it sent to the primary (and gets the reply, or has
 Unreachable, ReplyLost or DeadlineExceeded thrown in), or one of the effects below, and returns its result. So the
-logic exists once, for threads and for asyncio, and is tested without either.
+logic exists once, for threads (`threads.ThreadRunner`) and for asyncio (`tasks.TaskRunner`), and is tested without
+either.
 """
 
 from __future__ import annotations
@@ -19,9 +20,54 @@ BULK_FROM = 256 << 10
 """Copies of this size and over are worth a thread of their own in asyncio."""
 
 
+class Call(NamedTuple):
+    """Send this message, as any other, with a deadline (an instant in seconds) of its own. It covers finding a master,
+    and the timeout is sent to the master. The operation's deadline counts as well."""
+
+    message: Message
+    deadline: float
+    check: Callable[[], None] | None = None
+    """Raises if the message must not be sent. It runs once there is a connection, right before the message is sent:
+    finding a master can take seconds."""
+    dial: bool = True
+    """If false, only an existing connection is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Send this to the master without waiting, and give a `Begun` to await with `Reply`. Fails as a `Message` does."""
+
+    message: Message
+
+
+class Begun(Protocol):
+    """A request that was sent, and whose reply is not needed yet."""
+
+    def drop(self) -> None:
+        """Discard the reply when it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Wait for the reply to a request sent by `Ahead`. Fails as a `Message` does."""
+
+    begun: Begun
+
+
 @dataclass(frozen=True, slots=True)
 class Sleep:
+    """Wait this long. If the runner is closed meanwhile, its reason is thrown in."""
+
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait this long, or until the condition holds, or the runner is closed. The code that makes the condition hold
+    must rouse the runner."""
+
+    seconds: float
+    until: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +87,14 @@ class LeaveMaster:
     hint: str = ""
 
 
-class Begun(Protocol):
-    """A request that was sent, and whose reply is not needed yet."""
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Connect to the master at this address, and give the channel. Only the dialling policy (`link`) asks for this;
+    others send messages, and are connected."""
 
-    def drop(self) -> None:
-        """Discard the reply when it comes."""
-
-
-class Checked(NamedTuple):
-    """Send this message, as any other, unless the check raises. The check runs once there is a connection, right
-    before the message is sent: finding a master can take seconds."""
-
-    message: Message
-    check: Callable[[], None]
+    address: str
     deadline: float
-    """When the reply is due, if that is before the end of the operation. The timeout is sent to the master."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Send this to the master without waiting, and give a `Begun` to await with `Reply`. Fails as a `Message` does."""
-
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Wait for the reply to a request sent by `Ahead`. Fails as a `Message` does."""
-
-    begun: Begun
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Send this to the master and give the reply, with a deadline (an instant in seconds) of its own; otherwise like a
-    `Message`."""
-
-    message: Message
-    deadline: float
-    dial: bool = True
-    """If false, only an existing connection is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait this long, or until the condition holds; the code that makes it hold must rouse the shell."""
-
-    seconds: float
-    until: Callable[[], bool]
-
-
-Effect: TypeAlias = Message | Checked | Ahead | Reply | Sleep | Work | LeaveMaster | Call | Pause
+Effect: TypeAlias = Message | Call | Ahead | Reply | Sleep | Pause | Work | LeaveMaster | Open
 Operation: TypeAlias = Generator[Effect, Any, T]

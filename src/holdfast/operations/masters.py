@@ -17,8 +17,8 @@ LOOK_SECONDS = 2.0
 """Timeout for asking coordination who leads, unless the caller's is shorter."""
 ONE_MASTER_SECONDS = 1.0
 """Timeout for connecting to one master, before the next is tried."""
-LOST_MASTER_SECONDS = 0.15
-"""Timeout for connecting to the master that was just lost; it doubles each time."""
+LOST_SHARE = 0.15
+"""The share of that timeout that the master gets which was just lost; it doubles each time."""
 
 
 class Masters:
@@ -31,7 +31,7 @@ class Masters:
         self._hint = ""
         self._turn = 0
         self._lost = ""
-        self._lost_seconds = 0.0
+        self._lost_share = 1.0
         self.direction: str
         """Any master or coordination address, used to learn which local interface faces the cluster."""
         if "://" in address:
@@ -83,15 +83,16 @@ class Masters:
         if address in self._given:
             self._turn = self._given.index(address) + 1
         if address != self._lost:
-            self._lost, self._lost_seconds = address, LOST_MASTER_SECONDS
+            self._lost, self._lost_share = address, LOST_SHARE
 
-    def patience(self, address: str) -> float:
+    def patience(self, address: str, usual_seconds: float = ONE_MASTER_SECONDS) -> float:
         """Timeout for connecting to this one, in seconds. Until another master takes over, the standbys still name the
-        one that has stopped: wait for that one only briefly, and ask the standbys again soon."""
-        if address != self._lost:
-            return ONE_MASTER_SECONDS
-        seconds, self._lost_seconds = self._lost_seconds, min(2 * self._lost_seconds, ONE_MASTER_SECONDS)
-        return seconds
+        one that has stopped: wait for that one only briefly, and ask the standbys again soon. The only master there is
+        gets all the time."""
+        if address != self._lost or self._given == [address]:
+            return usual_seconds
+        share, self._lost_share = self._lost_share, min(2 * self._lost_share, 1.0)
+        return share * usual_seconds
 
     def found(self) -> None:
         """A master has accepted us."""
@@ -99,7 +100,7 @@ class Masters:
 
 
 class Round:
-    """One round of trying all candidates. An address that one of them names is tried next, once."""
+    """One round of trying all candidates, each once. An address that one of them names is tried next."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._waiting = list(addresses)
@@ -107,12 +108,13 @@ class Round:
 
     def next(self) -> str | None:
         """The next address to try; None when all have been tried."""
-        if not self._waiting:
-            return None
-        address = self._waiting.pop(0)
-        self._tried.add(address)
-        return address
+        while self._waiting:
+            address = self._waiting.pop(0)
+            if address not in self._tried:
+                self._tried.add(address)
+                return address
+        return None
 
     def hinted(self, address: str) -> None:
-        if address and address not in self._tried:
+        if address:
             self._waiting.insert(0, address)

@@ -1,6 +1,6 @@
 """The follower's side of a session: a loop that opens it, keeps it alive, and opens another when it is over.
 
-It is a generator of effects, run by a thread (`thread_line`) or by asyncio (`task_line`), and reads no clock but the
+It is a generator of effects, run by a thread or by asyncio (`operations`), and reads no clock but the
 one it is given. Each round: check the session's standing; after a failure back off, longer each time, and find the
 master again; send a keepalive, which the master holds, and which never waits past the lease (in jeopardy: past the
 window). There is no other waiting: the master sets the pace. Commands are performed in the order of their numbers, each

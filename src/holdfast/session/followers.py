@@ -12,14 +12,18 @@ from collections.abc import Callable
 from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, UnknownCommand
 from holdfast.messages.requests import Hello
+from holdfast.operations.link import PlainCaller
 from holdfast.operations.masters import Masters
+from holdfast.operations.tasks import TaskRunner
+from holdfast.operations.threads import ThreadRunner
 from holdfast.session.follower import Event, Follower, Perform
 from holdfast.session.lease import Standing
-from holdfast.session.task_line import TaskLine
-from holdfast.session.thread_line import ThreadLine
 from holdfast.supervisor import Supervisor
 
 STOP_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+"""The longest wait for one master; longer than a client's, because all followers come to a new primary at once."""
+CLOSED_TEXT = "this follower was closed; nothing was sent"
 
 log = logging.getLogger("holdfast.session")
 
@@ -47,7 +51,8 @@ class SessionFollower:
         self.failure: HoldfastError | None = None
         """Why it cannot go on, if so: the name is taken, the token wrong."""
         self._follower = Follower(name, perform, heed)
-        self._line = ThreadLine(Masters(address), Hello(fresh_id(), token, control=True), math.inf)
+        caller = PlainCaller(Hello(fresh_id(), token, control=True))
+        self._runner = ThreadRunner(Masters(address), caller, CONNECT_SECONDS, math.inf)
         self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=Supervisor().keep_thread,
@@ -71,18 +76,18 @@ class SessionFollower:
         """Say goodbye, so that the master knows at once; then end the thread."""
         self._stopping.set()
         self._follower.stopping = True
-        self._line.rouse()
+        self._runner.rouse()
         try:
-            self._line.run(self._follower.farewell())
+            self._runner.run(self._follower.farewell())
         except HoldfastError as error:
             log.info("no master heard the goodbye of %s: %s", self._follower.name, error)
-        self._line.close()
+        self._runner.hang_up(CLOSED_TEXT)
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         try:
-            self._line.run(self._follower.live())
+            self._runner.run(self._follower.live())
         except HoldfastError as error:
             log.error("%s cannot follow: %s", self._follower.name, error)
             self.failure = error
@@ -103,7 +108,7 @@ class AsyncSessionFollower:
         self._follower = Follower(name, perform, heed)
         self._masters = Masters(address)
         self._hello = Hello(fresh_id(), token, control=True)
-        self._line: TaskLine | None = None
+        self._runner: TaskRunner | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -116,28 +121,27 @@ class AsyncSessionFollower:
 
     async def start(self) -> None:
         """Returns at once; `heed` is called when the session is open."""
-        self._line = TaskLine(self._masters, self._hello, math.inf)
-        line = self._line
+        runner = self._runner = TaskRunner(self._masters, PlainCaller(self._hello), CONNECT_SECONDS, math.inf)
         self._task = asyncio.create_task(
-            Supervisor().keep(f"session of {self._follower.name}", lambda: self._run(line))
+            Supervisor().keep(f"session of {self._follower.name}", lambda: self._run(runner))
         )
 
     async def stop(self) -> None:
         self._follower.stopping = True
-        if self._line is None or self._task is None:
+        if self._runner is None or self._task is None:
             return
-        self._line.rouse()
+        self._runner.rouse()
         try:
-            await self._line.run(self._follower.farewell())
+            await self._runner.run(self._follower.farewell())
         except HoldfastError as error:
             log.info("no master heard the goodbye of %s: %s", self._follower.name, error)
-        self._line.close()
+        self._runner.hang_up(CLOSED_TEXT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._task, STOP_SECONDS)
 
-    async def _run(self, line: TaskLine) -> None:
+    async def _run(self, runner: TaskRunner) -> None:
         try:
-            await line.run(self._follower.live())
+            await runner.run(self._follower.live())
         except HoldfastError as error:
             log.error("%s cannot follow: %s", self._follower.name, error)
             self.failure = error

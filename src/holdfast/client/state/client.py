@@ -47,9 +47,9 @@ from holdfast.messages.requests import (
     Welcome,
 )
 from holdfast.messages.shapes import Message, Range
-from holdfast.operations.effects import Checked, LeaveMaster, Operation, Sleep
+from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep
 from holdfast.transport.addresses import LOCAL
-from holdfast.transport.key_table import KeyTableReader
+from holdfast.transport.key_table import KeyTableReader, Line, shown_by
 from holdfast.wire.codec import expect, raised
 
 if TYPE_CHECKING:
@@ -147,6 +147,16 @@ class Core:
     def nearer(self, welcome: Welcome) -> str:
         """The address of the same master's Unix socket, if it is on this machine; empty otherwise."""
         return LOCAL + welcome.local if welcome.local and welcome.host and welcome.host == self.bytes.host else ""
+
+    def meet(self, line: Line) -> None:
+        """Map the key table of the master that we are connected to now, if it shows it to us."""
+        self.shown = shown_by(line)
+        if self.closed:
+            self.shown = None
+
+    def unreached(self, error: TryAgain) -> Unreachable:
+        """To a caller, a master that does not lead is as good as none."""
+        return error if isinstance(error, Unreachable) else Unreachable(str(error))
 
     def revoked(self, ids: list[int] | None, history: int = 0) -> None:
         """Forget the leases on these objects (None: on all), which have left their places, so that the next read asks
@@ -367,13 +377,11 @@ def ask_timed(
             sent_at = core.clock()
 
 
-def _checked(
-    core: Core, message: Message, written: Sequence[Range], history: int, deadline: float
-) -> Message | Checked:
+def _checked(core: Core, message: Message, written: Sequence[Range], history: int, deadline: float) -> Message | Call:
     """The message, with the checks that must hold whenever it is sent."""
     if written:
-        return Checked(message, partial(core.check_nodes, written), deadline)
-    return Checked(message, partial(core.check_history, history), deadline) if history else message
+        return Call(message, deadline, partial(core.check_nodes, written))
+    return Call(message, deadline, partial(core.check_history, history)) if history else message
 
 
 def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> TryAgain:

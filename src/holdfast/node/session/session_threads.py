@@ -10,7 +10,8 @@ import structlog
 from holdfast.errors import HoldfastError
 from holdfast.node.session.life import NodeLife
 from holdfast.operations.effects import Operation
-from holdfast.session.thread_line import ThreadLine
+from holdfast.operations.threads import ThreadRunner
+from holdfast.session.followers import CLOSED_TEXT
 from holdfast.supervisor import Supervisor
 
 STOP_SECONDS = 5.0
@@ -21,13 +22,13 @@ log = structlog.get_logger("holdfast.node")
 class SessionThreads:
     """They run the node's life from `start` until `stop` or a `failure`."""
 
-    def __init__(self, life: NodeLife, line: ThreadLine, supervisor: Supervisor) -> None:
+    def __init__(self, life: NodeLife, runner: ThreadRunner, supervisor: Supervisor) -> None:
         self.failure: HoldfastError | None = None
         """Why the node cannot go on; None while it can."""
         self._life = life
         self._supervisor = supervisor
         self._stopping = threading.Event()
-        self._line = line
+        self._runner = runner
         self._threads = [
             threading.Thread(target=self._run, args=("session", life.belong), name="session", daemon=True),
             threading.Thread(target=self._run, args=("reports", life.tell), name="reports", daemon=True),
@@ -41,12 +42,12 @@ class SessionThreads:
         """End the threads, and say goodbye to the master if it can be reached."""
         self._stopping.set()
         self._life.stop()
-        self._line.rouse()
+        self._runner.rouse()
         try:
-            self._line.run(self._life.farewell())
+            self._runner.run(self._life.farewell())
         except HoldfastError as error:
             log.info("no master heard the goodbye", reason=str(error))
-        self._line.close()
+        self._runner.hang_up(CLOSED_TEXT)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(STOP_SECONDS)
@@ -56,14 +57,14 @@ class SessionThreads:
             self._supervisor.keep_thread(name, lambda: self._carry_out(operation()), self._stops)
         finally:
             self._life.stop()
-            self._line.rouse()
+            self._runner.rouse()
 
     def _stops(self, seconds: float) -> bool:
         return self._stopping.wait(seconds) or self._life.is_stopping()
 
     def _carry_out(self, operation: Operation[None]) -> None:
         try:
-            self._line.run(operation)
+            self._runner.run(operation)
         except HoldfastError as error:
             if not self._life.is_stopping():
                 log.error("the node cannot go on", reason=str(error), code=error.code)

@@ -22,8 +22,9 @@ from holdfast.node.commands.handlers import DiskLane, Lane
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
 from holdfast.operations.effects import Call, Operation, Pause, Sleep
+from holdfast.operations.link import PlainCaller
 from holdfast.operations.masters import Masters
-from holdfast.session.task_line import TaskLine
+from holdfast.operations.tasks import TaskRunner
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.node_disks import SimulatedDisk
 from holdfast.wire.codec import raised
@@ -59,12 +60,12 @@ class SimulatedWorker:
         return True
 
     async def run(self, masters: str) -> None:
-        line = TaskLine(Masters(masters), Hello(fresh_id()))
+        runner = TaskRunner(Masters(masters), PlainCaller(Hello(fresh_id())))
         try:
             while True:
-                await line.run(_as_calls(await self._orders.get(), self._late_seconds))
+                await runner.run(_as_calls(await self._orders.get(), self._late_seconds))
         finally:
-            line.close()
+            runner.hang_up("the node has ended")
 
 
 class SimulatedCopies:

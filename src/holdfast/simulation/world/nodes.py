@@ -25,8 +25,10 @@ from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
+from holdfast.operations.link import PlainCaller
 from holdfast.operations.masters import Masters
-from holdfast.session.task_line import TaskLine
+from holdfast.operations.tasks import TaskRunner
+from holdfast.session.followers import CLOSED_TEXT, CONNECT_SECONDS
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.copies import SimulatedCopies
 from holdfast.simulation.world.node_disks import SimulatedDisk
@@ -98,8 +100,9 @@ class ServedNode:
     def __init__(self, machine: NodeMachine) -> None:
         name = self.name = machine.name
         self.lending = Lending()
-        self._line = TaskLine(Masters(machine.masters), Hello(fresh_id(), "", control=True))
-        self.report = Report(self._line.rouse)
+        caller = PlainCaller(Hello(fresh_id(), "", control=True))
+        self._runner = TaskRunner(Masters(machine.masters), caller, CONNECT_SECONDS)
+        self.report = Report(self._runner.rouse)
         self._machine = machine
         self._refused = RefusedGrants(REFUSED_KEPT)
         self._secret = b""
@@ -130,14 +133,14 @@ class ServedNode:
             self._machine.stale.append(body)
 
     async def run(self, masters: str) -> None:
-        line = self._line
-        telling = asyncio.create_task(line.run(self.life.tell()))
+        runner = self._runner
+        telling = asyncio.create_task(runner.run(self.life.tell()))
         copying = [asyncio.create_task(lane.run(masters)) for lane in self._copies.workers]
         try:
-            await line.run(self.life.belong())
+            await runner.run(self.life.belong())
         finally:
             self.life.stop()
-            line.close()
+            runner.hang_up(CLOSED_TEXT)
             telling.cancel()
             for lane in copying:
                 lane.cancel()
