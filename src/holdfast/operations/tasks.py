@@ -106,10 +106,13 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         return channel.begin(message, deadline)
 
     def _start(self, work: Work) -> asyncio.Future[Any]:
-        working = self._loop.run_in_executor(self._threads, work.run)
+        working = self._to_thread(work)
         self._working.add(working)
         working.add_done_callback(self._stopped_working)
         return working
+
+    def _to_thread(self, work: Work) -> asyncio.Future[Any]:
+        return self._loop.run_in_executor(self._threads, work.run)
 
     def _stopped_working(self, working: asyncio.Future[Any]) -> None:
         self._working.discard(working)

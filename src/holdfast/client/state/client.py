@@ -1,7 +1,6 @@
 """The state of a client and its requests to the master, shared by both shells.
 
-Every retry happens in `ask`. It is safe because every request may be sent again: reads change nothing, grants and
-removals carry a number that the client chose, commits are identified by (grant, offset).
+Every request goes through `ask`, which retries it (`operations/ask.py`).
 """
 
 from __future__ import annotations
@@ -23,34 +22,25 @@ from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
 from holdfast.entropy import fresh_id
 from holdfast.errors import (
-    Busy,
     ClientClosed,
-    DeadlineExceeded,
     GrantTimedOut,
-    LogFull,
-    LogFullInDoubt,
     NodeAway,
-    NotLeader,
-    ReplyLost,
-    Settling,
-    Stopping,
     TryAgain,
     Unreachable,
 )
 from holdfast.instant import Clock
 from holdfast.messages.requests import (
     CommitPuts,
-    Failed,
     Hello,
     Remove,
     RemoveMatching,
     Welcome,
 )
 from holdfast.messages.shapes import Message, Range
-from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep
+from holdfast.operations.ask import RetryPolicy, ask_until
+from holdfast.operations.effects import Operation
 from holdfast.transport.addresses import LOCAL
 from holdfast.transport.key_table import KeyTableReader, Line, shown_by
-from holdfast.wire.codec import expect, raised
 
 if TYPE_CHECKING:
     from holdfast.client.operations.reservations import Reserved, Share
@@ -59,15 +49,14 @@ T = TypeVar("T", bound=Message)
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
-LONGEST_SETTLING_PAUSE = 0.1
-"""The longest back-off while a new primary is unsure whether the last one is gone. That usually ends within a second,
-when a node has seen it gone."""
 SMALL_READ = 256 << 10
 KEYS_A_REQUEST = 7_500
 """The number of keys of the greatest length that fit into one frame."""
 
 # Not GrantRanges: a grant stores nothing, and one whose reply was lost is given back.
-_CHANGES = (CommitPuts, Remove, RemoveMatching)
+RETRIES = RetryPolicy(
+    FIRST_PAUSE, LONGEST_PAUSE, longest_settling_pause=0.1, changes=(CommitPuts, Remove, RemoveMatching)
+)
 _digest = xxhash.xxh3_64_intdigest
 
 
@@ -339,72 +328,9 @@ def ask_timed(
 
     `written`: the ranges that a commit makes visible. Their nodes must be alive whenever it is sent.
     `unsure`: it was sent before, and may have taken effect. `history`: the only one that it may be sent under."""
-    checked = _checked(core, message, written, history, deadline)
-    pause, sent_at = FIRST_PAUSE, core.clock()
-    last: TryAgain | ReplyLost | None = None
-    while True:
-        core.check_open()
-        try:
-            reply = yield checked
-        except Unreachable as error:
-            # The earlier reason says more than that time is up now.
-            if last is None or core.clock() < deadline:
-                last = error
-        except ReplyLost as error:
-            last = error
-            unsure = True
-        except NodeAway as error:
-            if unsure:  # It was sent before, and may have been stored while the node was alive.
-                raise ReplyLost(
-                    f"an answer was lost, and the put may have been stored and lost again: {error}"
-                ) from None
-            raise
-        except DeadlineExceeded:
-            if isinstance(last, TryAgain) and not isinstance(message, _CHANGES):
-                raise last from None
-            raise
-        else:
-            if type(reply) is kind:
-                return reply, sent_at
-            last = _worth_another_try(reply, kind, unsure and isinstance(message, _CHANGES))
-            if isinstance(last, (Stopping, NotLeader)):
-                yield LeaveMaster(last.hint)
-        if core.clock() + pause >= deadline:
-            raise _final(message, last, unsure)
-        yield Sleep(pause)
-        pause = min(2 * pause, LONGEST_SETTLING_PAUSE if isinstance(last, Settling) else LONGEST_PAUSE)
-        if not unsure:
-            sent_at = core.clock()
-
-
-def _checked(core: Core, message: Message, written: Sequence[Range], history: int, deadline: float) -> Message | Call:
-    """The message, with the checks that must hold whenever it is sent."""
+    check: Callable[[], None] | None = None
     if written:
-        return Call(message, deadline, partial(core.check_nodes, written))
-    return Call(message, deadline, partial(core.check_history, history)) if history else message
-
-
-def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> TryAgain:
-    """The error that the master reported, if the same request may succeed soon; otherwise it is raised.
-
-    `unsure`: the change may have been made when it was sent before. A refusal now, because its grant has ended since,
-    says nothing about that; a new attempt could make it twice, the second time after its removal (I7)."""
-    if isinstance(reply, Failed):
-        error = raised(reply)
-        if isinstance(error, (Stopping, NotLeader, Busy)):
-            return error
-        if unsure:
-            raise ReplyLost(f"an answer was lost, and the change may have been made; asked again: {error}")
-        raise error
-    expect(reply, kind)
-    raise AssertionError("a reply of the right kind is not a failure")
-
-
-def _final(message: Message, last: TryAgain | ReplyLost, unsure: bool) -> Exception:
-    if unsure and isinstance(message, _CHANGES):
-        if isinstance(last, LogFull | LogFullInDoubt):
-            return LogFullInDoubt(f"no answer before the deadline, and the change may have happened: {last}")
-        return DeadlineExceeded(f"no answer before the deadline, and the change may have happened ({last})")
-    if isinstance(last, TryAgain):
-        return last
-    return Unreachable(f"no master answered before the deadline; nothing was changed ({last})")
+        check = partial(core.check_nodes, written)
+    elif history:
+        check = partial(core.check_history, history)
+    return ask_until(core, RETRIES, message, kind, deadline, check, unsure)

@@ -56,15 +56,12 @@ class TearingRunner(AsyncRunner):
         self._sent(message)
         return super()._send(channel, message, deadline)
 
-    def _start(self, work: Work) -> asyncio.Future[Any]:
+    def _to_thread(self, work: Work) -> asyncio.Future[Any]:
         halves = halves_of(work.run)
         if halves is None or self._process.chance.random() >= TORN_SHARE:
-            return super()._start(work)
+            return super()._to_thread(work)
         assert isinstance(work.run, MappedWrite | RemoteWrite), "it has halves"
-        working = self._process.create_task(self._both(*halves, work.run))
-        self._working.add(working)
-        working.add_done_callback(self._stopped_working)
-        return working
+        return self._process.create_task(self._both(*halves, work.run))
 
     async def _both(
         self, first: Callable[[], Any], second: Callable[[], Any], whole: MappedWrite | RemoteWrite
