@@ -29,6 +29,7 @@ from holdfast.messages.of_nodes import (
 )
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
+from holdfast.node import primary_requests
 from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.peers import PeerBytes
 from holdfast.node.disk import files
@@ -36,7 +37,7 @@ from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
-from holdfast.operations.effects import Operation, Sleep, Work
+from holdfast.operations.effects import Call, Operation, Sleep, Work
 from tests.node.test_disk_store import Failing
 
 MIB = 1 << 20
@@ -111,9 +112,9 @@ class Master:
                 effect = operation.send(result) if error is None else operation.throw(error)
                 result, error = None, None
                 try:
-                    if isinstance(effect, Message):
-                        self.said.append(effect)
-                        result = self.answer(effect)
+                    if isinstance(effect, Call):
+                        self.said.append(effect.message)
+                        result = self.answer(effect.message)
                     elif isinstance(effect, Sleep):
                         self.slept += effect.seconds
                         self.when_asleep()
@@ -237,7 +238,9 @@ def test_a_grant_cleaned_in_the_middle_ends_after_the_piece(nodes: tuple[Served,
     effect = next(operation)
     assert isinstance(effect, Work)
     assert here.data.clean([other], now_seconds()) == [], "it waits while a piece is being copied"
-    assert isinstance(operation.send(effect.run()), AddReplicas)
+    said = operation.send(effect.run())
+    assert isinstance(said, Call)
+    assert isinstance(said.message, AddReplicas)
     with pytest.raises(StopIteration):
         operation.send(Done(0))
     assert here.data.clean([other], now_seconds() + 5) == [other]
@@ -293,7 +296,9 @@ def test_files_that_the_master_did_not_take_are_deleted(nodes: tuple[Served, Ser
     assert here.disk.files() == []
 
 
-def test_files_about_which_no_master_answered_are_audited_later(nodes: tuple[Served, Served]) -> None:
+def test_files_about_which_no_master_answered_are_audited_later(
+    nodes: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I7, I17: if the log does not hold them, nobody else would ever delete them."""
     here, _ = nodes
     here.fill(0, b"a" * 100)
@@ -302,6 +307,7 @@ def test_files_about_which_no_master_answered_are_audited_later(nodes: tuple[Ser
     def silent(message: Message) -> Message:
         raise DeadlineExceeded("no master answered")
 
+    monkeypatch.setattr(primary_requests, "REQUEST_SECONDS", 0.0)
     with pytest.raises(DeadlineExceeded):
         Master(answer=silent).run(here.copier.carry_out(told))
     assert here.disk.files() == [(5, 0)]

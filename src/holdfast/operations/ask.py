@@ -33,6 +33,7 @@ from holdfast.errors import (
     Uncertain,
     Unreachable,
 )
+from holdfast.instant import Clock
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep
@@ -60,7 +61,7 @@ class Asker(Protocol):
     """Whose request it is."""
 
     @property
-    def clock(self) -> Callable[[], float]: ...
+    def clock(self) -> Clock: ...
 
     def check_open(self) -> None:
         """Raise if nothing more is to be sent."""

@@ -25,6 +25,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.rows import CopiedRow, CopyRow, pack_ids
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
+from holdfast.node.primary_requests import request
 from holdfast.operations.effects import Operation, Sleep, Work
 
 PIECE_BYTES = 4 << 20
@@ -126,12 +127,12 @@ class Copier:
             (item.oid, item.offset, item.source.handle, item.source_offset, checksum) for item, checksum in done
         )
         try:
-            reply = yield AddReplicas(self.node, order.grant, rows, pack_ids(failed))
+            word = AddReplicas(self.node, order.grant, rows, pack_ids(failed))
+            added = (yield from request(word, Done)).count
         finally:
             # Also without a reply: otherwise no audit would ever ask about these files.
             if order.to_disk and self.disk is not None:
                 self.disk.settled([order.offset + item.offset for item in items])
-        added = reply.count if isinstance(reply, Done) else 0
         if order.to_disk and self.disk is not None and added != len(done):
             # Some of these files may belong to no object.
             files = [(item.oid, order.offset + item.offset) for item, _ in done]

@@ -17,10 +17,12 @@ import structlog
 from holdfast.errors import BadRequest, CommandRefused, HoldfastError, UnknownCommand
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import MountSegment
+from holdfast.messages.requests import Done
 from holdfast.node.commands.copier import Copier
 from holdfast.node.disk import files
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.primary_requests import request
 from holdfast.node.session.report import Report
 from holdfast.operations.effects import Operation, Work
 
@@ -167,5 +169,5 @@ class Commands:
             added = yield Work(lambda: self._lending.grow(body.size_bytes, body.force))
             if added is not None:
                 boot, number, size = added
-                yield MountSegment(self._node, boot, number, size)
+                yield from request(MountSegment(self._node, boot, number, size), Done)
                 log.info("memory was added", segment=number, size_bytes=size)

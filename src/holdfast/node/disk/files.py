@@ -9,7 +9,7 @@ mount, and whenever the primary asks for an audit. Under a restored history ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import structlog
 
@@ -26,12 +26,15 @@ from holdfast.messages.of_nodes import (
     ReportFiles,
     ReportFilesVerified,
 )
+from holdfast.messages.requests import Done
 from holdfast.messages.rows import FileRow, ListedFileRow
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.store import HEADER
 from holdfast.node.disk.tier import DiskTier, HeldFile, Verification
+from holdfast.node.primary_requests import request
 from holdfast.operations.effects import Operation, Sleep, Work
-from holdfast.wire.codec import expect
+
+T = TypeVar("T", bound=Message)
 
 A_REPORT = MAX_BATCH // 2
 FULL_SECONDS = 0.5
@@ -54,9 +57,9 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verif
         yield from say_trouble(disk)
         return
     for _ in range(2):
-        request = MountDisk(disk.node, boot, store.disk, store.log_id, disk.size_bytes, data_address, host)
+        offer = MountDisk(disk.node, boot, store.disk, store.log_id, disk.size_bytes, data_address, host)
         try:
-            mounted = expect((yield request), DiskMounted)
+            mounted = yield from request(offer, DiskMounted)
         except MemoryVoid as error:
             log.warning("the disk is emptied", disk=f"{store.disk:016x}", reason=str(error))
             yield Work(store.empty)
@@ -85,7 +88,7 @@ def report_missing(disk: DiskTier) -> Operation[int]:
     """Report the files that the log holds and the disk does not. Returns their number."""
     count = cursor = 0
     while True:
-        page = expect((yield ListFiles(disk.node, disk.store.disk, cursor)), FileList)
+        page = yield from request(ListFiles(disk.node, disk.store.disk, cursor), FileList)
         held = _files_in(page)
         for start in range(0, len(held), A_REPORT):
             while disk.lost.is_full:
@@ -107,9 +110,8 @@ def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
     cursor = count = 0
     try:
         while disk.wants(verification):
-            page = expect(
-                (yield from _ask(disk, verification, ListFiles(disk.node, verification.disk, cursor))), FileList
-            )
+            asked = ListFiles(disk.node, verification.disk, cursor)
+            page = yield from _ask(disk, verification, asked, FileList)
             held = _files_in(page)
             count += len(held)
             while held and disk.wants(verification):
@@ -120,17 +122,17 @@ def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
         while disk.lost.has_news and disk.wants(verification):
             yield Sleep(FULL_SECONDS)
         if disk.wants(verification):
-            yield from _ask(disk, verification, ReportFilesVerified(disk.node, *verification))
+            yield from _ask(disk, verification, ReportFilesVerified(disk.node, *verification), Done)
             log.info("all files of the disk were compared with the restored catalogue", files=count)
     finally:
         disk.end_verification(verification)
 
 
-def _ask(disk: DiskTier, verification: Verification, message: Message) -> Operation[Any]:
+def _ask(disk: DiskTier, verification: Verification, message: Message, kind: type[T]) -> Operation[T]:
     """The reply to this message, however long there is no master; unless another verification takes over."""
     while True:
         try:
-            return (yield message)
+            return (yield from request(message, kind))
         except (TryAgain, Uncertain):
             if not disk.wants(verification):
                 raise
@@ -155,7 +157,7 @@ def forget_unknown(disk: DiskTier, files: list[tuple[ObjectId, int]]) -> Operati
     count = 0
     for start in range(0, len(files), A_REPORT):
         rows = FileRow.pack_rows(files[start : start + A_REPORT])
-        answer = expect((yield ReportFiles(disk.node, disk.store.disk, rows)), FilesForgotten)
+        answer = yield from request(ReportFiles(disk.node, disk.store.disk, rows), FilesForgotten)
         unknown = FileRow.unpack_whole(answer.rows)
         count += yield Work(lambda unknown=unknown: forget(disk, unknown))  # type: ignore[misc]
     if count:
@@ -180,6 +182,6 @@ def say_trouble(disk: DiskTier) -> Operation[None]:
     trouble = disk.trouble
     if trouble is not None:
         try:
-            yield ReportDisk(disk.node, disk.store.disk, str(trouble), trouble.readable)
+            yield from request(ReportDisk(disk.node, disk.store.disk, str(trouble), trouble.readable), Done)
         except UnknownNode:
             pass  # The disk is not mounted yet; mounting it reports the trouble.

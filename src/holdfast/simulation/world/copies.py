@@ -12,25 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.entropy import fresh_id
-from holdfast.errors import HoldfastError, Refused, Unreachable
+from holdfast.errors import HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Failed, Hello
-from holdfast.messages.shapes import Message
+from holdfast.messages.requests import Hello
 from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
+from holdfast.node.commands.worker import CONNECT_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
-from holdfast.operations.effects import Call, Operation, Pause, Sleep
+from holdfast.operations.effects import Operation, Work
 from holdfast.operations.link import PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.node_disks import SimulatedDisk
-from holdfast.wire.codec import raised
-
-SAY_SECONDS = 20.0
-AGAIN_SECONDS = 0.2
 
 
 class Served(Protocol):
@@ -48,6 +44,20 @@ class Peer(Protocol):
     def alive(self) -> Served | None: ...
 
 
+class LateRunner(TaskRunner):
+    """Its threads begin their work late, if the disk that they work on is slow."""
+
+    late_seconds: Callable[[], float]
+
+    def _to_thread(self, work: Work) -> asyncio.Future[Any]:
+        late = self.late_seconds()
+        return self._loop.create_task(self._later(late, work)) if late else super()._to_thread(work)
+
+    async def _later(self, late_seconds: float, work: Work) -> Any:
+        await asyncio.sleep(late_seconds)
+        return await super()._to_thread(work)
+
+
 class SimulatedWorker:
     """Carries out orders one after the other, over a connection of its own."""
 
@@ -60,10 +70,13 @@ class SimulatedWorker:
         return True
 
     async def run(self, masters: str) -> None:
-        runner = TaskRunner(Masters(masters), PlainCaller(Hello(fresh_id())))
+        runner = LateRunner(Masters(masters), PlainCaller(Hello(fresh_id())), CONNECT_SECONDS)
+        runner.late_seconds = self._late_seconds
         try:
             while True:
-                await runner.run(_as_calls(await self._orders.get(), self._late_seconds))
+                # If no master got the message, the grant times out.
+                with contextlib.suppress(HoldfastError):
+                    await runner.run(await self._orders.get())
         finally:
             runner.hang_up("the node has ended")
 
@@ -123,43 +136,3 @@ class SimulatedCopies:
 
     def is_refused(self, grant: GrantId) -> bool:
         return grant in self.refused
-
-
-def _as_calls(order: Operation[Any], late_seconds: Callable[[], float]) -> Operation[None]:
-    """The order as calls of a line: a message is repeated until it is answered, as in production. Each piece of work is
-    delayed by `late_seconds`."""
-    result: Any = None
-    error: HoldfastError | None = None
-    try:
-        while True:
-            effect = order.send(result) if error is None else order.throw(error)
-            result, error = None, None
-            try:
-                if isinstance(effect, Message):
-                    result = yield from _said(effect)
-                elif isinstance(effect, Sleep):
-                    yield Pause(effect.seconds, lambda: False)
-                else:
-                    if late := late_seconds():
-                        yield Pause(late, lambda: False)
-                    result = yield effect
-            except HoldfastError as thrown:
-                error = thrown
-    except (StopIteration, HoldfastError):
-        return  # If no master got the message, the grant times out.
-
-
-def _said(message: Message) -> Operation[Message]:
-    deadline = now_seconds() + SAY_SECONDS
-    while True:
-        try:
-            reply = yield Call(message, deadline)
-            if not isinstance(reply, Failed):
-                return reply  # type: ignore[no-any-return]
-            raise raised(reply)
-        except Refused:
-            raise
-        except HoldfastError:
-            if now_seconds() + AGAIN_SECONDS >= deadline:
-                raise
-        yield Pause(AGAIN_SECONDS, lambda: False)
