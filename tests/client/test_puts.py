@@ -85,7 +85,7 @@ def test_puts_one_after_another_do_not_wake_the_keeper_each(
     master.grants_ahead = False
     cache = connect(master.address)
     runner = getattr(cache, "cache", cache)._runner
-    event = runner._roused if hasattr(runner, "_roused") else runner._keeper._roused
+    event = runner._keeper_roused if hasattr(runner, "_keeper_roused") else runner._keeper._roused
     value = b"x" * 33_000
     cache.put("first", value)
     woken = Mock(wraps=event.set)
