@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -110,25 +111,20 @@ class TlsStream:
 
     def recv_into(self, target: memoryview, count: int = 0, flags: int = 0) -> int:
         """Some bytes; 0 at the end. BlockingIOError: none came in time."""
-        until = self._until(socket.SO_RCVTIMEO)
-        while True:
-            with self._lock:
-                try:
-                    return self._stream.recv_into(target, count or None)
-                except ssl.SSLWantReadError:
-                    event = select.POLLIN
-                except ssl.SSLWantWriteError:
-                    event = select.POLLOUT
-            self._wait(event, until, flags)
+        return self._when_ready(lambda: self._stream.recv_into(target, count or None), socket.SO_RCVTIMEO, flags)
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
         """How many bytes were sent. BlockingIOError: none in time; then only the same bytes may be sent next."""
-        until = self._until(socket.SO_SNDTIMEO)
         piece = memoryview(data)[:WRITE_BYTES]
+        return self._when_ready(lambda: self._stream.send(piece), socket.SO_SNDTIMEO, flags)
+
+    def _when_ready(self, act: Callable[[], int], option: int, flags: int) -> int:
+        """Receive or send something; TLS may have to do the other first."""
+        until = self._until(option)
         while True:
             with self._lock:
                 try:
-                    return self._stream.send(piece)
+                    return act()
                 except ssl.SSLWantReadError:
                     event = select.POLLIN
                 except ssl.SSLWantWriteError:
