@@ -17,7 +17,6 @@ class AwaitedFace:
     def __init__(self, loop: asyncio.AbstractEventLoop, cache: holdfast.AsyncCache) -> None:
         self.loop = loop
         self.cache = cache
-        self._core = cache._core
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         return lambda *args, **named: self.loop.run_until_complete(getattr(self.cache, verb)(*args, **named))

@@ -34,6 +34,7 @@ from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Operation
 from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster
+from tests.client.inside import core_of
 from tests.node.rig import Served
 
 SIZES = {"small": 10, "page": 3000, "large": SMALL_READ + 5, "twice": 700}
@@ -72,7 +73,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
 
 def state(cache: Cache) -> tuple[Any, ...]:
     """What a read leaves behind. When a lease ends depends on the moment of the call."""
-    core = cache._core
+    core = core_of(cache)
     leases = {key: row[1:] for key, row in core.leases.by_key.items()}
     live = {key: core.leases.live(key, core.clock()) is not None for key in leases}
     return leases, live, core.segments.seen, core.bytes.settled, core.own_removals._reads, core.own_removals.under_way
@@ -104,8 +105,8 @@ def test_a_first_try_does_as_the_operation_does(both: BothWays, steps: list[tupl
     master, stored, quick, slow = both
     master.objects, master.lease_ttl_ms = dict(stored), 10_000
     for cache in (quick, slow):
-        cache._core.leases.clear()
-        cache._core.segments.seen = master.topology
+        core_of(cache).leases.clear()
+        core_of(cache).segments.seen = master.topology
     for action, key, verdict in steps:
         if action in ("get", "exists", "touch"):
             results = []
@@ -115,7 +116,7 @@ def test_a_first_try_does_as_the_operation_does(both: BothWays, steps: list[tupl
             assert results[0] == results[1]
             assert state(quick) == state(slow)
         elif action == "forget":
-            quick._core.leases.clear(), slow._core.leases.clear()
+            core_of(quick).leases.clear(), core_of(slow).leases.clear()
         elif action == "topology":
             master.topology += 1
         elif action == "end leases":
@@ -259,11 +260,11 @@ def test_a_large_object_is_read_over_several_connections_as_over_one(
 
 def count_reads(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> list[int]:
     """How often this client reads over several connections."""
-    counted, real = [0], cache._core.bytes._read_parallel
+    counted, real = [0], core_of(cache).bytes._read_parallel
 
     def read(*given: Any) -> None:
         counted[0] += 1
         real(*given)
 
-    monkeypatch.setattr(cache._core.bytes, "_read_parallel", read)
+    monkeypatch.setattr(core_of(cache).bytes, "_read_parallel", read)
     return counted

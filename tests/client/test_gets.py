@@ -14,6 +14,7 @@ from holdfast import errors
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from tests.client.fake_master import Act, FakeMaster, first
+from tests.client.inside import core_of
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -97,7 +98,7 @@ def test_a_view_whose_object_left_says_so_at_the_end(master: FakeMaster, connect
     with pytest.raises(errors.LeaseLost, match="'key'"), cache.view("key") as view:
         assert view == b"old"
         master.objects.clear()
-        wait_until(lambda: any(view.until < cache._core.clock() for view in cache._core.views))
+        wait_until(lambda: any(view.until < core_of(cache).clock() for view in core_of(cache).views))
 
 
 def test_what_a_view_block_raises_is_what_is_seen(master: FakeMaster, connect: Connect) -> None:
@@ -107,7 +108,7 @@ def test_what_a_view_block_raises_is_what_is_seen(master: FakeMaster, connect: C
     with pytest.raises(ZeroDivisionError), cache.view("key"):
         master.objects.clear()
         raise ZeroDivisionError
-    assert not cache._core.views
+    assert not core_of(cache).views
 
 
 def test_an_open_view_keeps_its_lease(master: FakeMaster) -> None:
@@ -119,7 +120,7 @@ def test_an_open_view_keeps_its_lease(master: FakeMaster) -> None:
             wait_until(lambda: len(master.asked(m.RenewLeases)) >= 3)
             assert view == b"old"
         with pytest.raises(errors.LeaseLost), cache.view("key"):
-            (held,) = cache._core.views
+            (held,) = core_of(cache).views
             master.objects.clear()
             wait_until(lambda: held.lost)
 

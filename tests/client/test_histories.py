@@ -20,6 +20,7 @@ from holdfast.ids import SegmentName
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message, Range, SegmentPlace
 from tests.client.fake_master import Act, FakeMaster
+from tests.client.inside import core_of
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -55,7 +56,7 @@ def test_a_lease_of_the_old_history_is_not_used_after_the_new_one_was_met(
     starts_anew_at(m.ListSegments, master)
     assert cache.get("key", default=None) is None
     assert cache.get_many(["key"]) == {}
-    assert cache._core.leases.by_key == {}
+    assert core_of(cache).leases.by_key == {}
 
 
 def test_a_view_of_the_old_history_is_not_opened_after_the_new_one_was_met(
@@ -73,7 +74,7 @@ def test_a_location_told_under_the_old_history_is_not_kept(
 ) -> None:
     """Another thread of the client met the new master between the question and its answer."""
     cache = connect(master.address)
-    core: Core = cache._core
+    core: Core = core_of(cache)
     cache.put("key", b"of the old history")
     cache.get("key")
     core.leases.clear()
@@ -105,7 +106,7 @@ def test_memory_of_the_new_history_is_not_written_with_a_grant_of_the_old_one(
     """Another thread meets the new master between the grant and the copy; its memory has the same numbers."""
     cache = connect(master.address)
     cache.put("before", b"b" * size)
-    core = cache._core
+    core = core_of(cache)
     writable = core.bytes.writable
     met: list[int] = []
 
@@ -130,7 +131,7 @@ def test_a_grant_asked_for_under_the_old_history_is_not_kept_under_the_new_one(
 ) -> None:
     """I19: the answer arrives just after another thread of the client has met a master with another history."""
     cache = connect(master.address)
-    core = cache._core
+    core = core_of(cache)
     keep_grant = core.keep_grant
     met: list[bool] = []
 
@@ -196,7 +197,7 @@ def test_a_disk_that_is_not_verified_yet_costs_reads_of_memory_nothing(
     disk = SegmentPlace(99, SegmentName("here", 7, 0), 4096, "127.0.0.1:1", "", "host", unverified=True)
     places = [*master.segments(), disk]
     monkeypatch.setattr(master, "segments", lambda: places)
-    core = spoiled._core
+    core = core_of(spoiled)
     core.segments.clear()
     core.bytes.enter_history(core.limits.log_id)
     assert spoiled.get_many(["key"]) == {"key": b"newer bytes."}, "it was told not to verify, and did not"
@@ -207,7 +208,7 @@ def test_memory_that_was_verified_may_be_looked_at_in_place(
 ) -> None:
     """The control: without the mark such a client takes the bytes as they are."""
     monkeypatch.undo()
-    core = spoiled._core
+    core = core_of(spoiled)
     core.segments.clear()
     core.bytes.enter_history(core.limits.log_id)
     with spoiled.view("key") as view:
@@ -223,5 +224,5 @@ def test_an_idle_client_lets_go_of_memory_that_belongs_to_a_later_history(master
     assert node is not None
     node.attach.enter_history(8, [7])
     wait_until(lambda: node.attach.older_writers() == 0, what="the client has let go")
-    assert cache._core.bytes.maps == {}
-    assert cache._core.grants.held == {}
+    assert core_of(cache).bytes.maps == {}
+    assert core_of(cache).grants.held == {}

@@ -17,6 +17,7 @@ from holdfast.messages.shapes import Message
 from holdfast.operations import masters
 from holdfast.operations.effects import LeaveMaster, Operation, Sleep
 from tests.client.fake_master import Act, FakeMaster, first
+from tests.client.inside import connection_of, runner_of
 from tests.node.rig import Served
 from tests.waiting import wait_until
 
@@ -33,34 +34,36 @@ def leaves_late(gone_on: Callable[[], bool]) -> Operation[bool]:
 def test_an_operation_leaves_the_connection_that_it_used_and_no_other(master: FakeMaster) -> None:
     """I10: otherwise what others have under way on the new one would be in doubt."""
     with holdfast.connect(master.address) as cache:
-        runner = cache._runner
-        old = runner._channel
+        runner = runner_of(cache)
+        old = connection_of(cache)
         assert old is not None
 
         def gone_on() -> bool:
             old.close()
             assert cache.exists("key") is False
-            return runner._channel is not old
+            return connection_of(cache) is not old
 
         assert runner.run(leaves_late(gone_on), now_seconds() + 20)
-        assert runner._channel is not None
-        assert not runner._channel.closed
+        assert connection_of(cache) is not None
+        assert not connection_of(cache).closed
 
 
 async def test_a_task_leaves_the_connection_that_it_used_and_no_other(master: FakeMaster) -> None:
     """I10."""
     async with await holdfast.connect_async(master.address) as cache:
-        runner = cache._runner
-        old = runner._channel
+        runner = runner_of(cache)
+        old = connection_of(cache)
         assert old is not None
-        leaving = asyncio.create_task(runner.run(leaves_late(lambda: runner._channel is not old), now_seconds() + 20))
+        leaving = asyncio.create_task(
+            runner.run(leaves_late(lambda: connection_of(cache) is not old), now_seconds() + 20)
+        )
         async with asyncio.timeout(20):
             await asyncio.to_thread(wait_until, lambda: master.asked(m.Exists))
             old.close()
             assert await cache.exists("key") is False
             assert await leaving
-        assert runner._channel is not None
-        assert not runner._channel.closed
+        assert connection_of(cache) is not None
+        assert not connection_of(cache).closed
 
 
 def hold_the_next_welcome(master: FakeMaster) -> tuple[threading.Event, threading.Event]:
@@ -80,9 +83,8 @@ def hold_the_next_welcome(master: FakeMaster) -> tuple[threading.Event, threadin
 def test_a_client_that_is_closed_while_it_dials_keeps_no_connection(remote_master: FakeMaster) -> None:
     """I17."""
     cache = holdfast.connect(remote_master.address)
-    runner = cache._runner
-    assert runner._channel is not None
-    runner._channel.close()
+    assert connection_of(cache) is not None
+    connection_of(cache).close()
     came, answer = hold_the_next_welcome(remote_master)
     said: list[BaseException] = []
 
@@ -100,15 +102,14 @@ def test_a_client_that_is_closed_while_it_dials_keeps_no_connection(remote_maste
     asking.join(20)
     assert not asking.is_alive()
     assert [type(error) for error in said] == [errors.ClientClosed]
-    assert runner._channel.closed
+    assert connection_of(cache).closed
 
 
 async def test_a_task_that_dials_while_its_client_is_closed_keeps_no_connection(remote_master: FakeMaster) -> None:
     """I17."""
     cache = await holdfast.connect_async(remote_master.address)
-    runner = cache._runner
-    assert runner._channel is not None
-    runner._channel.close()
+    assert connection_of(cache) is not None
+    connection_of(cache).close()
     came, answer = hold_the_next_welcome(remote_master)
     asking = asyncio.create_task(cache.exists("key"))
     await asyncio.to_thread(wait_until, came.is_set)
@@ -117,7 +118,7 @@ async def test_a_task_that_dials_while_its_client_is_closed_keeps_no_connection(
     with pytest.raises(errors.ClientClosed):
         async with asyncio.timeout(20):
             await asking
-    assert runner._channel.closed
+    assert connection_of(cache).closed
 
 
 async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
@@ -125,9 +126,9 @@ async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
 ) -> None:
     """I10: whoever dials may have much more time."""
     cache = await holdfast.connect_async(remote_master.address, timeout=60)
-    cache._runner._connect_seconds = 60.0
-    assert cache._runner._channel is not None
-    cache._runner._channel.close()
+    runner_of(cache)._connect_seconds = 60.0
+    assert connection_of(cache) is not None
+    connection_of(cache).close()
     came, answer = hold_the_next_welcome(remote_master)
     try:
         dialing = asyncio.create_task(cache.exists("key"))

@@ -13,6 +13,7 @@ from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster
+from tests.client.inside import connection_of
 
 Connect = Callable[..., Any]
 COUNT = 3 * MOST_PORTION + 7
@@ -104,4 +105,4 @@ def test_an_answer_that_never_comes_costs_the_deadline(
 
 def waiting(cache: Any) -> object:
     """Who waits for replies over this client's connection."""
-    return getattr(cache, "cache", cache)._runner._channel._waiting
+    return connection_of(cache)._waiting

@@ -21,6 +21,7 @@ from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Call
 from holdfast.transport.shared_memory import Mapping
 from tests.client.fake_master import Act, FakeMaster, first
+from tests.client.inside import connection_of, core_of, runner_of
 from tests.node.rig import Served
 from tests.waiting import wait_until
 
@@ -84,7 +85,7 @@ def test_puts_one_after_another_do_not_wake_the_keeper_each(
 ) -> None:
     master.grants_ahead = False
     cache = connect(master.address)
-    runner = getattr(cache, "cache", cache)._runner
+    runner = runner_of(cache)
     event = runner._keeper_roused if hasattr(runner, "_keeper_roused") else runner._keeper._roused
     value = b"x" * 33_000
     cache.put("first", value)
@@ -110,16 +111,16 @@ def test_a_put_that_is_interrupted_anywhere_holds_nothing(store: FakeMaster, siz
     """I11: whatever step it had come to, its grant is given back or is there for the next put."""
     for steps in range(12):
         with holdfast.connect(store.address) as cache:
-            core, runner = cache._core, cache._runner
+            core, runner = core_of(cache), runner_of(cache)
             deadline = core.clock() + 20
             put = puts.put(core, f"key {steps}", memoryview(b"x" * size), PLAIN_PUT, deadline)
             effect = next(put)
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
-                    assert runner._channel is not None
+                    assert connection_of(cache) is not None
                     if isinstance(effect, Message | Call):
                         message = effect.message if isinstance(effect, Call) else effect
-                        effect = put.send(runner._channel.call(message, deadline))
+                        effect = put.send(connection_of(cache).call(message, deadline))
                     else:
                         effect = put.send(runner._do(effect))
             put.close()
@@ -146,11 +147,11 @@ async def test_a_cancelled_put_gives_its_grant_back_when_its_thread_has_stopped(
         put.cancel()
         with pytest.raises(asyncio.CancelledError):
             await put
-        (held,) = cache._core.grants.held.values()
+        (held,) = core_of(cache).grants.held.values()
         assert held.users == 1
         go_on.set()
-        await asyncio.to_thread(wait_until, lambda: not cache._core.grants.held)
-        assert cache._core.grants.finished == [held.id]
+        await asyncio.to_thread(wait_until, lambda: not core_of(cache).grants.held)
+        assert core_of(cache).grants.finished == [held.id]
     assert (held.id, True) in master.returned
     assert not master.objects
 
@@ -167,7 +168,7 @@ def test_memory_unmapped_under_a_put_takes_it_elsewhere(
         if not closed:
             closed.append(mapping)
             mapping.close()
-            cache._core.bytes._writing.clear()
+            core_of(cache).bytes._writing.clear()
         return copy_in(mapping, *given)
 
     monkeypatch.setattr("holdfast.client.operations.transfer.copy_in", copy_after_unmapping)
@@ -191,8 +192,8 @@ def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMa
 
     with holdfast.connect(master.address) as cache:
         assert cache.put("before", b"x" * 10) is True
-        [before] = cache._core.grants.held
-        core = cache._core
+        [before] = core_of(cache).grants.held
+        core = core_of(cache)
         check_nodes = core.check_nodes
 
         def hang_up_first(written: Any) -> None:
@@ -206,5 +207,5 @@ def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMa
         assert cache.get("key") == b"x" * size
         [commit] = master.asked(m.CommitPuts)[commits:]
         assert commit.grant != before
-        assert before not in cache._core.grants.held, "what was held there is let go of"
+        assert before not in core_of(cache).grants.held, "what was held there is let go of"
         assert hung_up

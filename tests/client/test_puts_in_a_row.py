@@ -17,6 +17,7 @@ from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Call
 from tests.client.fake_master import Act, FakeMaster, first
+from tests.client.inside import connection_of, core_of
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -184,7 +185,7 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
     for steps in range(6):
         with holdfast.connect(master.address) as cache:
             put_some(cache, 3, start=10 * steps)
-            core, runner = cache._core, cache._runner
+            core = core_of(cache)
             deadline = core.clock() + 20
             put = puts.put(core, f"key {10 * steps + 3}", memoryview(value(3)), PLAIN_PUT, deadline)
             effect = next(put)
@@ -192,9 +193,9 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
             with contextlib.suppress(StopIteration):
                 for _ in range(steps):
                     assert isinstance(effect, Message | Call)
-                    assert runner._channel is not None
+                    assert connection_of(cache) is not None
                     message = effect.message if isinstance(effect, Call) else effect
-                    effect = put.send(runner._channel.call(message, deadline))
+                    effect = put.send(connection_of(cache).call(message, deadline))
             put.close()
             assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.held.values())
     assert settled(master) >= set(master.grants)

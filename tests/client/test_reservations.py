@@ -15,6 +15,7 @@ from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from tests.client.faces import AwaitedFace
 from tests.client.fake_master import Act, FakeMaster, closed_port, first
+from tests.client.inside import core_of
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -83,7 +84,7 @@ def test_beyond_the_window_is_refused_at_once(connect: Connect, master: FakeMast
     with pytest.raises(errors.WindowFull):
         cache.reserve("more", 2 << 20)
     fits.abandon()
-    assert cache._core.grants.bytes_in_use() == 0
+    assert core_of(cache).grants.bytes_in_use() == 0
 
 
 def test_a_write_that_fails_costs_the_reservation_and_no_other(connect: Connect, remote_master: FakeMaster) -> None:
@@ -92,7 +93,7 @@ def test_a_write_that_fails_costs_the_reservation_and_no_other(connect: Connect,
     cache = connect(master.address, timeout=10)
     lost, kept = cache.reserve_many({"lost": 8, "kept": 8})
     kept.write(0, b"complete")
-    core = cache._core
+    core = core_of(cache)
     places = dict(core.segments.places)
     for handle, place in places.items():
         core.segments.places[handle] = type(place)(
@@ -132,7 +133,7 @@ def test_a_grant_that_has_ended_does_not_take_others_with_it(connect: Connect, m
         return Act.USUAL
 
     master.judge = judge
-    extended = cache._core.grants.held[stays]
+    extended = core_of(cache).grants.held[stays]
     before = extended.until
     until(cache, lambda: extended.until > before + 1, "the living one is extended again and again")
     assert dead is not None
@@ -153,11 +154,11 @@ def test_held_leases_are_renewed_together_and_dropped_when_the_object_is_another
     until(cache, lambda: len(master.asked(m.Locate)) > asked + 1, "they are renewed")
     for request in master.asked(m.Locate)[asked:]:
         assert sorted(request.keys) == sorted(keys), "one request for all"
-    cache._core.leases.clear()
+    core_of(cache).leases.clear()
     cache.put("k3", b"other", upsert=True)
-    until(cache, lambda: "k3" not in cache._core.held_leases, "another object was not leased")
+    until(cache, lambda: "k3" not in core_of(cache).held_leases, "another object was not leased")
     cache.release_many(keys)
-    assert not cache._core.held_leases
+    assert not core_of(cache).held_leases
 
 
 def test_a_failing_node_is_named_in_lookups(connect: Connect, remote_master: FakeMaster) -> None:
@@ -166,13 +167,13 @@ def test_a_failing_node_is_named_in_lookups(connect: Connect, remote_master: Fak
     cache.put("key", b"data")
     closed = closed_port()
     master.elsewhere = {1: closed, 2: closed}
-    cache._core.segments.clear()
-    cache._core.bytes.settled.clear()
-    cache._core.bytes._idle.clear()
-    cache._core.leases.clear()
+    core_of(cache).segments.clear()
+    core_of(cache).bytes.settled.clear()
+    core_of(cache).bytes._idle.clear()
+    core_of(cache).leases.clear()
     with pytest.raises(errors.NodeLost):
         cache.get("key")
-    assert cache._core.bytes.failing
+    assert core_of(cache).bytes.failing
     cache.exists("key")
     assert master.asked(m.Exists)[-1].without == [1, 2], "both segments of that node"
     assert cache.lease_many(["key"]) == [0]

@@ -23,6 +23,7 @@ from holdfast.node.memory import attach_server
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
 from tests.client.fake_master import FakeMaster
+from tests.client.inside import core_of
 from tests.node.rig import Served, read_to_end
 from tests.waiting import wait_until
 
@@ -47,8 +48,8 @@ def test_a_revoked_lease_is_used_no_more(master: FakeMaster, node: Served, conne
     assert cache.get_many(["key", "other"]) == {"key": b"x", "other": b"y"}
     wait_until(lambda: listened(node))
     node.attach.revoke(packed(master.objects["key"][0]))
-    wait_until(lambda: "key" not in cache._core.leases.by_key)
-    assert "other" in cache._core.leases.by_key, "the others are as good as before"
+    wait_until(lambda: "key" not in core_of(cache).leases.by_key)
+    assert "other" in core_of(cache).leases.by_key, "the others are as good as before"
     del master.objects["key"]
     with pytest.raises(ObjectNotFound):
         cache.get("key")
@@ -78,13 +79,13 @@ def test_when_something_may_have_been_missed_nothing_is_taken_for_granted(
     cache.put("key", b"x")
     cache.get("key")
     wait_until(lambda: listened(node))
-    assert cache._core.leases.by_key
+    assert core_of(cache).leases.by_key
     if how == "the node ends":
         node.attach.stop()
         node.attach.stop = lambda: None  # type: ignore[method-assign]
     else:
         node.attach.revoke(None)
-    wait_until(lambda: not cache._core.leases.by_key)
+    wait_until(lambda: not core_of(cache).leases.by_key)
     assert cache.get("key") == b"x", "it is asked for again, and read"
     assert len(master.asked(m.Locate)) == 2
 
@@ -100,7 +101,7 @@ def test_a_client_that_is_closed_or_dropped_listens_no_more(master: FakeMaster, 
     dropped = holdfast.connect(master.address)
     dropped.get("key")
     wait_until(lambda: listened(node))
-    dropped._core.bytes.close = lambda: None  # type: ignore[method-assign]
+    core_of(dropped).bytes.close = lambda: None  # type: ignore[method-assign]
     del dropped
     gc.collect()
     wait_until(lambda: hearing_threads() == before and not listened(node), what="the thread keeps no client alive")
@@ -115,9 +116,9 @@ def test_a_forked_child_leaves_the_listening_to_its_parent(master: FakeMaster, n
         if child == 0:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert cache._core.leases.by_key
+        assert core_of(cache).leases.by_key
         node.attach.revoke(packed(master.objects["key"][0]))
-        wait_until(lambda: not cache._core.leases.by_key)
+        wait_until(lambda: not core_of(cache).leases.by_key)
 
 
 def test_a_client_that_does_not_take_what_it_is_told_is_left(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:

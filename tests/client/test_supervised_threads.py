@@ -11,6 +11,7 @@ from holdfast.client import async_runner, blocking_runner
 from holdfast.client.bytes.revocations import Hearing
 from holdfast.messages import requests as m
 from tests.client.fake_master import FakeMaster
+from tests.client.inside import core_of
 from tests.client.test_revocations import listened, packed
 from tests.node.rig import Served
 from tests.waiting import wait_until
@@ -63,9 +64,9 @@ def test_revocations_are_heard_after_a_defect_in_the_thread_that_hears_them(
 
     monkeypatch.setattr(Hearing, "_hear", failing)
     node.attach.revoke(packed(master.objects["key"][0]))
-    wait_until(lambda: not cache._core.leases.by_key, what="all are taken to be revoked")
+    wait_until(lambda: not core_of(cache).leases.by_key, what="all are taken to be revoked")
     assert met
     assert cache.get("other") == b"y"
-    assert "other" in cache._core.leases.by_key
+    assert "other" in core_of(cache).leases.by_key
     node.attach.revoke(packed(master.objects["other"][0]))
-    wait_until(lambda: "other" not in cache._core.leases.by_key, what="the next one is heard")
+    wait_until(lambda: "other" not in core_of(cache).leases.by_key, what="the next one is heard")

@@ -17,6 +17,7 @@ from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster, closed_port, first
+from tests.client.inside import core_of
 from tests.node.rig import Served
 from tests.waiting import run_together
 
@@ -245,7 +246,7 @@ def test_without_shared_memory_the_bytes_of_a_local_node_move_over_tcp(master: F
     assert cache.put("key", b"x" * 100_000)
     assert cache.get("key") == b"x" * 100_000
     assert master.asked(m.GrantRanges)[0].attached == []
-    assert cache._core.bytes.maps == {}
+    assert core_of(cache).bytes.maps == {}
 
 
 def test_a_commit_that_may_have_happened_is_never_begun_anew(remote_master: FakeMaster, connect: Connect) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -153,7 +154,7 @@ def test_a_primary_that_dies_in_the_middle_costs_nothing(rig: Rig, shell: str) -
         while not killed.is_set() or rounds < 3:
             rooms = [bytearray(50_000) for _ in values]
             # Without its leases, so that the master is asked.
-            getattr(cache, "cache", cache)._core.leases.clear()
+            core_of(cache).leases.clear()
             assert cache.get_many_into(list(values), rooms) == [50_000] * 40
             assert [*map(bytes, rooms)] == list(values.values())
             new = {f"fall {shell}/{rounds}/{number}": b"x" * 1000 for number in range(10)}

@@ -21,6 +21,7 @@ import holdfast
 from holdfast import errors
 from holdfast.instant import now_seconds
 from tests.client.faces import AwaitedFace
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig, said
 from tests.waiting import wait_until
 
@@ -85,7 +86,7 @@ def until(cache: Any, condition: Callable[[], object], what: str) -> None:
 
 def let_leases_be_renewed(cache: Any) -> None:
     """Until those that are held would have ended twice without it."""
-    core = cache._core
+    core = core_of(cache)
     enough = time.monotonic() + 2 * LEASE_MS / 1000
     until(cache, lambda: core.held_leases.renew_at > now_seconds() and time.monotonic() > enough, "they are renewed")
 
@@ -124,7 +125,7 @@ def test_a_held_lease_keeps_everybody_from_removing_until_it_is_dropped_by_force
                 client.remove("locked")
         assert other.remove("locked", force=True) == 1
     cache.put("locked", b"another")
-    until(cache, lambda: "locked" not in cache._core.held_leases, "the lease is dropped")
+    until(cache, lambda: "locked" not in core_of(cache).held_leases, "the lease is dropped")
     cache.release_many(["locked"])
     assert cache.remove("locked") == 1
 
@@ -158,7 +159,7 @@ def test_views_of_many_show_what_is_stored(cache: Any) -> None:
     with cache.view_many([*values, "missing", "seen/0"]) as views:
         assert [None if view is None else bytes(view) for view in views] == [*values.values(), None, values["seen/0"]]
         enough = now_seconds() + 2 * LEASE_MS / 1000
-        until(cache, lambda: all(view.until > enough for view in cache._core.views), "their leases are renewed")
+        until(cache, lambda: all(view.until > enough for view in core_of(cache).views), "their leases are renewed")
         fill_everything(cache)
         assert [bytes(view) for view in views[:5]] == [*values.values()]
 
@@ -274,7 +275,7 @@ def test_what_lies_on_a_stopped_node_is_a_miss_at_once(rig: Rig, connect: Connec
     cache.put("near", b"here", prefer="bench-0")
     assert {replica.node for key in keys for replica in cache.stat(key).replicas} == {"bench-1"}
     for key in keys:
-        cache._core.leases.drop(key)
+        core_of(cache).leases.drop(key)
     rig.pause(rig.nodes[1])
     try:
         with pytest.raises(errors.NodeLost):

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 
 MIB = 1 << 20
@@ -58,7 +59,7 @@ def test_what_another_thread_of_the_same_client_looks_at_is_refused(cache: holdf
     """I2, I8: its memory would be somebody else's at once."""
     cache.put("seen", b"x" * 100_000)
     with cache.view("seen"):
-        if cache._core.views:  # Over TCP a view is a copy, which needs nobody's leave.
+        if core_of(cache).views:  # Over TCP a view is a copy, which needs nobody's leave.
             with pytest.raises(errors.ObjectLeased):
                 cache.remove("seen")
     assert cache.remove("seen") == 1

@@ -14,6 +14,7 @@ import holdfast
 from benchmarks.processes import memory_of
 from holdfast.errors import HoldfastError, NoRoom, WouldEvict
 from holdfast.messages.requests import ChangeCopying, ChangeMode, NodeInfo, ResizeNode, RevokeWrites
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -174,7 +175,7 @@ def test_a_client_whose_writes_are_revoked_is_refused_over_tcp() -> None:
     with Rig("32MiB", **SHORT) as rig, rig.connect() as cache, rig.connect(shared_memory=False) as other:
         assert other.put("k", b"x" * KIB)
         other.timeout = 2.0
-        cache.operate(RevokeWrites(other._core.client))
+        cache.operate(RevokeWrites(core_of(other).client))
 
         def refused() -> bool:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.messages.requests import ChangeMode
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -34,11 +35,11 @@ def test_a_reader_goes_to_where_an_object_has_moved() -> None:
     with Rig("64MiB", nodes=2, **LONG) as rig, rig.connect() as reader, rig.connect() as other:
         other.put("k", b"x" * 100 * KIB, prefer=["bench-0"])
         assert reader.get("k") == b"x" * 100 * KIB
-        before = reader._core.leases.by_key["k"][1]
+        before = core_of(reader).leases.by_key["k"][1]
         other.operate(ChangeMode("bench-0", "draining"))
 
         def has_moved() -> bool:
             assert reader.get("k") == b"x" * 100 * KIB
-            return reader._core.leases.by_key["k"][1] != before
+            return core_of(reader).leases.by_key["k"][1] != before
 
         wait_until(has_moved, deadline_s=60, what="it is read at its new place")

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -101,10 +102,10 @@ def test_the_keeper_lets_the_lease_go_when_nobody_asks(rig: Rig, cache: holdfast
         warnings.simplefilter("ignore", ResourceWarning)
         with cache.view("forgotten") as view:
             part = view[:10]
-    assert cache._core.views
+    assert core_of(cache).views
     del part
     gc.collect()
-    wait_until(lambda: not cache._core.views, what="the keeper has let the view go")
+    wait_until(lambda: not core_of(cache).views, what="the keeper has let the view go")
 
 
 def test_a_view_that_nothing_outlives_warns_of_nothing(cache: holdfast.Cache) -> None:

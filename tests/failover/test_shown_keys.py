@@ -9,13 +9,14 @@ from holdfast.client.cache import Cache
 from holdfast.errors import ClientClosed
 from holdfast.messages.of_masters import HandOver
 from holdfast.messages.requests import Done
+from tests.client.inside import core_of
 from tests.failover.cluster import Cluster, call
 from tests.waiting import wait_until
 
 
 def wait_until_shown(cache: Cache, key: str) -> None:
     """Until this client is told of the key without asking."""
-    wait_until(lambda: (shown := cache._core.shown) is not None and shown.has(key), what="the key is shown")
+    wait_until(lambda: (shown := core_of(cache).shown) is not None and shown.has(key), what="the key is shown")
 
 
 def test_after_the_primary_died_the_next_one_is_asked(cluster: Cluster) -> None:
@@ -71,7 +72,7 @@ async def test_an_asyncio_client_sees_them_too(cluster: Cluster) -> None:
     async with holdfast.connect_async(cluster.address, timeout=30) as cache:
         await cache.put("shown/async", b"x")
         assert await cache.exists("shown/async") is True
-        shown = cache._core.shown
+        shown = core_of(cache).shown
         assert shown is not None
         wait_until(lambda: shown.has("shown/async"), what="the key is shown")
         assert await cache.exists_many(["shown/async", "shown/none"]) == [True, False]

@@ -19,6 +19,7 @@ import pytest
 from holdfast.client.cache import Cache
 from holdfast.integrations import lmcache as faces
 from holdfast.integrations.lmcache.lookup_holds import LookupHolds
+from tests.client.inside import core_of
 from tests.failover.cluster import Cluster
 from tests.integrations import lmcache_shapes as shapes
 from tests.integrations.lmcache_shapes import CHUNK_TOKENS, TOKEN_BYTES, MemoryObject, ObjectKey
@@ -331,7 +332,7 @@ class TestNativeConnector:
         names = [f"model@01000100@0@{i:08x}" for i in range(3)]
         values = [memory(i) for i in range(3)]
         self.completed(connector, connector.submit_batch_set(names, [one.byte_array for one in values]))
-        held = connector._pool._link._cache._core.held_leases
+        held = core_of(connector._pool._link._cache).held_leases
         assert not held
         for _ in range(2):
             self.completed(connector, connector.submit_batch_exists([*names, "none"]))
@@ -352,7 +353,7 @@ class TestNativeConnector:
         try:
             self.completed(connector, connector.submit_batch_set(["a"], [memory(1).byte_array]))
             assert self.completed(connector, connector.submit_batch_exists(["a"])) == (True, "", [True])
-            wait_until(lambda: not connector._pool._link._cache._core.held_leases, what="its lease is given up")
+            wait_until(lambda: not core_of(connector._pool._link._cache).held_leases, what="its lease is given up")
         finally:
             connector.close()
 

@@ -12,6 +12,7 @@ from msgspec import structs
 from holdfast.errors import BadValue, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.integrations.vllm.chunk_names import name_of
+from tests.client.inside import core_of
 from tests.failover.cluster import Cluster
 from tests.integrations.vllm_shapes import (
     CHUNK_BYTES,
@@ -117,7 +118,7 @@ def test_while_a_node_does_not_answer_a_master_is_asked(start: Start) -> None:
     engine.store([1], [0])
     name, tier_cache = name_of(engine.tier._prefix, key(1)), engine.tier._cache
     wait_until(lambda: tier_cache.present_at_once(name), what="the key index knows it")
-    core = tier_cache._link._cache._core
+    core = core_of(tier_cache._link._cache)
     elsewhere = structs.replace(next(iter(core.segments.places.values())), data_address="127.0.0.1:9")
     core.bytes.failing.failed(elsewhere, now_seconds())
     assert tier_cache.present_at_once(name) is None
