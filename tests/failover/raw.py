@@ -10,7 +10,7 @@ from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import CommitPuts, Committed, Granted, GrantRanges, ListSegments, SegmentList
 from holdfast.transport.channel import Channel
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, GrantedRange
 from holdfast.wire.codec import expect
 from tests.failover.cluster import call
 
@@ -24,11 +24,8 @@ def granted_and_written(channel: Channel, client: int, serial: int, data: bytes)
         place = places[own.segment]
         connection = DataConnection.open(place.data_address, now_seconds() + 10)
         try:
-            connection.write(
-                *(place.name, grant, own.offset, granted.length, own.mac, 0),
-                memoryview(data),
-                now_seconds() + 10,
-            )
+            written = GrantedRange(place.name, grant, own.offset, granted.length, own.mac)
+            connection.write(written, 0, memoryview(data), now_seconds() + 10)
         finally:
             connection.close()
     return grant, struct.pack("<3Q", 0, len(data), xxhash.xxh3_64_intdigest(data) or 1)
