@@ -5,10 +5,12 @@ The pairs are listed in docs/fast-paths.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
@@ -26,14 +28,16 @@ from holdfast.client.arguments import (
 )
 from holdfast.client.bytes import nodes
 from holdfast.client.cache import Cache
+from holdfast.client.operations import puts
 from holdfast.client.operations.places import Asked, lease_in, locate, locate_one, take_over
 from holdfast.client.state.client import SMALL_READ, Core
-from holdfast.errors import Busy, HoldfastError
+from holdfast.errors import Busy, GrantTimedOut, HoldfastError
 from holdfast.messages import requests as m
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Operation
 from holdfast.wire.codec import failed
-from tests.client.fake_master import Act, FakeMaster
+from tests.client.fake_master import Act, FakeMaster, first
 from tests.client.inside import core_of
 from tests.node.rig import Served
 
@@ -268,3 +272,89 @@ def count_reads(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> list[int]:
 
     monkeypatch.setattr(core_of(cache).bytes, "_read_parallel", read)
     return counted
+
+
+class Putter(NamedTuple):
+    """A client with a master and a node of its own, so that two can be compared."""
+
+    master: FakeMaster
+    cache: Cache
+
+
+@pytest.fixture(scope="module")
+def putters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Putter, Putter]]:
+    """The second one has no fast path for one small object."""
+    with contextlib.ExitStack() as opened:
+        made = []
+        for name in ("quick", "slow"):
+            node = opened.enter_context(Served(tmp_path_factory.mktemp(name)))
+            master = opened.enter_context(FakeMaster(node))
+            made.append(Putter(master, opened.enter_context(holdfast.connect(master.address, timeout=5))))
+        real, slow = puts._put_at_once, core_of(made[1].cache)
+
+        def at_once(core: Core, *given: Any) -> Operation[bool | None]:
+            return (yield from real(core, *given)) if core is not slow else None
+
+        opened.enter_context(patch.object(puts, "_put_at_once", at_once))
+        yield made[0], made[1]
+
+
+def told(master: FakeMaster) -> list[tuple[Any, ...]]:
+    """The puts that the master was asked for, without the ids that each client makes up."""
+    found: list[tuple[Any, ...]] = []
+    for each in master.requests:
+        if isinstance(each, m.CommitPuts):
+            rows = [row[1:] for row in PutRow.iter_unpack(each.rows)]
+            options = (each.upsert, each.soft_pin, each.hard_pin, each.durability)
+            found.append((each.keys, rows, options, len(each.finished), each.ahead is None))
+        elif isinstance(each, m.GrantRanges):
+            found.append((each.keys, each.sizes, each.replicas, each.upsert, len(each.finished), each.least_bytes))
+    return found
+
+
+def left_by_puts(putter: Putter) -> tuple[Any, ...]:
+    grants = core_of(putter.cache).grants
+    stored = {key: (row[3:], putter.cache.get(key)) for key, row in putter.master.objects.items()}
+    return (
+        stored,
+        [(grant.used, grant.users, grant.retired, grant.torn) for grant in grants.held.values()],
+        len(grants.finished),
+        len(grants.torn),
+        sorted(core_of(putter.cache).leases.by_key),
+    )
+
+
+PUTS = st.tuples(
+    st.sampled_from(["a", "b", "c"]),
+    st.binary(min_size=1, max_size=200),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "upsert": st.booleans(),
+            "soft_pin": st.booleans(),
+            "hard_pin": st.booleans(),
+            "durability": st.sampled_from(["durable", "memory"]),
+            "replicas": st.sampled_from([1, 2]),
+        },
+    ),
+    st.sampled_from([Act.USUAL, Act.DROP, Act.DO_AND_DROP, failed(Busy("not now")), failed(GrantTimedOut("too late"))]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(given_puts=st.lists(PUTS, min_size=1, max_size=5))
+def test_a_small_put_at_once_does_as_a_piece_of_one(
+    putters: tuple[Putter, Putter], given_puts: list[tuple[Any, ...]]
+) -> None:
+    left = []
+    for putter in putters:
+        master, core = putter.master, core_of(putter.cache)
+        core.grants.clear(), core.leases.clear()
+        master.objects, master.others, master.ends = {}, {}, {1: 0, 2: 0}
+        master.requests.clear()
+        results = []
+        for key, value, options, verdict in given_puts:
+            master.judge = first(m.CommitPuts, verdict)
+            results.append(outcome(lambda: putter.cache.put(key, value, **options)))  # noqa: B023
+        left.append((results, told(master), left_by_puts(putter)))
+    assert left[0] == left[1]

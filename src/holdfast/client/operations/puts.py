@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from holdfast.client.arguments import PLAIN_PUT, PutOptions, Value
+from holdfast.client.arguments import PutOptions, Value
 from holdfast.client.operations.places import ready_to_write
 from holdfast.client.operations.transfer import WriteFailed, copy_into, fill
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
@@ -93,7 +93,7 @@ def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float
     try:
         stored = yield from _put_at_once(core, key, value, options, deadline)
         if stored is None:
-            done = yield from put_piece(core, Piece([key], [value], (0,)), options, deadline, deadline)
+            done = yield from Put(core, options, deadline, deadline).piece(Piece([key], [value], (0,)))
             return 1 in done.stored
         return stored
     finally:
@@ -102,7 +102,7 @@ def put(core: Core, key: str, value: Value, options: PutOptions, deadline: float
 
 
 def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadline: float) -> Operation[bool | None]:
-    """Fast path of `put_piece` in half the time: one small object into a shared grant that is held already, in memory
+    """Fast path of `Put.piece` in half the time: one small object into a shared grant that is held already, in memory
     that is mapped here. None: the slow path is needed."""
     core.check_open()
     size = len(value)
@@ -112,6 +112,7 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
     if reserved is None:
         return None
     grant, offset = reserved
+    finished: list[GrantId] = []
     try:
         piece = grant.ranges[0]
         mapping = core.bytes.writable(piece) if piece.writer and len(grant.ranges) == 1 else None
@@ -120,62 +121,133 @@ def _put_at_once(core: Core, key: str, value: Value, options: PutOptions, deadli
             core.grants.unreserve(grant, offset, size)
             return None
         checksum = copy_into(mapping, piece.offset + offset, value, core.stores_checksums)
-        row = PutRow.pack(offset, size, checksum)
-        if core.grants.finished or options is not PLAIN_PUT:
-            stored = yield from _commit(core, grant, [key], row, options, deadline)
-        else:
-            message = CommitPuts(grant.id, [key], row)
-            stored = (yield from ask_timed(core, message, Committed, deadline, grant.ranges))[0].stored
+        finished = core.grants.take_finished()
+        message = commit_of(grant, [key], PutRow.pack(offset, size, checksum), options, finished)
+        committed, _ = yield from ask_timed(core, message, Committed, deadline, grant.ranges)
+        finished = []
     except ANOTHER_GRANT as error:
         _let_go(core, grant, error)
         return None
     finally:
+        if finished:
+            core.grants.put_back(core.clock(), finished)
         core.grants.release(grant, core.clock())
-    if stored == b"\1":
+    if committed.stored == b"\1":
         return True
     core.grants.unreserve(grant, offset, size)
     return False
+
+
+def commit_of(
+    grant: WriteGrant,
+    keys: list[str],
+    rows: bytes,
+    options: PutOptions,
+    finished: list[GrantId],
+    ahead: GrantRanges | None = None,
+) -> CommitPuts:
+    return CommitPuts(
+        grant.id, keys, rows, options.upsert, options.soft_pin, options.hard_pin, options.durability, finished, ahead
+    )
 
 
 def put_piece(
     core: Core, piece: Piece[Value], options: PutOptions, deadline: float, room_by: float
 ) -> Operation[WrittenPiece]:
     """Put these, waiting for memory until `room_by`. If that is before the deadline, NotGranted says that none came."""
-    pause = FIRST_PAUSE
-    while True:
-        core.check_open()
-        failure: HoldfastError
-        try:
-            return (yield from _attempt(core, piece, options, deadline, room_by))
-        except ANOTHER_GRANT as error:
-            failure = error
-        except WriteFailed as failed:
-            failure = failed.cause
-            yield from _give_up_torn(core, deadline)
-        if core.clock() + pause >= deadline:
-            raise failure
-        yield Sleep(pause)
-        if core.clock() >= deadline:  # The sleep was longer than asked for.
-            raise failure
-        pause = min(2 * pause, LONGEST_PAUSE)
+    return Put(core, options, deadline, room_by).piece(piece)
 
 
-def _attempt(
-    core: Core, piece: Piece[Value], options: PutOptions, deadline: float, room_by: float
-) -> Operation[WrittenPiece]:
-    large = _is_large(core, piece.sizes)
-    kind: Kind = (options.replicas, options.prefer, large)
-    in_a_row = large and core.grants.in_a_row(kind, core.clock())
-    if large:
-        reserved = _room_in_row(core, piece, kind, options) if in_a_row else None
-    else:
-        reserved = yield from _shared_room(core, piece.sizes, kind, options, deadline, room_by)
-    if reserved is None:
-        done = yield from _put_in_own_grant(core, piece, options, in_a_row, deadline, room_by)
-    else:
-        grant, offsets = reserved
+class Put:
+    """A put in progress, of a piece of a batch or of one object that `_put_at_once` left to it.
+
+    1. Room is taken in a shared grant (small objects, or a row of large ones) or in a grant of its own.
+    2. Every replica is written.
+    3. It is committed. If the grant has timed out or its connection broke, it begins again at 1.
+    """
+
+    __slots__ = ("core", "deadline", "in_a_row", "options", "room_by")
+
+    def __init__(self, core: Core, options: PutOptions, deadline: float, room_by: float) -> None:
+        self.core = core
+        self.options = options
+        self.deadline = deadline
+        self.room_by = room_by
+        """How long to wait for memory."""
+        self.in_a_row = False
+        """It is one of several large puts that follow each other (ADR 25)."""
+
+    def piece(self, piece: Piece[Value]) -> Operation[WrittenPiece]:
+        """Put these together."""
+        core, pause = self.core, FIRST_PAUSE
+        while True:
+            core.check_open()
+            failure: HoldfastError
+            try:
+                return (yield from self._attempt(piece))
+            except ANOTHER_GRANT as error:
+                failure = error
+            except WriteFailed as failed:
+                failure = failed.cause
+                yield from _give_up_torn(core, self.deadline)
+            if core.clock() + pause >= self.deadline:
+                raise failure
+            yield Sleep(pause)
+            if core.clock() >= self.deadline:  # The sleep was longer than asked for.
+                raise failure
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _attempt(self, piece: Piece[Value]) -> Operation[WrittenPiece]:
+        core = self.core
+        large = _is_large(core, piece.sizes)
+        kind: Kind = (self.options.replicas, self.options.prefer, large)
+        self.in_a_row = large and core.grants.in_a_row(kind, core.clock())
+        if large:
+            reserved = self._room_in_row(piece, kind) if self.in_a_row else None
+        else:
+            reserved = yield from self._shared_room(piece.sizes, kind)
+        if reserved is None:
+            done = yield from self._in_own_grant(piece)
+        else:
+            done = WrittenPiece(piece, (yield from self._in_shared_grant(piece, *reserved)), None)
+        if large and done.stored:
+            # If every key was taken, the next ones may be too: they should ask by key first.
+            (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
+        return done
+
+    def _room_in_row(self, piece: Piece[Value], kind: Kind) -> tuple[WriteGrant, list[int]] | None:
+        """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better:
+        that maps new memory of this machine, and does not copy objects that are there already."""
+        core = self.core
+        if core.segments.stale or (not self.options.upsert and core.any_shown(piece.keys)):
+            return None
+        return core.grants.reserve(kind, piece.sizes, core.clock())
+
+    def _shared_room(self, sizes: list[int], kind: Kind) -> Operation[tuple[WriteGrant, list[int]] | None]:
+        """Room for small objects in a shared grant; None if they must have their own."""
+        core = self.core
+        reserved = core.grants.reserve(kind, sizes, core.clock())
+        if reserved is not None or not core.grants.may_ask(kind):
+            return reserved
         try:
-            stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
+            wanted = pack_sizes([core.limits.shared_grant_bytes])
+            least = lay_out(sizes)[1]
+            grant_id = core.grants.next_id()
+            _, grant = yield from take_grant(core, grant_id, [], wanted, self.options, kind, self.room_by, least)
+            # Reserved before anyone else can fill it up.
+            return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
+        except TooLarge:
+            # The segments are smaller than a shared grant, and this master gives no shorter ones: each put has its own.
+            return None
+        except (TryAgain, Uncertain) as error:
+            raise not_granted(error, self.deadline, self.room_by) from error
+        finally:
+            core.grants.asked(kind)
+
+    def _in_shared_grant(self, piece: Piece[Value], grant: WriteGrant, offsets: list[int]) -> Operation[bytes]:
+        core = self.core
+        try:
+            stored = yield from self._write_and_commit(piece, grant, offsets)
         except (*ANOTHER_GRANT, WriteFailed) as error:
             _let_go(core, grant, error)
             raise
@@ -183,11 +255,72 @@ def _attempt(
             core.grants.release(grant, core.clock())
         if stored == b"\0":
             core.grants.unreserve(grant, offsets[0], piece.sizes[0])
-        done = WrittenPiece(piece, stored, None)
-    if large and done.stored:
-        # If every key was taken, the next ones may be too: they should ask by key first.
-        (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
-    return done
+        return stored
+
+    def _in_own_grant(self, piece: Piece[Value]) -> Operation[WrittenPiece]:
+        core = self.core
+        grant_id = core.grants.next_id()
+        # An interrupt may come between any two steps, so the id is chosen before the grant exists.
+        try:
+            taken = take_own_grant(core, grant_id, piece, self.options, self.deadline, self.room_by)
+            grant, piece, rest = yield from taken
+            if grant is None:
+                return WrittenPiece(piece, b"", None)
+            offsets, _ = lay_out(piece.sizes)
+            return WrittenPiece(piece, (yield from self._write_and_commit(piece, grant, offsets)), rest)
+        finally:
+            core.grants.done_with(grant_id, core.clock())
+
+    def _write_and_commit(self, piece: Piece[Value], grant: WriteGrant, offsets: list[int]) -> Operation[bytes]:
+        """Write and commit these. Returns which of them were stored, a byte per object."""
+        checksums = yield from fill(self.core, grant, piece.values, piece.sizes, offsets, self.deadline)
+        rows = PutRow.pack_columns(offsets, piece.sizes, checksums)
+        ahead = self._ask_ahead(piece.sizes) if self.in_a_row else None
+        return (yield from self._commit(grant, piece.keys, rows, ahead))
+
+    def _ask_ahead(self, sizes: list[int]) -> GrantRanges | None:
+        """The request that prefetches memory for further puts like this one, unless there is some already."""
+        core, options = self.core, self.options
+        most = core.limits.write_window_bytes // 4 // options.replicas
+        length = core.grants.ahead_bytes(self._row, _extent_of_all(sizes), most)
+        if not length:
+            return None
+        attached, prefer = core.bytes.attachments(), core.preferred(options.prefer)
+        return GrantRanges(core.grants.next_id(), pack_sizes([length]), [], options.replicas, prefer, attached)
+
+    @property
+    def _row(self) -> Kind:
+        """The kind of puts in a row like this one."""
+        return self.options.replicas, self.options.prefer, True
+
+    def _commit(self, grant: WriteGrant, keys: list[str], rows: bytes, ahead: GrantRanges | None) -> Operation[bytes]:
+        """Commit these, and hold the memory that was asked for ahead. Returns which were stored, a byte per object."""
+        core = self.core
+        history = core.limits.log_id
+        finished = core.grants.take_finished()
+        message = commit_of(grant, keys, rows, self.options, finished, ahead)
+        try:
+            committed, sent_at = yield from ask_timed(core, message, Committed, self.deadline, grant.ranges)
+        except BaseException:
+            # The prefetched memory may have been granted, too.
+            core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
+            raise
+        finally:
+            if ahead is not None:
+                core.grants.asked(self._row)
+        if ahead is not None:
+            self._hold_ahead(ahead.grant, committed.ahead, sent_at, history)
+        if len(committed.stored) != len(keys):
+            raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
+        return committed.stored
+
+    def _hold_ahead(self, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int) -> None:
+        core = self.core
+        if granted is None:
+            core.grants.refused_ahead()
+            return
+        core.segments.seen = granted.topology
+        _hold(core, grant_id, granted, self._row, sent_at, history)
 
 
 def _let_go(core: Core, grant: WriteGrant, error: Exception) -> None:
@@ -201,54 +334,6 @@ def _is_large(core: Core, sizes: list[int]) -> bool:
     """Should these have a grant of their own, rather than share one with other small puts?"""
     shared_bytes = core.limits.shared_grant_bytes
     return max(sizes) > shared_bytes // 8 or (len(sizes) > 1 and sum(sizes) > shared_bytes // 4)
-
-
-def _room_in_row(
-    core: Core, piece: Piece[Value], kind: Kind, options: PutOptions
-) -> tuple[WriteGrant, list[int]] | None:
-    """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better: that
-    maps new memory of this machine, and does not copy objects that are there already."""
-    if core.segments.stale or (not options.upsert and core.any_shown(piece.keys)):
-        return None
-    return core.grants.reserve(kind, piece.sizes, core.clock())
-
-
-def _shared_room(
-    core: Core, sizes: list[int], kind: Kind, options: PutOptions, deadline: float, room_by: float
-) -> Operation[tuple[WriteGrant, list[int]] | None]:
-    """Room for small objects in a shared grant; None if they must have their own."""
-    reserved = core.grants.reserve(kind, sizes, core.clock())
-    if reserved is not None or not core.grants.may_ask(kind):
-        return reserved
-    try:
-        wanted = pack_sizes([core.limits.shared_grant_bytes])
-        least = lay_out(sizes)[1]
-        _, grant = yield from take_grant(core, core.grants.next_id(), [], wanted, options, kind, room_by, least)
-        # Reserved before anyone else can fill it up.
-        return None if grant is None else core.grants.reserve(kind, sizes, core.clock())
-    except TooLarge:
-        # The segments are smaller than a shared grant, and this master gives no shorter ones: each put has its own.
-        return None
-    except (TryAgain, Uncertain) as error:
-        raise not_granted(error, deadline, room_by) from error
-    finally:
-        core.grants.asked(kind)
-
-
-def _put_in_own_grant(
-    core: Core, piece: Piece[Value], options: PutOptions, in_a_row: bool, deadline: float, room_by: float
-) -> Operation[WrittenPiece]:
-    grant_id = core.grants.next_id()
-    # An interrupt may come between any two steps, so the id is chosen before the grant exists.
-    try:
-        grant, piece, rest = yield from take_own_grant(core, grant_id, piece, options, deadline, room_by)
-        if grant is None:
-            return WrittenPiece(piece, b"", None)
-        offsets, _ = lay_out(piece.sizes)
-        stored = yield from _write_and_commit(core, grant, piece, offsets, options, in_a_row, deadline)
-        return WrittenPiece(piece, stored, rest)
-    finally:
-        core.grants.done_with(grant_id, core.clock())
 
 
 def take_own_grant(
@@ -336,88 +421,9 @@ def _hold(
     return grant
 
 
-def _write_and_commit(
-    core: Core,
-    grant: WriteGrant,
-    piece: Piece[Value],
-    offsets: list[int],
-    options: PutOptions,
-    in_a_row: bool,
-    deadline: float,
-) -> Operation[bytes]:
-    """Write and commit these. Returns which of them were stored, a byte per object."""
-    checksums = yield from fill(core, grant, piece.values, piece.sizes, offsets, deadline)
-    rows = PutRow.pack_columns(offsets, piece.sizes, checksums)
-    row_bytes = _extent_of_all(piece.sizes) if in_a_row else 0
-    return (yield from _commit(core, grant, piece.keys, rows, options, deadline, row_bytes))
-
-
 def _extent_of_all(sizes: Sequence[int]) -> int:
     """The memory that objects of these sizes take. Most batches have one size."""
     return sum(extent_of(size) * count for size, count in Counter(sizes).items())
-
-
-def _ask_ahead(core: Core, kind: Kind, row_bytes: int, options: PutOptions) -> GrantRanges | None:
-    """The request that prefetches memory for further puts of `row_bytes`, unless there is some already."""
-    length = core.grants.ahead_bytes(kind, row_bytes, core.limits.write_window_bytes // 4 // options.replicas)
-    if not length:
-        return None
-    attached = core.bytes.attachments()
-    prefer = core.preferred(options.prefer)
-    return GrantRanges(core.grants.next_id(), pack_sizes([length]), [], options.replicas, prefer, attached)
-
-
-def _commit(
-    core: Core,
-    grant: WriteGrant,
-    keys: list[str],
-    rows: bytes,
-    options: PutOptions,
-    deadline: float,
-    row_bytes: int = 0,
-) -> Operation[bytes]:
-    """Commit these. Returns which were stored, a byte per object. `row_bytes`: the size of this put if it is part of a
-    streak of large puts, else 0."""
-    row: Kind = (options.replicas, options.prefer, True)
-    history = core.limits.log_id
-    ahead: GrantRanges | None = None
-    finished = core.grants.take_finished()
-    try:
-        ahead = _ask_ahead(core, row, row_bytes, options) if row_bytes else None
-        message = CommitPuts(
-            grant.id,
-            keys,
-            rows,
-            options.upsert,
-            options.soft_pin,
-            options.hard_pin,
-            options.durability,
-            finished,
-            ahead,
-        )
-        committed, sent_at = yield from ask_timed(core, message, Committed, deadline, grant.ranges)
-    except BaseException:
-        # The prefetched memory may have been granted, too.
-        core.grants.put_back(core.clock(), finished if ahead is None else [*finished, ahead.grant])
-        raise
-    finally:
-        if ahead is not None:
-            core.grants.asked(row)
-    if ahead is not None:
-        _take_ahead(core, row, ahead.grant, committed.ahead, sent_at, history)
-    if len(committed.stored) != len(keys):
-        raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
-    return committed.stored
-
-
-def _take_ahead(
-    core: Core, row: Kind, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int
-) -> None:
-    if granted is None:
-        core.grants.refused_ahead()
-        return
-    core.segments.seen = granted.topology
-    _hold(core, grant_id, granted, row, sent_at, history)
 
 
 def _give_up_torn(core: Core, deadline: float) -> Operation[None]:
