@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.client.state.client import Core
+from holdfast.messages.requests import Welcome
 from tests.e2e.rig import Rig, said
 from tests.waiting import wait_until
 
@@ -48,6 +50,46 @@ def test_two_clients_see_each_other_whichever_way_they_move_bytes(rig: Rig, cach
             assert other.get_many(items) == items
             assert sorted(other.keys("batch/1")) == sorted(key for key in items if key.startswith("batch/1"))
             assert other.exists_many(["batch/5", "none"]) == [True, False]
+
+
+def refusal(call: Callable[[], object]) -> tuple[type[Exception], str]:
+    with pytest.raises(errors.Refused) as refused:
+        call()
+    return refused.type, str(refused.value)
+
+
+def test_a_master_answers_its_unix_socket_as_its_port(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of the master's machine takes the shorter way (docs/fast-paths.md)."""
+    ways: list[str] = []
+    nearer = Core.nearer
+
+    def counted(core: Core, welcome: Welcome) -> str:
+        ways.append(nearer(core, welcome))
+        return ways[-1] if len(ways) == 1 else ""
+
+    monkeypatch.setattr(Core, "nearer", counted)
+    with rig.connect() as near, rig.connect() as far:
+        assert [bool(way) for way in ways] == [True, True], "the second could have taken the shorter way, too"
+        answers = []
+        for cache in (near, far):
+            value = bytes(range(256)) * 10
+            answers.append(
+                [
+                    cache.put("k", value),
+                    cache.put("k", b"other"),
+                    cache.get("k"),
+                    cache.get("none", None),
+                    cache.exists_many(["k", "none"], touch=True),
+                    cache.get_many(["k", "none"]),
+                    cache.put_many({"k": b"v", "l": b"w"}, outcomes=True),
+                    [(each and (each.key, each.size_bytes)) for each in cache.stat_many(["k", "l", "none"])],
+                    sorted(cache.keys()),
+                    refusal(lambda: cache.remove_matching("(")),  # noqa: B023
+                    cache.remove_all(force=True),
+                    refusal(lambda: cache.get("k")),  # noqa: B023
+                ]
+            )
+    assert answers[0] == answers[1]
 
 
 def test_an_upsert_replaces_while_an_older_view_keeps_its_bytes(rig: Rig, cache: holdfast.Cache) -> None:

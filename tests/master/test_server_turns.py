@@ -11,11 +11,12 @@ import pytest
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
+from holdfast.ids import GrantId
 from holdfast.instant import now_ms
 from holdfast.master.engine import Engine
 from holdfast.master.server import LONG_BYTES, Connection, RpcServer
 from holdfast.messages.of_sessions import OpenSession
-from holdfast.messages.requests import Exists, Hello
+from holdfast.messages.requests import CommitPuts, Exists, Hello, Locate
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
 from holdfast.replication.pending_log import PendingLog
@@ -49,12 +50,16 @@ class Line(asyncio.Transport):
 
     def answered(self) -> list[int]:
         """The requests that were answered, since this was last asked."""
+        return [number for number, _ in self.replies()]
+
+    def replies(self) -> list[tuple[int, bytes]]:
+        """The replies since this was last asked."""
         received = FrameBuffer()
         for data in self.written:
             received.space()[: len(data)] = data
             received.filled(len(data))
         self.written.clear()
-        return [found[0] for found in iter(received.next_frame, None)]
+        return [(found[0], bytes(found[2])) for found in iter(received.next_frame, None)]
 
 
 @pytest.fixture
@@ -67,6 +72,10 @@ def line() -> Iterator[Line]:
 
 @pytest.fixture
 async def connection(line: Line) -> Connection:
+    return connected(line)
+
+
+def connected(line: Line) -> Connection:
     server = RpcServer("here", "")
     engine = Engine(Primary(State(), Rules()))
     engine.start_log(1, "test", b"secret", 0)
@@ -85,7 +94,11 @@ def feed(connection: Connection, data: bytes) -> None:
 
 
 def asked(*messages: Message) -> bytes:
-    return b"".join(frame(number, 1000, encode(message)) for number, message in enumerate(messages, 1))
+    return b"".join(asked_each(*messages))
+
+
+def asked_each(*messages: Message) -> list[bytes]:
+    return [frame(number, 1000, encode(message)) for number, message in enumerate(messages, 1)]
 
 
 async def test_short_requests_of_one_read_are_answered_in_one_write(connection: Connection, line: Line) -> None:
@@ -113,6 +126,35 @@ async def test_what_comes_meanwhile_keeps_its_order(connection: Connection, line
         await asyncio.sleep(0)
         answered += line.answered()
     assert answered == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 1000, 1 << 20])
+async def test_requests_are_answered_alike_however_many_a_read_brings(
+    connection: Connection, line: Line, step: int
+) -> None:
+    """One whole frame (the fast path), several, or parts of them."""
+    absent, refused = Locate(["none"]), CommitPuts(GrantId(5, 1), ["key"], bytes(24))
+    frames = [
+        *asked_each(SHORT, absent, refused, LONG, SHORT, absent),
+        frame(7, 1000, b"no message"),
+        *asked_each(SHORT),
+    ]
+    for each in frames:
+        feed(connection, each)
+    one_by_one = line.replies()
+    assert [number for number, _ in one_by_one] == [1, 2, 3, 4, 5, 6, 7, 1]
+    other_line = Line()
+    with other_line.near, other_line.far:
+        other = connected(other_line)
+        together, replies = b"".join(frames), []
+        for start in range(0, len(together), step):
+            feed(other, together[start : start + step])
+            replies += other_line.replies()
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+            replies += other_line.replies()
+    assert replies == one_by_one
 
 
 async def test_a_connection_that_ends_meanwhile_is_answered_nothing_more(connection: Connection, line: Line) -> None:

@@ -1,0 +1,146 @@
+"""A fast path of the core and its slow twin do the same: the same calls both ways, the same state after each.
+
+The pairs are listed in docs/fast-paths.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.catalogue.digest import digest
+from holdfast.core.catalogue.id_index import PAGE_BITS, IdIndex
+from holdfast.core.objects import reads, windows
+from holdfast.core.primary import primary as primary_module
+from tests.core.world import World
+
+PAGE = 1 << PAGE_BITS
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 3 * PAGE), st.integers(1, PAGE + 5)), min_size=1, max_size=4),
+    unbound=st.integers(0, 50),
+)
+def test_ids_are_bound_one_by_one_in_runs_and_in_any_order_alike(runs: list[tuple[int, int]], unbound: int) -> None:
+    ways = {"one": IdIndex(), "run": IdIndex(), "any": IdIndex()}
+    first, slot, ids = 0, 0, []
+    for gap, count in runs:
+        first += gap
+        slots = [*range(slot, slot + count)]
+        for oid, its_slot in enumerate(slots, first):
+            ways["one"].bind_one(oid, its_slot)
+        ways["run"].bind(first, slots)
+        backwards = np.array([*range(first, first + count)][::-1], np.uint64)
+        ways["any"].bind_any(backwards, slots[::-1])
+        ids += [*range(first, first + count)]
+        first, slot = first + count, slot + count
+    for index in ways.values():
+        index.unbind(ids[:unbound])
+    assert ways["one"]._pages == ways["run"]._pages == ways["any"]._pages
+    assert ways["one"]._live == ways["run"]._live == ways["any"]._live
+
+
+LEASES = st.tuples(
+    st.sampled_from([7, 8, 9]),
+    st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True),
+    st.sampled_from([0, 1, 2_000, 9_000, 9_999, 10_000, 30_000]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(given_leases=st.lists(LEASES, min_size=1, max_size=6))
+def test_objects_are_leased_one_by_one_as_by_an_array(given_leases: list[tuple[int, list[int], int]]) -> None:
+    """When leases end, who holds them, and whether standbys must hear of it at once."""
+    one, many = World(), World()
+    left: dict[int, Any] = {}
+    for world in (one, many):
+        world.node("a")
+        world.put(*[f"key {number}" for number in range(5)])
+        world.primary.urgent = False
+        told = []
+        for client, numbers, ms in given_leases:
+            world.now += ms
+            slots = world.state.catalogue.by_key.slots_of([f"key {number}" for number in numbers])
+            if world is many:
+                reads._lease(world.primary, np.array(slots, np.intp), client, world.now)
+            else:
+                for slot in slots:
+                    reads._lease_one(world.primary, slot, client, world.now)
+            told.append(world.primary.urgent)
+            world.primary.urgent = False
+        catalogue = world.state.catalogue
+        columns = (catalogue.lease_until, catalogue.lessees, catalogue.last_used, catalogue.renewed)
+        left[id(world)] = (told, [column[: catalogue.top].tolist() for column in columns])
+    assert left[id(one)] == left[id(many)]
+
+
+def step(world: World, action: str, number: int, size: int) -> Any:
+    """A put, a read, a removal, or time that passes; with the reply."""
+    key = f"key {number}"
+    if action in ("put", "replace"):
+        return world.put(key, size=size, upsert=action == "replace")
+    if action == "read":
+        return world.locate(key)
+    if action == "remove":
+        return world.remove(key, force=number % 2 == 0)
+    world.pass_time(size)
+    return None
+
+
+def play(world: World, steps: list[tuple[str, int, int]]) -> list[Any]:
+    world.node("a", size=1 << 16)
+    return [step(world, *each) for each in steps]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "replace", "read", "remove", "wait"]),
+        st.integers(0, 5),
+        st.integers(1, 9_000),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS)
+def test_a_commit_that_only_adds_is_absorbed_as_any_record(steps: list[tuple[str, int, int]]) -> None:
+    quick, slow = World(), World()
+    replies = play(quick, steps)
+    with pytest.MonkeyPatch.context() as patch:
+        # `absorb` tells the records that only add objects by their type.
+        patch.setattr(primary_module, "type", lambda record: None, raising=False)
+        assert play(slow, steps) == replies
+    for world in (quick, slow):
+        world.check()
+    assert digest(quick.state.catalogue) == digest(slow.state.catalogue)
+    assert quick.primary.records == slow.primary.records
+    for name in ("release_at", "grant_deadline", "grants_of", "evicted"):
+        assert getattr(quick.primary, name) == getattr(slow.primary, name)
+    free = [{at: [*each.free_ranges()] for at, each in world.primary.allocators.items()} for world in (quick, slow)]
+    assert free[0] == free[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS)
+def test_a_layout_is_the_same_from_the_order_of_the_last_time_as_from_nothing(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    world = World()
+    world.node("a", size=1 << 16)
+    none = np.array([], np.intp)
+    for each in steps:
+        step(world, *each)
+        (segment,) = world.state.segments.values()
+        remembered = windows.layout_of(world.primary, segment, world.now, False, none)
+        world.primary.remembered_order.clear()
+        fresh = windows.layout_of(world.primary, segment, world.now, False, none)
+        for name in ("starts", "ends", "slots", "limits"):
+            assert getattr(remembered, name).tolist() == getattr(fresh, name).tolist(), name
+        real = fresh.slots >= 0
+        assert remembered.ids[real].tolist() == fresh.ids[real].tolist()
