@@ -15,11 +15,13 @@ import numpy as np
 
 from benchmarks.measure import Row, Scale, least_row, most_row
 from holdfast.core.catalogue.catalogue import HARD_PIN
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, extent_of
-from holdfast.master.engine import Engine, Waiting
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages.of_nodes import RegisterNode
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Failed, Granted, GrantRanges

@@ -7,12 +7,14 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
-from holdfast.master.engine import Engine, Waiting
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages.of_nodes import RegisterNode
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Failed, Granted, GrantRanges, Locate, Presence

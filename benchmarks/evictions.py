@@ -15,11 +15,12 @@ from benchmarks.measure import DURABLE, Row, Scale, least_row, most_row
 from benchmarks.processes import Cluster
 from holdfast import errors
 from holdfast.core.objects.eviction import evicted, victims
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.of_nodes import RegisterNode
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Failed, GrantRanges
@@ -88,7 +89,7 @@ def _evict_all(engine: Engine, objects: int) -> float:
     started = time.perf_counter()
     while gone < objects:
         slots = victims(engine.state, objects * OBJECT, 10**9, soft_too=True)
-        primary.reclaim(primary.absorb(evicted(engine.state, slots), 10**9))
+        primary.reclaim(primary.absorb(evicted(engine.state, slots), 10**9).freed)
         gone += len(slots)
     seconds = time.perf_counter() - started
     gc.unfreeze()

@@ -71,9 +71,7 @@ def _renewals(scale: Scale, objects: int) -> list[Row]:
     for now in range(1, 1_000 * seconds + 1):
         slots = rng.integers(0, objects, RENEWALS_A_SECOND // 1_000)
         rows = np.stack([state.catalogue.ids[slots], np.ones(len(slots)), state.catalogue.offsets[slots]], axis=1)
-        renew_leases(primary, RenewLeases(rows.astype("<u8").tobytes()), 7, now)
-        if primary.urgent:
-            primary.urgent = False
+        if renew_leases(primary, RenewLeases(rows.astype("<u8").tobytes()), 7, now).urgent:
             sender.urge(now)
         if now >= sender.due_at():
             began = time.process_time()
@@ -114,7 +112,7 @@ def _evictions(objects: int) -> list[Row]:
     while gone < wanted:
         slots = victims(state, 1 << 60, 10**9, soft_too=True)
         record = evicted(state, slots)
-        primary.reclaim(primary.absorb(record, 10**9))
+        primary.reclaim(primary.absorb(record, 10**9).freed)
         batch, position = encode_batch(position, [encode_record(record)])
         began = time.perf_counter()
         standby.take(position.batch, batch, 10**9)

@@ -13,7 +13,7 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError
 from holdfast.instant import SYSTEM_CLOCK, now_ms
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.server import RpcServer
 from holdfast.settings import MasterSettings
 

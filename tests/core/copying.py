@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.catalogue.catalogue import DISK
+from holdfast.core.primary.decision import Command
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
@@ -22,17 +24,23 @@ class Told:
 
 @dataclass
 class Nodes:
-    """The other side of `notify`."""
+    """Nodes that are told of every command at once."""
 
     world: World
     told: list[Told] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world.engine.notify = self.hear  # type: ignore[method-assign]
+        self._send = self.world.engine._commands.send
+        self.world.engine._commands.send = self.hear  # type: ignore[method-assign]
 
-    def hear(self, node: str, name: str, body: bytes, now: int, confirm: object = None) -> int:
-        self.told.append(Told(node, name, c.decode_body(c.BODIES[name], body), confirm is not None))
-        return len(self.told)
+    def hear(self, commands: Sequence[Command], now: int) -> None:
+        """Commands to clean go the ordinary way, with keepalives: the world hears of them."""
+        self._send([one for one in commands if one.name == c.CLEAN], now)
+        self.told += [
+            Told(one.node, one.name, c.decode_body(c.BODIES[one.name], one.body), one.confirm)
+            for one in commands
+            if one.name != c.CLEAN
+        ]
 
     def take(self, name: str = "") -> list[Told]:
         """Commands of this name, or all, that were not obeyed yet."""

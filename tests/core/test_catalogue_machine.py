@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.core.promotion import promote
 from holdfast.errors import HoldfastError
 from holdfast.ids import GrantId, extent_of
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment
 from tests.core.copying import Nodes

@@ -12,6 +12,7 @@ import pytest
 from holdfast.core.copies.disks import evict_from_disks
 from holdfast.core.copies.plan import begin
 from holdfast.core.objects.standby_eviction import evict_alone
+from holdfast.core.primary.decision import Planned
 from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.state.packed_numbers import pack_sorted_ids
@@ -297,8 +298,8 @@ def saved_twice(world: World, nodes: Nodes) -> list[str]:
     second = next(disk for disk in world.state.disks() if disk.name.node == "b")
     catalogue = world.state.catalogue
     for slot in catalogue.by_key.slots_of(on_disk):
-        records, _ = begin(world.primary, c.MIGRATE, [(slot, catalogue.replicas(slot)[0])], second, world.now)
-        world.engine._log(records, world.now)
+        copy, _ = begin(world.primary, c.MIGRATE, [(slot, catalogue.replicas(slot)[0])], second, world.now)
+        world.engine.carry_out(copy, world.now)
     world.pass_time(60)
     assert nodes.obey(c.MIGRATE) == len(on_disk) > 40
     return on_disk
@@ -308,7 +309,7 @@ def evict_down_to(world: World, share: float) -> None:
     """One step on all disks, with the memory left alone."""
     world.pass_time(2_000)
     world.primary.rules = dataclasses.replace(world.primary.rules, high_watermark=share, eviction_margin=0.0)
-    world.engine._log(evict_from_disks(world.primary, world.now), world.now)
+    world.engine.carry_out(Planned(evict_from_disks(world.primary, world.now)), world.now)
 
 
 def test_an_object_on_two_full_disks_loses_one_of_its_places_in_a_step() -> None:
@@ -319,7 +320,7 @@ def test_an_object_on_two_full_disks_loses_one_of_its_places_in_a_step() -> None
     evict_down_to(world, 0.01)
     assert all(world.has(*keys, *others))
     assert {len(kinds(world, key)) for key in keys} == {1}
-    world.engine._log(evict_from_disks(world.primary, world.now), world.now)
+    world.engine.carry_out(Planned(evict_from_disks(world.primary, world.now)), world.now)
     assert not any(world.has(*keys[:10]))
     assert all(world.has(*others))
     world.check()

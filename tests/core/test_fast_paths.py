@@ -60,18 +60,15 @@ def test_objects_are_leased_one_by_one_as_by_an_array(given_leases: list[tuple[i
     for world in (one, many):
         world.node("a")
         world.put(*[f"key {number}" for number in range(5)])
-        world.primary.urgent = False
         told = []
         for client, numbers, ms in given_leases:
             world.now += ms
             slots = world.state.catalogue.by_key.slots_of([f"key {number}" for number in numbers])
             if world is many:
-                reads._lease(world.primary, np.array(slots, np.intp), client, world.now)
+                told.append(reads._lease(world.primary, np.array(slots, np.intp), client, world.now))
             else:
-                for slot in slots:
-                    reads._lease_one(world.primary, slot, client, world.now)
-            told.append(world.primary.urgent)
-            world.primary.urgent = False
+                each = [reads._lease_one(world.primary, slot, client, world.now) for slot in slots]
+                told.append(any(each))
         catalogue = world.state.catalogue
         columns = (catalogue.lease_until, catalogue.lessees, catalogue.last_used, catalogue.renewed)
         left[id(world)] = (told, [column[: catalogue.top].tolist() for column in columns])

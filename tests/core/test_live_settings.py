@@ -11,7 +11,7 @@ from holdfast.core.rules import CHANGEABLE, Rules
 from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
 from holdfast.errors import BadValue
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import requests as q
 from holdfast.messages.commands import UpdateConfig
 from holdfast.messages.records import CopyingChanged, SettingsChanged

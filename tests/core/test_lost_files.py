@@ -119,8 +119,8 @@ def test_what_is_logged_says_why() -> None:
     nodes.bring_back(both)
     world.pass_time(2_000)
     packed = b"".join(struct.pack("<3Q", *file_of(world, one), 2) for one in (key, both))
-    _, records = lost_files.report_lost_files(world.primary, n.ReportLostFiles("a", DISK, packed), 0, world.now)
-    dropped, removed = records
+    report = n.ReportLostFiles("a", DISK, packed)
+    dropped, removed = lost_files.report_lost_files(world.primary, report, 0, world.now).records
     assert isinstance(dropped, ReplicaDropped)
     assert isinstance(removed, ObjectsRemoved)
     assert removed.cause is Cause.FILE_LOST

@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.core.promotion import promote
 from holdfast.ids import GrantId
 from holdfast.instant import lengthened
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import requests as q
 from holdfast.replication.batches import NO_HASH, Position
 from holdfast.replication.snapshots import dump, load

@@ -13,7 +13,7 @@ from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import lengthened
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q

@@ -9,7 +9,7 @@ import pytest
 from holdfast import errors
 from holdfast.core.promotion import promote
 from holdfast.ids import GrantId, extent_of
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_sessions import KeepAlive

@@ -12,7 +12,7 @@ from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.ids import COUNTER_BITS, GrantId
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position

@@ -16,8 +16,8 @@ from holdfast.core.primary.session_book import CLOSE_AGAIN_MS, MAX_COMMANDS, Boo
 from holdfast.core.promotion import promote
 from holdfast.ids import GrantId
 from holdfast.instant import lengthened
-from holdfast.master import engine
-from holdfast.master.engine import Waiting
+from holdfast.master.engine import engine
+from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages.of_sessions import CloseSession, EpochDiffers, KeepAlive, KeptAlive, OpenSession
 from holdfast.messages.records import SessionClosed, SessionEnd
 from holdfast.messages.requests import Done, Failed, Granted, GrantRanges, ReturnGrants
@@ -46,7 +46,7 @@ class Heard:
         self.serial += 1
         request = KeepAlive(**{"session": S, "serial": self.serial, "epoch": 3, **more}, handled=handled,
                             refused=refused or [])  # fmt: skip
-        reply = self.book.keep_alive(request, more.pop("connection", 1), self.now)
+        reply, _ = self.book.keep_alive(request, more.pop("connection", 1), self.now)
         if reply is None:
             self.book.hold(S, self.answers.append, self.now + 60_000, self.now)
         self.deliver()
@@ -92,7 +92,7 @@ def test_one_that_comes_late_is_answered_at_once() -> None:
 def test_a_held_keepalive_is_answered_before_its_own_deadline() -> None:
     """I10."""
     heard = Heard()
-    assert heard.book.keep_alive(KeepAlive(S, 1, 3), 1, heard.now) is None
+    assert heard.book.keep_alive(KeepAlive(S, 1, 3), 1, heard.now) == (None, False)
     heard.book.hold(S, heard.answers.append, heard.now + 900, heard.now)
     assert heard.pass_time(899) == []
     assert len(heard.pass_time(1)) == 1
@@ -236,7 +236,7 @@ def test_ten_thousand_sessions_are_looked_after_by_one_tick() -> None:
     for serial in range(1, 6):
         for session in range(1, 10_001):
             now = serial * 7_000 + session % 7_000
-            if book.keep_alive(KeepAlive(session, serial, 1), session, now) is None:
+            if book.keep_alive(KeepAlive(session, serial, 1), session, now)[0] is None:
                 book.hold(session, answers.append, now + 60_000, now)
         book.answer_due(serial * 7_000 + 14_000)
         assert book.overdue(serial * 7_000) == []
@@ -278,7 +278,7 @@ def test_each_session_is_reported_over_once_and_exactly_when_it_is(steps: list[t
             del ends[number]
         elif step == "keep" and session is not None:
             serial += 1
-            if book.keep_alive(KeepAlive(number, serial, 1), number, now) is not None:
+            if book.keep_alive(KeepAlive(number, serial, 1), number, now)[0] is not None:
                 ends[number] = now + WHOLE
         elif step == "tick":
             over = book.overdue(now)
@@ -331,7 +331,7 @@ def test_a_defect_in_one_duty_costs_that_one_and_it_is_tried_again(monkeypatch: 
     [failure] = world.upkeep_failures
     assert (failure.kind, failure.subject) == ("session", "a")
     assert isinstance(failure.error, KeyError)
-    assert world.engine.upkeep_failures == {"session": 1}
+    assert world.engine.guard.failures == {"session": 1}
     assert unfinished not in world.state.grants, "the duties before it"
     assert {segment.name.node for segment in world.state.segments.values()} == {"a"}, "and after it were done"
     world.upkeep_failures.clear()
@@ -446,10 +446,10 @@ def test_sessions_come_back_at_promotion_as_just_renewed() -> None:
         assert session.expires_at == base + WHOLE
         assert primary.sessions.session_epoch == world.state.session_epoch
         primary.sessions.epoch = 2
-        assert primary.sessions.keep_alive(KeepAlive(5, 8, 1, handled=999), 200, 9_500) == EpochDiffers(2)
-        first = primary.sessions.keep_alive(KeepAlive(5, 9, 2), 200, 9_600)
+        assert primary.sessions.keep_alive(KeepAlive(5, 8, 1, handled=999), 200, 9_500)[0] == EpochDiffers(2)
+        first, _ = primary.sessions.keep_alive(KeepAlive(5, 9, 2), 200, 9_600)
         assert isinstance(first, KeptAlive), "at once: it has just become primary"
-        assert primary.sessions.keep_alive(KeepAlive(5, 10, 2), 200, 9_700) is None
+        assert primary.sessions.keep_alive(KeepAlive(5, 10, 2), 200, 9_700)[0] is None
 
 
 def test_a_new_primary_with_shorter_times_honours_those_of_the_one_before() -> None:

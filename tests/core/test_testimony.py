@@ -9,7 +9,7 @@ from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.errors import Settling, UnknownNode
 from holdfast.ids import ProcessName
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from tests.core.world import World

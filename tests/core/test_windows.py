@@ -232,7 +232,7 @@ def test_a_window_is_given_up_when_an_object_in_it_is_leased_or_nobody_waits(
     again = q.GrantRanges(GrantId(CLIENT, 10_002), struct.pack("<Q", 128 * KIB))
     world.engine.handle(again, CLIENT, 3, world.now)
     assert world.primary.claims
-    world.primary.give_up(GrantId(CLIENT, 10_002))
+    world.primary.reclaim(world.primary.give_up(GrantId(CLIENT, 10_002)))
     world.engine.connection_lost(3)
     assert not world.primary.claims
     assert world.primary.free_bytes > free
@@ -323,7 +323,7 @@ def test_a_put_that_waits_gets_a_window_when_records_become_durable_in_the_same_
     assert start is not None
     number = primary.withhold([(handle, np.array([start]), np.array([8 * KIB]))])
     wanted = Wanted(16 * KIB, 16 * KIB, 1, [], will_fill=True)
-    assert room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now) == (None, [])
+    assert room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now) == room.RoomSought()
     primary.reclaim(primary.release(number))
-    found, _ = room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now)
-    assert found is not None, "it lies beside what may be evicted"
+    found = room.make_room(primary, GrantId(9, 1), wanted, [16 * KIB], world.now)
+    assert found.room is not None, "it lies beside what may be evicted"

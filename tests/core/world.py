@@ -10,19 +10,24 @@ import numpy as np
 
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.objects.standby_eviction import evict_alone
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.primary.session_book import RESTORED
 from holdfast.core.rules import Rules
-from holdfast.core.state.apply import Freed, apply
+from holdfast.core.state.applied import Applied
+from holdfast.core.state.apply import apply
 from holdfast.core.state.renewals import apply_renewed, take_renewed
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine, UpkeepFailure, Waiting
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.guard import UpkeepFailure
+from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
+from holdfast.messages.records import ObjectsCommitted
 from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.simulation.checks.log_checks import spans_of
 from holdfast.wire.codec import expect
@@ -43,10 +48,22 @@ class TwinnedPrimary(Primary):
         self.twin = State()
         self.records: list[Record] = []
 
-    def absorb(self, record: Record, now: Instant) -> Freed:
+    def absorb(self, record: Record, now: Instant) -> Absorbed:
         self.records.append(record)
         apply(self.twin, record, now + TWIN_AHEAD_MS)
-        return super().absorb(record, now)
+        shape, entry = dict(self.state.segments), self.state.next_quarantine
+        before = self.state.topology
+        absorbed = super().absorb(record, now)
+        self._check_what_it_says(record, absorbed.applied, before, entry)
+        assert absorbed.applied.topology_changed or shape.keys() == self.state.segments.keys()
+        return absorbed
+
+    def _check_what_it_says(self, record: Record, applied: Applied, topology: int, entry: int) -> None:
+        """What `apply` says that it did is what it did."""
+        assert applied.topology_changed == (self.state.topology != topology)
+        assert list(applied.quarantined) == list(range(entry, self.state.next_quarantine))
+        if isinstance(record, ObjectsCommitted):
+            assert set(applied.keys) >= set(record.keys)
 
 
 class World:
@@ -55,7 +72,7 @@ class World:
         self.primary = TwinnedPrimary(State(), Rules(**rules))  # type: ignore[arg-type]
         self.engine = Engine(self.primary)
         self.upkeep_failures: list[UpkeepFailure] = []
-        self.engine.on_upkeep_failure = self.upkeep_failures.append
+        self.engine.shell.on_upkeep_failure = self.upkeep_failures.append
         self.engine.start_log(11, "test", b"secret", self.now)
         self.engine.start_epoch(1, self.now)
         self.serial = 0

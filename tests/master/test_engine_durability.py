@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 
 from holdfast.core.copies.plan import begin
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, object_id
-from holdfast.master.engine import MAX_PENDING_BYTES, Engine, Waiting
+from holdfast.master.engine.engine import MAX_PENDING_BYTES, Engine
+from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss
@@ -105,8 +107,8 @@ def test_a_place_that_was_added_is_shown_only_when_that_is_durable() -> None:
     slot = catalogue.by_key.slots_of(["k"])[0]
     place = catalogue.replicas(slot)[0]
     other = next(one for one in primary.state.memory_segments() if one.handle != place.segment)
-    records, _ = begin(primary, c.RECOVER, [(slot, place)], other, writer.now)
-    writer.engine._log(records, writer.now)
+    copy, _ = begin(primary, c.RECOVER, [(slot, place)], other, writer.now)
+    writer.engine.carry_out(copy, writer.now)
     writer.write()
     row = struct.pack("<5Q", catalogue.id_at[slot], 0, place.segment, place.offset, catalogue.checksum_at[slot])
     added = n.AddReplicas(other.name.node, GrantId(0, object_id(1, 1)), row, b"")
@@ -157,7 +159,7 @@ def test_a_freed_range_is_lent_again_only_when_that_is_durable() -> None:
 def test_past_its_leadership_deadline_it_decides_nothing() -> None:
     """I12"""
     writer = Writer()
-    writer.engine.leads_until = lambda: 2_000
+    writer.engine.shell.leads_until = lambda: 2_000
     writer.now = 1_999
     assert writer.ask(q.Exists(["k"])) == q.Presence(b"\0")
     writer.now = 2_000
@@ -267,7 +269,7 @@ def test_a_full_log_refuses_changes_by_name_and_answers_reads() -> None:
         assert "free some space there" in refused.text
     assert writer.log.index == index
     assert isinstance(writer.ask(q.Exists(["key"])), q.Presence)
-    writer.engine.leads_until = lambda: 0
+    writer.engine.shell.leads_until = lambda: 0
     refused = writer.ask(q.Exists(["key"]))
     assert isinstance(refused, q.Failed)
     assert refused.code == "log_full"

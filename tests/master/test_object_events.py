@@ -8,7 +8,7 @@ from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.object_events.events import ObjectEvents, Told
 from holdfast.messages import of_nodes as n
 from holdfast.messages import of_sessions as ss

@@ -15,7 +15,7 @@ import pytest
 from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
-from holdfast.core.state.apply import Freed
+from holdfast.core.state.applied import Applied
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
 from holdfast.master import announcement
@@ -210,7 +210,7 @@ async def test_a_record_that_could_be_applied_in_part_only_ends_the_term(
         written = asyncio.Event()
         engine.when_durable(index, written.set)
 
-        def tear(state: State, record: Record, now: int) -> Freed:
+        def tear(state: State, record: Record, now: int) -> Applied:
             state.changed = {"lease_ttl_ms": 1_000}
             raise KeyError("a defect")
 

@@ -13,7 +13,7 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import now_ms
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.server import LONG_BYTES, Connection, RpcServer
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Hello, Locate
@@ -184,8 +184,8 @@ async def test_clients_that_wait_for_the_log_are_let_go_when_the_term_is_over() 
     engine.start_epoch(1, now)
     ends_at = [now + 3_600_000]
     # As in a hand-over: it decides nothing more, and is writing what it has decided.
-    engine.leads_until = lambda: 0 if engine.primary.sessions.get(77) is not None else ends_at[0]
-    engine.clients_wait_until = lambda: ends_at[0]
+    engine.shell.leads_until = lambda: 0 if engine.primary.sessions.get(77) is not None else ends_at[0]
+    engine.shell.clients_wait_until = lambda: ends_at[0]
     server = RpcServer("here", "")
     host, port = await server.start("127.0.0.1", 0)
     server.lead(engine)

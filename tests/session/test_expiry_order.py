@@ -80,9 +80,9 @@ class Wire:
         try:
             if isinstance(message, OpenSession):
                 session, _, _ = self.book.begin(message.session, message.name, 1, now)
-                answer(self.book.opened(session, 1, now))
+                answer(self.book.opened(session, 1, now)[0])
             elif isinstance(message, KeepAlive):
-                reply = self.book.keep_alive(message, 1, now)
+                reply, _ = self.book.keep_alive(message, 1, now)
                 if reply is None:
                     self.book.hold(message.session, answer, now + 60_000, now)
                 else:

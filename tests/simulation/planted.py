@@ -26,11 +26,13 @@ from holdfast.coordination.terms import out_of_order
 from holdfast.core import decide, promotion, upkeep
 from holdfast.core.nodes import membership
 from holdfast.core.objects import eviction, puts, removals, room, standby_eviction
-from holdfast.core.primary.primary import Primary
+from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.errors import HoldfastError
 from holdfast.instant import relied_on
-from holdfast.master import durability, engine, tasks
-from holdfast.master.engine import FOR_EVER, Engine
+from holdfast.master import tasks
+from holdfast.master.engine.durability import BY_KEYS, Durability
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.shell import FOR_EVER, EngineShell
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
 from holdfast.messages.requests import CommitPuts, GrantRanges
 from holdfast.node.memory import refused_grants
@@ -88,10 +90,12 @@ def as_parameters(bugs: Sequence[Planted]) -> list[object]:
 def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
     """Answers to such requests leave at once, durable or not."""
 
-    def rests_on(log: Any, request: Any, *more: Any) -> int:
-        return 0 if isinstance(request, kind) else durability.rests_on(log, request, *more)
+    real = Durability.required_index
 
-    return patch.object(engine, "rests_on", rests_on)
+    def required_index(self: Durability, request: Any, reply: Any, before: int) -> int:
+        return 0 if isinstance(request, kind) else real(self, request, reply, before)
+
+    return patch.object(Durability, "required_index", required_index)
 
 
 def acknowledge_before_durable() -> Patch:
@@ -99,7 +103,7 @@ def acknowledge_before_durable() -> Patch:
 
 
 def answer_from_an_undurable_record() -> Patch:
-    return _rests_on_nothing(durability.BY_KEYS)
+    return _rests_on_nothing(BY_KEYS)
 
 
 def hand_out_a_grant_before_durable() -> Patch:
@@ -111,8 +115,9 @@ def reuse_before_durable() -> Patch:
     real = Primary.absorb
 
     def absorb(self: Primary, record: Any, now: int) -> Any:
-        self.reclaim(real(self, record, now))
-        return []
+        absorbed = real(self, record, now)
+        self.reclaim(absorbed.freed)
+        return Absorbed(absorbed.applied, (), absorbed.commands)
 
     return both(patch.object(Primary, "absorb", absorb), _rests_on_nothing(GrantRanges))
 
@@ -230,10 +235,10 @@ def follow_on_after_promotion() -> Patch:
 
 
 def lead_past_the_deadline() -> Patch:
-    def leads_for_ever(self: Engine, name: str, value: Any) -> None:
+    def leads_for_ever(self: EngineShell, name: str, value: Any) -> None:
         object.__setattr__(self, name, (lambda: FOR_EVER) if name == "leads_until" else value)
 
-    return patch.object(Engine, "__setattr__", leads_for_ever)
+    return patch.object(EngineShell, "__setattr__", leads_for_ever)
 
 
 def forget_the_boot_id() -> Patch:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from holdfast.core import decide
+from holdfast.core.primary.decision import Planned
 from holdfast.core.state.apply import apply
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.records import Cause, ObjectsEvicted, ObjectsRemoved, RemovalAnswered
 from holdfast.messages.requests import Locate, Located
 from holdfast.messages.rows import pack_ids
@@ -54,8 +57,10 @@ def send_absolute_times() -> Iterator[None]:
     real = decide._DECIDE[Locate]
 
     def locate(primary: Any, request: Any, client: int, now: int) -> Any:
-        answer, records = real(primary, request, client, now)
-        return Located(answer.rows, now + answer.lease_ttl_ms, answer.topology, answer.others), records
+        decision = real(primary, request, client, now)
+        answer = decision.reply
+        absolute = Located(answer.rows, now + answer.lease_ttl_ms, answer.topology, answer.others)
+        return msgspec.structs.replace(decision, reply=absolute)
 
     absolute = lease_until_by(
         lambda sent_at, ttl_ms, now: ttl_ms / 1000 if ttl_ms > 10_000 else sent_at + ttl_ms / 1000
@@ -72,7 +77,7 @@ def purge_by_lease_at_promotion() -> Patch:
         real(self, epoch, now)
         ids = pack_ids(self.state.catalogue.id_at[slot] for slot in self.state.catalogue.live())
         if ids:
-            self._log([ObjectsEvicted(ids)], now)
+            self.carry_out(Planned([ObjectsEvicted(ids)]), now)
 
     return patch.object(Engine, "start_epoch", start_epoch)
 

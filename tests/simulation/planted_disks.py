@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from holdfast.core import decide
 from holdfast.core.copies import lost_files
+from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.primary import Primary
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
@@ -22,16 +23,16 @@ def keep_quiet_about_lost_files() -> Patch:
 
 def keep_the_replicas_of_lost_files() -> Patch:
     """The master takes note of the report, and drops nothing."""
-    return patch.dict(decide._DECIDE, {n.ReportLostFiles: lambda *_: (q.Done(0), [])})
+    return patch.dict(decide._DECIDE, {n.ReportLostFiles: lambda *_: Decision(q.Done(0))})
 
 
 def free_the_places_of_lost_files_under_leases() -> Patch:
     def report(*asked: Any) -> Any:
-        reply, records = lost_files.report_lost_files(*asked)
-        for record in records:
+        decision = lost_files.report_lost_files(*asked)
+        for record in decision.records:
             if isinstance(record, ObjectsRemoved):
                 record.ids, record.held = record.ids + record.held, b""
-        return reply, records
+        return decision
 
     return patch.dict(decide._DECIDE, {n.ReportLostFiles: report})
 

@@ -11,7 +11,7 @@ from holdfast.core.catalogue.catalogue import LIVE, MASKED
 from holdfast.core.state import apply as applying
 from holdfast.core.state.apply import apply
 from holdfast.core.state.unlogged import Mask
-from holdfast.master import engine
+from holdfast.master.engine import engine
 from holdfast.messages.records import ObjectsEvicted, ObjectsRemoved, RangesGranted
 from holdfast.messages.rows import pack_ids, unpack_ids
 from holdfast.replication import standby

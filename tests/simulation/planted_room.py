@@ -18,12 +18,12 @@ def evict_the_oldest_until_luck_helps() -> Patch:
     def make_room(primary: Any, grant: Any, wanted: Any, lengths: Any, now: int, last_resort: bool = True) -> Any:
         need = wanted.length * wanted.replicas
         if primary.unlent_bytes >= need:
-            return None, []
+            return room.RoomSought()
         margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
-        slots = eviction.spared(primary, max(need, margin), now)
-        records = eviction.let_go(primary, slots, now)
+        slots = eviction.victims_saved_first(primary, max(need, margin), now)
+        records, freed = eviction.let_go(primary, slots, now)
         places = None if records else place(primary, wanted.length, wanted.replicas, wanted.prefer, now)
-        return (None if places is None else Room(wanted.length, places)), records
+        return room.RoomSought(None if places is None else Room(wanted.length, places), records, freed)
 
     return patch.object(puts, "make_room", make_room)
 

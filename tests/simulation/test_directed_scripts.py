@@ -9,10 +9,11 @@ import pytest
 
 from holdfast.core import decide
 from holdfast.core.copies.disks import mount_disk
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.errors import MemoryVoid
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.server import RpcServer
 from holdfast.messages.of_nodes import MountDisk
@@ -127,7 +128,7 @@ def test_nodes_are_told_what_was_decided_before_a_term_ran_out_that_was_then_ren
     let_go = RpcServer._part_from_clients
 
     def end_all_that_waits(server: RpcServer, engine: Engine, now: Instant) -> None:
-        if now >= engine.clients_wait_until() and not server._has_parted:
+        if now >= engine.shell.clients_wait_until() and not server._has_parted:
             engine.refuse_parked(server.not_leading())
         let_go(server, engine, now)
 

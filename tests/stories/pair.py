@@ -13,7 +13,7 @@ from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record
 from holdfast.replication.renewals import RenewalReceiver, RenewalSender

@@ -1,7 +1,8 @@
-"""decide(primary, request, client, now) -> (reply, records): every verb, by the type of its request.
+"""decide(primary, request, client, now) -> Decision: every verb, by the type of its request.
 
-A decision changes nothing in the state but soft columns (leases, last use) and the primary's own free space; the
-other changes are described by records, and made by applying them. A refusal is raised, with nothing changed.
+A decision changes nothing that outlives this primary: only soft columns of the state (leases, last use) and the
+primary's own data (free space, sessions, copies under way). The other changes are described by records, and made by
+applying them. A refusal is raised, with nothing changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from holdfast.core import live_settings
 from holdfast.core.copies import completion, disks, lost_files
 from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
 from holdfast.core.objects import puts, reads, removals
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes, of_sessions, requests

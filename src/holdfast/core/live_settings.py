@@ -8,8 +8,9 @@ nodes are sent to them as a command.
 
 from __future__ import annotations
 
-from holdfast.core.nodes.node_operations import tell
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.nodes.node_operations import command
+from holdfast.core.primary.decision import Command, Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import CHANGEABLE, Rules, in_force
 from holdfast.errors import BadValue
 from holdfast.instant import Instant
@@ -35,27 +36,27 @@ def change_settings(primary: Primary, request: ChangeSettings, client: int, now:
     values: dict[str, SettingValue] = {name: getattr(rules, name) for name in CHANGEABLE}
     reply = SettingsInForce(values, sorted(changed.keys() & CHANGEABLE.keys()))
     if changed == primary.state.changed:
-        return reply, []
+        return Decision(reply)
     longest = max(primary.state.longest_lease_ms, rules.lease_ttl_ms)
-    _tell_nodes(primary, rules)
-    return reply, [settings_changed(rules, changed, longest)]
+    record = settings_changed(rules, changed, longest)
+    return Decision(reply, [record], commands=_commands_to_nodes(primary, rules))
 
 
 def change_copying(primary: Primary, request: ChangeCopying, client: int, now: Instant) -> Decision:
     """Change one of the settings, by a verb of its own."""
     change = ChangeSettings({"copy_bytes_per_second": request.bytes_per_second})
-    _, records = change_settings(primary, change, client, now)
-    return Done(1), records
+    decision = change_settings(primary, change, client, now)
+    return Decision(Done(1), decision.records, commands=decision.commands)
 
 
-def _tell_nodes(primary: Primary, rules: Rules) -> None:
-    """Queue the settings that concern nodes, if they are about to change, to be sent once the change is durable. Nodes
-    that register later get them then; the speed of copies comes with every copy."""
+def _commands_to_nodes(primary: Primary, rules: Rules) -> list[Command]:
+    """Send the settings that concern nodes, if they are about to change, once the change is durable. Nodes that
+    register later get them then; the speed of copies comes with every copy."""
     before = in_force(primary.own_rules, primary.state.changed)
     update = UpdateConfig(rules.copy_bytes_per_second, rules.report_interval_ms)
-    if update != UpdateConfig(before.copy_bytes_per_second, before.report_interval_ms):
-        for node in primary.members:
-            tell(primary, node, "config_update", update)
+    if update == UpdateConfig(before.copy_bytes_per_second, before.report_interval_ms):
+        return []
+    return [command(node, "config_update", update) for node in primary.members]
 
 
 def _checked(name: str, value: SettingValue) -> SettingValue:

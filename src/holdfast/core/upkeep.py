@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from holdfast.core.copies.dedupe import named_once
-from holdfast.core.copies.disks import disks_away_too_long, evict_from_disks, offload, tell_disks
+from holdfast.core.copies.disks import commands_to_disks, disks_away_too_long, evict_from_disks, offload
 from holdfast.core.copies.drains import drained, to_look_at
 from holdfast.core.copies.offload_ahead import save_ahead
 from holdfast.core.copies.plan import plan
@@ -21,6 +21,7 @@ from holdfast.core.live_settings import leases_shortened
 from holdfast.core.nodes.membership import ask_to_clean, expire, given_up, unmount
 from holdfast.core.nodes.restored_memory import settle
 from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, victims_saved_first, within
+from holdfast.core.primary.decision import Planned, joined
 from holdfast.core.primary.primary import Primary
 from holdfast.ids import GrantId
 from holdfast.instant import Instant
@@ -34,26 +35,31 @@ class Duty(NamedTuple):
     kind: str
     """One of a short list of words, for counting."""
     subject: str
-    decide: Callable[[], list[Record]]
+    decide: Callable[[], Planned]
 
 
 def duties(primary: Primary, now: Instant) -> list[Duty]:
     """All that is due by now."""
     ended = [grant for grant, deadline in primary.grant_deadline.items() if deadline <= now]
     released = [entry for entry, when in primary.release_at.items() if when <= now]
-    due = [Duty("grant", str(grant), partial(_end_grant, primary, grant)) for grant in ended]
+    due = [_logged("grant", str(grant), partial(_end_grant, primary, grant)) for grant in ended]
     if released:
-        due.append(Duty("quarantine", f"{len(released)} ranges", partial(_release, primary, released)))
+        due.append(_logged("quarantine", f"{len(released)} ranges", partial(_release, primary, released)))
     over = primary.sessions.overdue(now)
-    due += [Duty("session", session.name, partial(expire, primary, session)) for session in over]
-    due += [Duty("node", name, partial(unmount, primary, name)) for name in given_up(primary, now)]
-    due += [Duty("drain", node, partial(drained, primary, node)) for node in to_look_at(primary, now)]
-    due.append(Duty("disks", "disks that are away", partial(disks_away_too_long, primary, now)))
-    due.append(Duty("leases", "the longest lease", partial(leases_shortened, primary, now)))
+    due += [_logged("session", session.name, partial(expire, primary, session)) for session in over]
+    due += [_logged("node", name, partial(unmount, primary, name)) for name in given_up(primary, now)]
+    due += [_logged("drain", node, partial(drained, primary, node)) for node in to_look_at(primary, now)]
+    due.append(_logged("disks", "disks that are away", partial(disks_away_too_long, primary, now)))
+    due.append(_logged("leases", "the longest lease", partial(leases_shortened, primary, now)))
     if primary.state.unsettled:
-        due.append(Duty("memory", "memory of an older history", partial(settle, primary, now)))
+        due.append(_logged("memory", "memory of an older history", partial(settle, primary, now)))
     untold = [member for member in primary.members.values() if member.clean_untold and primary.is_live(member, now)]
     return due + [Duty("cleaning", member.name, partial(ask_to_clean, primary, member)) for member in untold]
+
+
+def _logged(kind: str, subject: str, decide: Callable[[], list[Record]]) -> Duty:
+    """A duty of which only records follow."""
+    return Duty(kind, subject, lambda: Planned(decide()))
 
 
 def _end_grant(primary: Primary, grant: GrantId) -> list[Record]:
@@ -67,23 +73,25 @@ def _release(primary: Primary, entries: list[int]) -> list[Record]:
     return [RangesFreed(still)] if still else []
 
 
-def plan_copies(primary: Primary, now: Instant) -> list[Record]:
+def plan_copies(primary: Primary, now: Instant) -> Planned:
     """Plan copies. A step of its own, because it must see the changes that upkeep made."""
-    tell_disks(primary, now)
-    return named_once(primary.state, [*plan(primary, now), *save_ahead(primary, now)])
+    files = commands_to_disks(primary, now)
+    copies = joined(plan(primary, now), save_ahead(primary, now))
+    return Planned(named_once(primary.state, copies.records), [*files, *copies.commands])
 
 
-def evict(primary: Primary, now: Instant) -> tuple[int, list[Record]]:
-    """Evict one bounded step towards the watermark: the number of objects evicted, and the records, if logged."""
+def evict(primary: Primary, now: Instant) -> tuple[bool, Planned]:
+    """Evict one bounded step towards the watermark. True: it evicted something, and there may be more to evict."""
     excess = over_watermark(primary)
     if excess <= 0:
         records = evict_from_disks(primary, now)
-        return len(records), records
+        return bool(records), Planned(records)
     copied, evictable, waiting = offload(primary, victims_saved_first(primary, excess, now), now)
     urgent = over_brim(primary)
     if urgent > 0 and len(waiting):
         evictable = np.concatenate([evictable, within(primary.state, waiting, urgent)])
     if not len(evictable):
         # Only if this step evicts nothing from memory: one object must not lose both of its places.
-        return 0, [*copied, *evict_from_disks(primary, now)]
-    return len(evictable), [*copied, *let_go(primary, evictable, now)]
+        return False, joined(copied, Planned(evict_from_disks(primary, now)))
+    records, freed = let_go(primary, evictable, now)
+    return True, joined(copied, Planned(records, freed=freed))

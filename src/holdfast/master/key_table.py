@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.core.catalogue.key_table import KeyTable
 from holdfast.entropy import fresh_bytes
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.supervisor import Supervisor
 from holdfast.transport.shared_memory import create_memory
 from holdfast.wire.key_table_layout import MOST_BYTES, SECRET_BYTES
@@ -74,7 +74,7 @@ class KeyTablePublisher:
         catalogue = engine.state.catalogue
         self._engine = engine
         self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
-        engine.on_durable = self.changed
+        engine.shell.on_durable = self.changed
         self.changed()
 
     def follow(self) -> None:
@@ -98,7 +98,7 @@ class KeyTablePublisher:
     def tick(self, now: Instant) -> None:
         if self._engine is None or self._shown is None:
             return
-        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.leads_until() - now)))
+        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.shell.leads_until() - now)))
         self.changed()
 
     def _catch_up(self) -> None:

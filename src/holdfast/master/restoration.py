@@ -20,7 +20,7 @@ from holdfast.core.state.state import State
 from holdfast.errors import BadRequest, BadValue, HoldfastError, Refused
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.election.candidacy import note_order
-from holdfast.master.engine import Answer
+from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.histories.histories import Word
 from holdfast.master.roles.master import Master
 from holdfast.messages.of_masters import (

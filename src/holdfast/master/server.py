@@ -18,12 +18,14 @@ from typing import Any, cast
 
 import structlog
 
-from holdfast.core.primary.primary import Parked
+from holdfast.core.primary.decision import Parked
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, NotLeader, Stopping, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.master.busy_poll import BusyPoll
-from holdfast.master.engine import Answer, Engine, UpkeepFailure, Waiting
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.guard import UpkeepFailure
+from holdfast.master.engine.waiting_room import Answer, Waiting
 from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
@@ -119,7 +121,7 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """Decide requests here from now on."""
         self.engine = engine
-        engine.on_upkeep_failure = self.upkeep_failed
+        engine.shell.on_upkeep_failure = self.upkeep_failed
         if self._showing is not None:
             self._showing.lead(engine)
 
@@ -175,7 +177,7 @@ class RpcServer:
         """Close the connections of clients once this master may no longer answer: another may lead already, and
         requests here would wait until an unreachable log is back. The term may yet be renewed, so nothing else ends:
         nodes stay connected, and get their commands later (I11)."""
-        is_over = now >= engine.clients_wait_until()
+        is_over = now >= engine.shell.clients_wait_until()
         if is_over and not self._has_parted:
             for connection in list(self.controls.values()):
                 if not engine.primary.sessions.is_followed_over(connection.number):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
@@ -53,9 +53,9 @@ class PendingLog:
         self._records: deque[bytes] = deque()
         self._waiting: deque[tuple[int, Released]] = deque()
         self._keys: dict[str, int] = {}
-        self._keys_of: deque[tuple[int, list[str]]] = deque()
+        self._keys_of: deque[tuple[int, Sequence[str]]] = deque()
 
-    def add(self, record: Record, keys: list[str]) -> int:
+    def add(self, record: Record, keys: Sequence[str]) -> int:
         """Add a record; return its index. `keys` are those whose objects it bound or unbound."""
         encoded = encode_record(record)
         self._records.append(encoded)

@@ -169,10 +169,11 @@ class SessionMaster:
             if older is not None:
                 self._tell(MasterHappening.EXPIRED, older)
             self._tell(MasterHappening.CREATED, session)
-        return self._book.opened(session, connection, now)
+        reply, _ = self._book.opened(session, connection, now)
+        return reply
 
     def _keep_alive(self, request: KeepAlive, connection: int, deadline: Instant, answer: Answer, now: Instant) -> None:
-        reply = self._book.keep_alive(request, connection, now)
+        reply, _ = self._book.keep_alive(request, connection, now)
         self._tell(MasterHappening.KEEPALIVE, self._book.require(request.session), request.body)
         if reply is None:
             self._book.hold(request.session, answer, deadline, now)

@@ -12,7 +12,8 @@ from holdfast.core.copies.evacuation import dropped, is_leaving, superfluous
 from holdfast.core.copies.plan import nodes_of
 from holdfast.core.objects.checks import checked_ids, checked_rows
 from holdfast.core.objects.placement import available_nodes
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_AGAIN_MS
 from holdfast.core.space.intervals import IntervalSet
 from holdfast.core.state.grants import Grant
@@ -35,7 +36,7 @@ def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Ins
         raise GrantRefused("that grant is a client's, not one for copying; nothing was changed")
     grant = primary.state.grants.get(request.grant)
     if grant is None:  # It timed out, or this is a retry.
-        return q.Done(0), []
+        return Decision(q.Done(0))
     target = primary.state.segments[grant.ranges[0].segment]
     if target.name.node != request.node:
         raise GrantRefused(f"that grant is not for the node {request.node!r}; nothing was changed")
@@ -61,7 +62,7 @@ def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Ins
     if good:
         records.append(ReplicaAdded(request.grant, AddedRow.pack_rows(good)))
     records.append(GrantEnded(request.grant, [target.handle]))
-    return q.Done(len(good)), [*records, *dropped(primary, drops, now)]
+    return Decision(q.Done(len(good)), [*records, *dropped(primary, drops, now)])
 
 
 def _is_right(

@@ -7,6 +7,8 @@ that names an object that is not in the catalogue cannot be applied (I5).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.core.state.packed_numbers import pack_sorted_ids, unpack_sorted_ids
@@ -17,7 +19,7 @@ from holdfast.messages.records import ObjectsEvicted, RangesGranted
 from holdfast.messages.shapes import Record
 
 
-def named_once(state: State, records: list[Record]) -> list[Record]:
+def named_once(state: State, records: Sequence[Record]) -> Sequence[Record]:
     if not state.mask:
         return records
     gone: set[ObjectId] = set()

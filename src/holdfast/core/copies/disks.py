@@ -15,8 +15,8 @@ from holdfast.core.catalogue.catalogue import COPYING, DISK, HARD_PIN, MEMORY, R
 from holdfast.core.copies.plan import begin, takes_files
 from holdfast.core.objects.checks import checked_rows
 from holdfast.core.objects.eviction import evicted, on_disk_too
-from holdfast.core.primary.copy_book import Command
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned, joined
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE
 from holdfast.core.state.apply_replicas import Place
 from holdfast.core.state.state import Segment
@@ -80,7 +80,7 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
     primary.disk_kept_until.pop(handle, None)
     primary.copies.audits[handle] = None
     unverified_in = state.epoch if handle in state.unverified else 0
-    return n.DiskMounted(state.log_id, handle, state.continues, unverified_in), records
+    return Decision(n.DiskMounted(state.log_id, handle, state.continues, unverified_in), records)
 
 
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
@@ -93,7 +93,7 @@ def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Ins
         slot = catalogue.by_id.slot_of(oid)
         if slot < 0 or ReplicaAt(disk.handle, offset, DISK) not in catalogue.replicas(slot):
             forget += FileRow.pack(oid, offset)
-    return n.FilesForgotten(forget), []
+    return Decision(n.FilesForgotten(forget))
 
 
 def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Instant) -> Decision:
@@ -103,7 +103,7 @@ def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Insta
     records: list[Record] = [DiskClosed(disk.handle, reason)] if disk.closed != reason else []
     if not request.readable and not disk.away:
         records.append(DiskLeft(disk.handle))
-    return q.Done(len(records)), records
+    return Decision(q.Done(len(records)), records)
 
 
 def leave_disks(primary: Primary, node: str) -> list[Record]:
@@ -122,11 +122,12 @@ def disks_away_too_long(primary: Primary, now: Instant) -> list[Record]:
     return [SegmentUnmounted(handle) for handle in over if handle in primary.state.away]
 
 
-def tell_disks(primary: Primary, now: Instant) -> None:
-    """Queue the commands to delete obsolete files, and to audit disks that have too many to list."""
+def commands_to_disks(primary: Primary, now: Instant) -> list[Command]:
+    """Commands to delete obsolete files, and to audit disks that have too many to list."""
     book = primary.copies
     if not (book.forgotten or book.audits) or now < book.tell_at:
-        return
+        return []
+    commands: list[Command] = []
     book.tell_at = now + TELL_EVERY_MS
     for handle in dict.fromkeys([*book.forgotten, *book.audits]):
         disk = primary.state.segments.get(handle)
@@ -141,11 +142,12 @@ def tell_disks(primary: Primary, now: Instant) -> None:
             book.forgotten[handle] = files[MOST_FILES:]
         rows = FileRow.pack_rows(files[:MOST_FILES])
         body = c.CollectGarbage(disk.name.boot, rows, audit)
-        book.outbox.append(Command(disk.name.node, "gc", c.encode_body(body)))
+        commands.append(Command(disk.name.node, "gc", c.encode_body(body)))
+    return commands
 
 
 class Offloaded(NamedTuple):
-    records: list[Record]
+    copies: Planned
     evictable: Slots
     """Evictable now: already on a disk, or no disk can take them."""
     waiting: Slots
@@ -156,7 +158,7 @@ def offload(primary: Primary, slots: Slots, now: Instant, ahead: bool = False) -
     """Have these copied to disks, as far as the queues have room. `ahead`: they are not to be evicted from memory."""
     disks = {d.name.node: d for d in primary.state.disks() if takes_files(primary, d, now)}
     if not disks or not len(slots):
-        return Offloaded([], slots, slots[:0])
+        return Offloaded(NOTHING_PLANNED, slots, slots[:0])
     queues = {node: Queue(primary, node) for node in disks}
     gathered: dict[str, list[tuple[int, ReplicaAt]]] = {}
     waits = np.zeros(len(slots), bool)
@@ -168,11 +170,9 @@ def offload(primary: Primary, slots: Slots, now: Instant, ahead: bool = False) -
             queues[way[0]].add(size)
             gathered.setdefault(way[0], []).append((slot, way[1]))
         waits[index] = bool(ways) and way is None
-    records: list[Record] = []
-    for node, wanted in gathered.items():
-        records += _offload_to(primary, disks[node], wanted, now, ahead)
+    copies = joined(*(_offload_to(primary, disks[node], wanted, now, ahead) for node, wanted in gathered.items()))
     started = primary.state.catalogue.flags[slots] & COPYING != 0
-    return Offloaded(records, slots[~started & ~waits], slots[waits])
+    return Offloaded(copies, slots[~started & ~waits], slots[waits])
 
 
 class Queue:
@@ -203,8 +203,8 @@ def _ways_to_disks(primary: Primary, slot: int, disks: dict[str, Segment], now: 
 
 def _offload_to(
     primary: Primary, disk: Segment, wanted: list[tuple[int, ReplicaAt]], now: Instant, ahead: bool
-) -> list[Record]:
-    records: list[Record] = []
+) -> Planned:
+    copies: list[Planned] = []
     while wanted:
         size = count = 0
         for slot, _ in wanted[:COPY_OBJECTS]:
@@ -212,12 +212,12 @@ def _offload_to(
             if count and size > COPY_BYTES:
                 break
             count += 1
-        begun, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now, ahead)
-        records += begun
+        copy, started = begin(primary, c.OFFLOAD, wanted[:count], disk, now, ahead)
+        copies.append(copy)
         if started < count:  # The disk is full; the next step makes room there.
             break
         wanted = wanted[count:]
-    return records
+    return joined(*copies)
 
 
 def evict_from_disks(primary: Primary, now: Instant) -> list[Record]:

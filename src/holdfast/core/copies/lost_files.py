@@ -14,7 +14,8 @@ from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
 from holdfast.core.objects.checks import check_rows
 from holdfast.core.objects.eviction import evicted
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import VISIT_SLOTS
 from holdfast.core.state.row_tables import LISTED_FILE_TABLE, new_table
 from holdfast.errors import BadRequest
@@ -59,7 +60,7 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
         records.append(ObjectsRemoved(pack_ids(free), pack_ids(held), Cause.FILE_LOST))
     if hidden:
         records.append(evicted(primary.state, np.array(list(hidden), np.intp)))
-    return q.Done(len(seen)), records
+    return Decision(q.Done(len(seen)), records)
 
 
 def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant) -> Decision:
@@ -69,7 +70,7 @@ def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant
     top = primary.state.catalogue.top
     first = max(0, request.cursor)
     stop = first + VISIT_SLOTS
-    return n.FileList(_files_of(primary, disk.handle, first, stop), stop if stop < top else 0), []
+    return Decision(n.FileList(_files_of(primary, disk.handle, first, stop), stop if stop < top else 0))
 
 
 def _files_of(primary: Primary, handle: SegmentHandle, first: int, stop: int) -> bytes:

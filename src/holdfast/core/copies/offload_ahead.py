@@ -13,11 +13,11 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import COPYING, MASKED, Slots
 from holdfast.core.copies.disks import Queue, offload
 from holdfast.core.objects.eviction import on_disk_too, victims
+from holdfast.core.primary.decision import NOTHING_PLANNED, Planned
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_OBJECTS
 from holdfast.ids import ObjectId, extent_of
 from holdfast.instant import Instant
-from holdfast.messages.shapes import Record
 
 SAVE_FROM = 0.5
 """Share of memory in use from which on objects are saved: large puts may find no room long before memory is full."""
@@ -30,7 +30,7 @@ LOOK_IDLE_MS = 5_000
 not urgent."""
 
 
-def save_ahead(primary: Primary, now: Instant) -> list[Record]:
+def save_ahead(primary: Primary, now: Instant) -> Planned:
     """Offload one bounded step: as many objects as the queues of the disks have room for."""
     book, catalogue = primary.copies, primary.state.catalogue
     looked_at, index = book.saved_at
@@ -39,12 +39,12 @@ def save_ahead(primary: Primary, now: Instant) -> list[Record]:
         book.saved_at = (now, primary.state.index)
         book.to_save = [catalogue.id_at[slot] for slot in reversed(_unsaved(primary, now))]
     if not book.to_save or not _some_queue_has_room(primary, book.to_save[-1]):
-        return []
+        return NOTHING_PLANNED
     next_ones = book.to_save[: -COPY_OBJECTS - 1 : -1]
     del book.to_save[-COPY_OBJECTS:]
-    records, _, waiting = offload(primary, _still_there(primary, next_ones), now, ahead=True)
+    copies, _, waiting = offload(primary, _still_there(primary, next_ones), now, ahead=True)
     book.to_save += catalogue.ids[waiting].tolist()[::-1]
-    return records
+    return copies
 
 
 def _some_queue_has_room(primary: Primary, oid: ObjectId) -> bool:

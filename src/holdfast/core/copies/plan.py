@@ -17,7 +17,8 @@ from holdfast.core.copies.evacuation import dropped, enough_elsewhere, leaving_s
 from holdfast.core.objects.eviction import evicted
 from holdfast.core.objects.placement import in_order
 from holdfast.core.objects.puts import evicted_there
-from holdfast.core.primary.copy_book import Command, Copy
+from holdfast.core.primary.copy_book import Copy
+from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Planned, joined
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, VISIT_SLOTS
 from holdfast.core.state.state import Segment
@@ -26,7 +27,7 @@ from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages.records import RangesGranted
 from holdfast.messages.rows import CopyRow
-from holdfast.messages.shapes import Range, Record
+from holdfast.messages.shapes import Range
 
 PLAN_EVERY_MS = 200
 HOPELESS_MS = 5_000
@@ -35,12 +36,12 @@ Wanted = list[tuple[int, ReplicaAt]]
 """Slots, and the replica to copy each from."""
 
 
-def plan(primary: Primary, now: Instant) -> list[Record]:
+def plan(primary: Primary, now: Instant) -> Planned:
     book = primary.copies
     if now < book.plan_at:
-        return []
+        return NOTHING_PLANNED
     book.plan_at = now + PLAN_EVERY_MS
-    return [*_recover(primary, now), *_move_away(primary, now), *_bring_back(primary, now)]
+    return joined(_recover(primary, now), *_move_away(primary, now), _bring_back(primary, now))
 
 
 def rate(primary: Primary) -> int:
@@ -50,8 +51,8 @@ def rate(primary: Primary) -> int:
 
 def begin(
     primary: Primary, name: str, wanted: Wanted, target: Segment, now: Instant, ahead: bool = False
-) -> tuple[list[Record], int]:
-    """Have the target's node copy these objects there; return the records, and the number of objects with room."""
+) -> tuple[Planned, int]:
+    """Have the target's node copy these objects there; return the copy, and the number of objects with room."""
     catalogue = primary.state.catalogue
     # Large ones first, so that each is aligned.
     wanted = sorted(wanted, key=lambda each: catalogue.size_at[each[0]] < LARGE_FROM)
@@ -60,14 +61,14 @@ def begin(
         align = LARGE_ALIGN if catalogue.size_at[wanted[0][0]] >= LARGE_FROM else SMALL_ALIGN
         offset = primary.allocators[target.handle].alloc(sum(lengths), align)
         if offset is not None:
-            return [_begun(primary, name, wanted, lengths, target, offset, ahead)], len(wanted)
+            return _begun(primary, name, wanted, lengths, target, offset, ahead), len(wanted)
         wanted = wanted[: len(wanted) // 2]
-    return [], 0
+    return NOTHING_PLANNED, 0
 
 
 def _begun(
     primary: Primary, name: str, wanted: Wanted, lengths: list[int], target: Segment, offset: int, ahead: bool
-) -> Record:
+) -> Planned:
     state, book = primary.state, primary.copies
     catalogue = state.catalogue
     grant = GrantId(COPIES, object_id(state.epoch, book.next_serial))
@@ -90,23 +91,23 @@ def _begun(
         bytes_per_second=rate(primary),
         to_disk=target.kind == DISK,
     )
-    book.outbox.append(Command(target.name.node, name, c.encode_body(body)))
     ids = [catalogue.id_at[slot] for slot, _ in wanted]
     book.began(state, Copy(grant, target.name.node, target.handle, ids, at, target.kind == DISK, ahead))
     ranges = [Range(target.handle, offset)]
-    return RangesGranted(grant, at, ranges, *evicted_there(primary, ranges, at))
+    record = RangesGranted(grant, at, ranges, *evicted_there(primary, ranges, at))
+    return Planned([record], [Command(target.name.node, name, c.encode_body(body))])
 
 
 class Batches:
     """Copies gathered by target; a batch is started when it is large enough."""
 
     def __init__(self, primary: Primary, name: str, targets: list[Segment], now: Instant) -> None:
-        self.records: list[Record] = []
         self.full = False
         """Some target had no room for an object."""
         self._primary, self._name, self._now = primary, name, now
         self._left = {target.handle: _window_left(primary, target) for target in targets}
         self._targets = targets
+        self._begun: list[Planned] = []
         self._gathered: dict[int, Wanted] = {}
         self._sizes: dict[int, int] = {}
 
@@ -126,21 +127,21 @@ class Batches:
         if len(self._gathered[handle]) >= COPY_OBJECTS:
             self._begin(target)
 
-    def finish(self) -> list[Record]:
+    def finish(self) -> Planned:
         for target in self._targets:
             self._begin(target)
-        return self.records
+        return joined(*self._begun)
 
     def _begin(self, target: Segment) -> None:
         wanted = self._gathered.pop(target.handle, [])
         self._sizes.pop(target.handle, None)
         while wanted:
-            records, count = begin(self._primary, self._name, wanted, target, self._now)
-            self.records += records
+            copy, count = begin(self._primary, self._name, wanted, target, self._now)
             if not count:
                 self.full = True
                 self._left[target.handle] = 0
                 return
+            self._begun.append(copy)
             started = self._primary.copies.copying
             ids = self._primary.state.catalogue.id_at
             wanted = [each for each in wanted if ids[each[0]] not in started]
@@ -161,12 +162,12 @@ def nodes_of(primary: Primary, places: Iterable[ReplicaAt], kind: int) -> set[st
     return {segments[place.segment].name.node for place in places if place.kind == kind}
 
 
-def _recover(primary: Primary, now: Instant) -> list[Record]:
+def _recover(primary: Primary, now: Instant) -> Planned:
     """Copy objects that have fewer memory replicas than their put asked for."""
     catalogue, book = primary.state.catalogue, primary.copies
     known = (now, primary.state.topology)
     if not catalogue.lacking or (known[0] < book.hopeless[0] and known[1] == book.hopeless[1]):
-        return []
+        return NOTHING_PLANNED
     batches = Batches(primary, c.RECOVER, in_order(primary, [], now), now)
     passed: list[int] = []
     for slot in islice(catalogue.lacking, VISIT_SLOTS):
@@ -182,21 +183,18 @@ def _recover(primary: Primary, now: Instant) -> list[Record]:
             passed.append(slot)
     for slot in passed:  # Moved to the end, so that the next look begins with others.
         catalogue.lacking[slot] = catalogue.lacking.pop(slot)
-    records = batches.finish()
-    if not records and not book.under_way:
+    copies = batches.finish()
+    if not copies.records and not book.under_way:
         book.hopeless = (now + HOPELESS_MS, primary.state.topology)
-    return records
+    return copies
 
 
-def _move_away(primary: Primary, now: Instant) -> list[Record]:
+def _move_away(primary: Primary, now: Instant) -> list[Planned]:
     """Move objects off draining nodes, and off the part beyond the limit of shrinking segments."""
-    records: list[Record] = []
-    for segment in leaving_segments(primary.state):
-        records += _move_off(primary, segment, now)
-    return records
+    return [_move_off(primary, segment, now) for segment in leaving_segments(primary.state)]
 
 
-def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
+def _move_off(primary: Primary, segment: Segment, now: Instant) -> Planned:
     catalogue, book = primary.state.catalogue, primary.copies
     memory = in_order(primary, [], now)
     targets = [
@@ -234,22 +232,22 @@ def _move_off(primary: Primary, segment: Segment, now: Instant) -> list[Record]:
             batches.add(slot, source, target)
         else:
             nowhere += 1
-    if segment.limit_bytes and not (ids or book.under_way):
-        _release_tail(primary, segment)
-    records = batches.finish()
+    done = segment.limit_bytes and not (ids or book.under_way)
+    release = _release_of_tail(primary, segment) if done else NOTHING_PLANNED
+    copies = batches.finish()
     _say_why(primary, segment.name.node, nowhere, batches.full)
-    if hidden:
-        records.append(evicted(primary.state, np.array(hidden, np.intp)))
-    return [*records, *dropped(primary, drops, now)]
+    logged = [evicted(primary.state, np.array(hidden, np.intp))] if hidden else []
+    return joined(release, copies, Planned([*logged, *dropped(primary, drops, now)]))
 
 
-def _release_tail(primary: Primary, segment: Segment) -> None:
+def _release_of_tail(primary: Primary, segment: Segment) -> Planned:
     """Once nothing is left beyond the limit, tell the node to give those pages back to the machine. Sent once."""
     told = (segment.handle, segment.limit_bytes)
-    if told not in primary.copies.released and tail_is_empty(primary.state, segment):
-        primary.copies.released[told] = None
-        body = c.UpdateVolume(limits=[(segment.name.number, segment.limit_bytes)])
-        primary.copies.outbox.append(Command(segment.name.node, "volume_update", c.encode_body(body), confirm=True))
+    if told in primary.copies.released or not tail_is_empty(primary.state, segment):
+        return NOTHING_PLANNED
+    primary.copies.released[told] = None
+    body = c.UpdateVolume(limits=[(segment.name.number, segment.limit_bytes)])
+    return Planned(commands=[Command(segment.name.node, "volume_update", c.encode_body(body), confirm=True)])
 
 
 def _say_why(primary: Primary, node: str, nowhere: int, full: bool) -> None:
@@ -272,11 +270,11 @@ def _target_of(primary: Primary, slot: int, place: ReplicaAt, targets: list[Segm
     return next(iter(sorted(targets, key=lambda one: one.kind != DISK)), None)
 
 
-def _bring_back(primary: Primary, now: Instant) -> list[Record]:
+def _bring_back(primary: Primary, now: Instant) -> Planned:
     """Bring back objects on disk that were read twice. One that finds no room must be read twice again."""
     book, catalogue = primary.copies, primary.state.catalogue
     if not book.wanted_back:
-        return []
+        return NOTHING_PLANNED
     found = [catalogue.by_id.slot_of(oid) for oid in book.wanted_back]
     book.wanted_back.clear()
     slots = [slot for slot in found if slot >= 0 and catalogue.flags_at[slot] & ON_DISK]

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.copies.disks import leave_disks
-from holdfast.core.primary.primary import Decision, Member, Primary
+from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned
+from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.primary.session_book import Session
 from holdfast.core.state.grants import Quarantined
 from holdfast.core.state.state import Segment, State
-from holdfast.errors import BadRequest, CommandsWaiting, MemoryVoid, UnknownNode
+from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.ids import MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
@@ -37,6 +38,7 @@ MAX_FIGURES = 64
 
 
 def register_node(primary: Primary, request: n.RegisterNode, connection: int, now: Instant) -> Decision:
+    """Take the memory that the node offers. There is room on it for puts that wait, also if it was known already."""
     state = primary.state
     name = primary.sessions.require(request.session).name
     _check_offer(name, request)
@@ -50,9 +52,8 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
         member.session = request.session
         member.fenced = False  # The node must report again whether older writers are left.
         member.clean_untold = dict(member.clean)  # It is not known which of these an earlier master told it of.
-        return _registered(primary, now), _writers_gone(
-            primary, member, _writers(primary, member) - {*request.live_writers}
-        )
+        gone = _writers(primary, member) - {*request.live_writers}
+        return Decision(_registered(primary, now), _writers_gone(primary, member, gone), freed=True)
     if request.log_id != 0:
         raise MemoryVoid("the master does not know this memory; mount new memory under a new boot id")
     records = unmount(primary, name)
@@ -69,7 +70,7 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
             )
         )
     primary.members[name] = Member(name, request.boot, request.session, handles=list(handles))
-    return _registered(primary, now), records
+    return Decision(_registered(primary, now), records, freed=True)
 
 
 def _check_tail(state: State, request: n.RegisterNode) -> None:
@@ -127,7 +128,7 @@ def report_writers(primary: Primary, request: n.ReportWriters, connection: int, 
             member.clean.pop(grant, None)
             member.clean_untold.pop(grant, None)
         records += _free_on(primary, member, lambda held: held.grant in cleaned and not held.writer)
-    return q.Done(len(records)), records
+    return Decision(q.Done(len(records)), records)
 
 
 def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now: Instant) -> Decision:
@@ -138,19 +139,17 @@ def report_usage(primary: Primary, request: n.ReportUsage, connection: int, now:
     # A request that a writer sent before it died may have arrived after the report of its death (I11).
     live = {*request.live_writers}
     gone = {number for number in _writers(primary, member) if number < request.next_writer and number not in live}
-    return q.Done(len(request.figures)), _writers_gone(primary, member, gone) if gone else []
+    return Decision(q.Done(len(request.figures)), _writers_gone(primary, member, gone) if gone else ())
 
 
-def ask_to_clean(primary: Primary, member: Member) -> list[Record]:
+def ask_to_clean(primary: Primary, member: Member) -> Planned:
     """Tell a live node which further grants it must close. It reports when it is done."""
+    if not primary.sessions.takes_commands(member.session):
+        return NOTHING_PLANNED  # It is asked again when it has taken the commands that wait.
     some = list(member.clean_untold)[:MAX_CLEAN]
-    try:
-        primary.sessions.notify(member.session, c.CLEAN, c.encode_body(c.Clean(some)), after=primary.state.index)
-    except CommandsWaiting:
-        return []  # It is asked again when it has taken the commands that wait.
     for grant in some:
         del member.clean_untold[grant]
-    return []
+    return Planned(commands=[Command(member.name, c.CLEAN, c.encode_body(c.Clean(some)))])
 
 
 def _writers(primary: Primary, member: Member) -> set[int]:

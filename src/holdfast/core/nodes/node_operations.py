@@ -6,8 +6,8 @@ All of it is in the log, by the node's name, so that it outlives this primary an
 from __future__ import annotations
 
 from holdfast.core.copies.drains import check_room
-from holdfast.core.primary.copy_book import Command
-from holdfast.core.primary.primary import Decision, Member, Primary
+from holdfast.core.primary.decision import Command, Decision
+from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.state.state import DRAINING, MODES, Segment
 from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
 from holdfast.ids import COPIES, LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentName
@@ -30,8 +30,8 @@ def _member(primary: Primary, node: str) -> Member:
     return member
 
 
-def tell(primary: Primary, node: str, name: str, body: c.Body) -> None:
-    primary.copies.outbox.append(Command(node, name, c.encode_body(body), name in c.CONFIRMED))
+def command(node: str, name: str, body: c.Body) -> Command:
+    return Command(node, name, c.encode_body(body), name in c.CONFIRMED)
 
 
 def change_mode(primary: Primary, request: q.ChangeMode, client: int, now: Instant) -> Decision:
@@ -44,14 +44,14 @@ def change_mode(primary: Primary, request: q.ChangeMode, client: int, now: Insta
         raise BadValue(f"{MAX_MODES:,} nodes are set aside, the most there may be; open some first")
     mode = MODES.index(request.mode)
     if state.modes.get(request.node, 0) == mode:
-        return q.Done(0), []
+        return Decision(q.Done(0))
     if mode == DRAINING and not request.evict:
         check_room(primary, request.node, now)
-    tell(primary, request.node, "maintenance", c.Maintain(request.mode))
     primary.copies.leaving.clear()
     primary.copies.stuck.pop(request.node, None)
     primary.copies.plan_at = 0
-    return q.Done(1), [NodeModeChanged(request.node, mode)]
+    told = command(request.node, "maintenance", c.Maintain(request.mode))
+    return Decision(q.Done(1), [NodeModeChanged(request.node, mode)], commands=[told])
 
 
 def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Instant) -> Decision:
@@ -62,12 +62,13 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
         raise BadValue(f"{request.size_bytes:,} bytes are not a size that a node can lend; nothing was changed")
     memory = [s for s in primary.state.memory_segments() if s.name.node == request.node]
     size = sum(segment.usable_bytes for segment in memory)
-    if wanted >= size:
-        if wanted > size:
-            _check_growing(member, wanted - size, request.force)
-            all_of_it = wanted - size + sum(segment.size_bytes for segment in memory)
-            tell(primary, member.name, "volume_update", c.UpdateVolume(all_of_it, force=request.force))
-        return q.Done(wanted - size), []
+    if wanted == size:
+        return Decision(q.Done(0))
+    if wanted > size:
+        _check_growing(member, wanted - size, request.force)
+        all_of_it = wanted - size + sum(segment.size_bytes for segment in memory)
+        told = command(member.name, "volume_update", c.UpdateVolume(all_of_it, force=request.force))
+        return Decision(q.Done(wanted - size), commands=[told])
     _check_shrinking(primary, request.node, size - wanted, now)
     records: list[Record] = []
     excess = size - wanted
@@ -79,7 +80,7 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
             excess -= cut
     primary.copies.leaving.clear()
     primary.copies.plan_at = 0
-    return q.Done(size - wanted), records
+    return Decision(q.Done(size - wanted), records)
 
 
 def _check_growing(member: Member, more: int, force: bool) -> None:
@@ -117,7 +118,7 @@ def mount_segment(primary: Primary, request: n.MountSegment, client: int, now: I
     name = SegmentName(request.node, request.boot, request.number)
     known = [segment for segment in state.memory_segments() if segment.name.node == request.node]
     if any(segment.name == name for segment in known):
-        return q.Done(0), []
+        return Decision(q.Done(0))
     if not 0 < request.size_bytes <= MAX_OBJECT_BYTES or request.size_bytes % SMALL_ALIGN or not known:
         raise BadValue(f"a segment's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
     if request.number != len(known) or len(known) >= MAX_SEGMENTS:
@@ -127,9 +128,8 @@ def mount_segment(primary: Primary, request: n.MountSegment, client: int, now: I
     first = known[0]
     handle = state.next_segment
     member.handles.append(handle)
-    return q.Done(1), [
-        SegmentMounted(handle, name, request.size_bytes, first.data_address, first.socket_path, first.host)
-    ]
+    mounted = SegmentMounted(handle, name, request.size_bytes, first.data_address, first.socket_path, first.host)
+    return Decision(q.Done(1), [mounted])
 
 
 def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: Instant) -> Decision:
@@ -138,6 +138,6 @@ def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: I
     if request.client == COPIES:
         raise BadValue("0 is no client's number; nothing was changed")
     grants = [grant.id for grant in primary.live_grants(request.client)]
-    for node in primary.members:
-        tell(primary, node, "revoke_client", c.RevokeClient(request.client))
-    return q.Done(len(grants)), [GrantEnded(grant, settled=[]) for grant in grants]
+    records = [GrantEnded(grant, settled=[]) for grant in grants]
+    told = [command(node, "revoke_client", c.RevokeClient(request.client)) for node in primary.members]
+    return Decision(q.Done(len(grants)), records, commands=told)

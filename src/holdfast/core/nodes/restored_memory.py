@@ -20,7 +20,8 @@ from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
 from holdfast.core.nodes.membership import known_member
 from holdfast.core.objects.checks import checked_rows
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import State
 from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
@@ -54,11 +55,11 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
     records = _drop(primary, failed, now)
     handles = sorted(state.unverified.intersection(mine.values()))
     if not handles:
-        return n.RangesToVerify(b"", 0), records
+        return Decision(n.RangesToVerify(b"", 0), records)
     if request.cursor == ALL_NAMED:
-        return n.RangesToVerify(b"", 0), [*records, _verified(primary, handles, now)]
+        return Decision(n.RangesToVerify(b"", 0), [*records, _verified(primary, handles, now)])
     rows, cursor = _rows(state, handles, request.cursor)
-    return n.RangesToVerify(rows, cursor), records
+    return Decision(n.RangesToVerify(rows, cursor), records)
 
 
 def files_verified(primary: Primary, request: n.ReportFilesVerified, client: int, now: Instant) -> Decision:
@@ -68,8 +69,8 @@ def files_verified(primary: Primary, request: n.ReportFilesVerified, client: int
     if (request.log_id, request.epoch) != (state.log_id, state.epoch):
         raise BadRequest("the files were listed by another primary; mount the disk again and compare them once more")
     if disk.handle not in state.unverified:
-        return q.Done(0), []
-    return q.Done(1), [_verified(primary, [disk.handle], now)]
+        return Decision(q.Done(0))
+    return Decision(q.Done(1), [_verified(primary, [disk.handle], now)])
 
 
 def _verified(primary: Primary, handles: list[SegmentHandle], now: Instant) -> MemoryVerified:

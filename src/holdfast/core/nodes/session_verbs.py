@@ -8,7 +8,8 @@ takes its name (I14), or the session that holds it expires or says goodbye.
 from __future__ import annotations
 
 from holdfast.core.nodes.membership import unmount
-from holdfast.core.primary.primary import PARKED, Decision, Primary
+from holdfast.core.primary.decision import PARKED, Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.instant import Instant
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.records import SessionClosed, SessionEnd, SessionOpened
@@ -27,19 +28,20 @@ def open_session(primary: Primary, request: OpenSession, connection: int, now: I
             member.session, member.given_up_at = 0, older.expires_at
     if is_new:
         records.append(SessionOpened(session.id, session.name, session.session_epoch))
-    return primary.sessions.opened(session, connection, now), records
+    reply, returned = primary.sessions.opened(session, connection, now)
+    return Decision(reply, records, freed=returned)
 
 
 def keep_alive(primary: Primary, request: KeepAlive, connection: int, now: Instant) -> Decision:
-    answer = primary.sessions.keep_alive(request, connection, now)
-    return PARKED if answer is None else answer, []
+    reply, returned = primary.sessions.keep_alive(request, connection, now)
+    return Decision(PARKED if reply is None else reply, freed=returned)
 
 
 def close_session(primary: Primary, request: CloseSession, connection: int, now: Instant) -> Decision:
     """A retry finds it closed already: a goodbye whose reply was lost is no error."""
     session = primary.sessions.get(request.session)
     if session is None:
-        return Done(0), []
+        return Decision(Done(0))
     primary.sessions.close(session, "its follower said goodbye")
     records: list[Record] = [SessionClosed(session.id, SessionEnd.GOODBYE)]
-    return Done(1), [*records, *unmount(primary, session.name)]
+    return Decision(Done(1), [*records, *unmount(primary, session.name)])

@@ -7,7 +7,8 @@ is not logged: a later master learns from the store whether this term is still i
 from __future__ import annotations
 
 from holdfast.core.nodes.membership import known_member
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.ids import ProcessName
 from holdfast.instant import Instant
 from holdfast.messages.of_nodes import ReportGone
@@ -19,7 +20,7 @@ def report_gone(primary: Primary, request: ReportGone, connection: int, now: Ins
     gone = [one for one in primary.doubt.suspects if one in request.gone and one.machine == request.machine]
     if gone:
         seen_gone(primary, gone, member.name, now)
-    return Done(len(gone)), []
+    return Decision(Done(len(gone)))
 
 
 def seen_gone(primary: Primary, gone: list[ProcessName], witness: str, now: Instant) -> None:

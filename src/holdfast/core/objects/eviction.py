@@ -8,6 +8,8 @@ from the record of the grant that reuses the memory.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import (
@@ -97,22 +99,28 @@ def evicted(state: State, slots: Slots) -> ObjectsEvicted:
     return ObjectsEvicted(pack_sorted_ids(state.catalogue.ids[slots]))
 
 
-def let_go(primary: Primary, slots: Slots, now: Instant) -> list[Record]:
+class LetGo(NamedTuple):
+    records: list[Record]
+    freed: bool = False
+    """Memory is free already: objects were evicted without a record."""
+
+
+def let_go(primary: Primary, slots: Slots, now: Instant) -> LetGo:
     """Evict these objects from memory. Objects that are also on a disk lose only their memory replicas, by a record.
     The others are evicted by a record, or, if evictions are not logged, without one, and their memory is free at once.
     """
     places, slots = kept_on_disk(primary.state, slots)
     records: list[Record] = [ReplicaDropped(PlaceRow.pack_rows(places))] if places else []
     if not len(slots):
-        return records
+        return LetGo(records)
     state = primary.state
     if primary.rules.logs_evictions:
-        return [*records, evicted(state, slots)]
+        return LetGo([*records, evicted(state, slots)])
     freed = ranges_of(state, slots)
     state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
     primary.evicted += len(slots)
     primary.reclaim(primary.unclaimed(freed))
-    return records
+    return LetGo(records, freed=True)
 
 
 def kept_on_disk(state: State, slots: Slots) -> tuple[list[Place], Slots]:

@@ -12,7 +12,6 @@ from holdfast.core.catalogue.catalogue import aligns_of, extents_of
 from holdfast.core.catalogue.keys import ABSENT
 from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, checked_sizes
 from holdfast.core.objects.placement import (
-    Room,
     Wanted,
     available_nodes,
     check_possible,
@@ -22,8 +21,9 @@ from holdfast.core.objects.placement import (
     rounded,
 )
 from holdfast.core.objects.reads import readable_slots
-from holdfast.core.objects.room import lengths_to_try, make_room
-from holdfast.core.primary.primary import PARKED, Decision, Primary
+from holdfast.core.objects.room import RoomSought, lengths_to_try, make_room
+from holdfast.core.primary.decision import PARKED, Decision
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
 from holdfast.core.state.apply import runs_of
 from holdfast.core.state.grants import Grant
@@ -63,24 +63,25 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     sizes, taken = _checked(primary, request, client)
     records = _finish(primary, request.finished, client, settled=True)
     if not sizes:
-        return q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records
+        return Decision(q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records)
     wanted = _wanted(primary, request, sizes, now)
     known = state.grants.get(request.grant)
     if known is not None:
         if known.length < wanted.least:
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
-        return _granted(primary, known.id, known.length, list(known.ranges), taken), records
+        return Decision(_granted(primary, known.id, known.length, list(known.ranges), taken), records)
     check_possible(
         primary, wanted.least, extent_of(max(sizes)) if request.keys else wanted.least, request.replicas, now
     )
     if beyond := _beyond_window(primary, client, wanted.length * request.replicas, request.finished):
         raise WindowFull(beyond)
-    room, evictions = _room(primary, request, wanted, now)
-    if room is None:
+    sought = _room(primary, request, wanted, now)
+    if sought.room is None:
         # Parked until leases end, nodes come back, records become durable, or the next step has evicted more.
-        return PARKED, [*records, *evictions]
-    granted, record = _give(primary, request, room.length, room.places, taken)
-    return granted, [*records, *evictions, record]
+        goes_on = sought.freed or request.grant in primary.claims
+        return Decision(PARKED, [*records, *sought.records], freed=goes_on, given_up=sought.given_up)
+    granted, record = _give(primary, request, sought.room.length, sought.room.places, taken)
+    return Decision(granted, [*records, *sought.records, record], freed=sought.freed, given_up=sought.given_up)
 
 
 def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
@@ -95,23 +96,24 @@ def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], no
     return Wanted(length, least, copies, request.prefer, bool(request.keys))
 
 
-def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> tuple[Room | None, list[Record]]:
+def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant) -> RoomSought:
     """Find free memory, or evict to make some. Short pieces are taken only if there are no better ones."""
     if available_nodes(primary, now) < wanted.replicas:
-        return None, []  # Evictions would not help: there are too few nodes.
+        return RoomSought()  # Evictions would not help: there are too few nodes.
     if request.grant in primary.claims:
         return make_room(primary, request.grant, wanted, [wanted.least], now)
     if (room := place_most(primary, wanted, wanted.floor, now)) is not None:
-        return room, []
+        return RoomSought(room)
     lengths = lengths_to_try(primary, wanted)
-    if wanted.least < wanted.floor:
-        room, evictions = make_room(primary, request.grant, wanted, lengths, now, last_resort=False)
-        if room is not None or evictions or primary.unlent:
-            return room, evictions
-        lengths = [wanted.least]
-        if (room := place_most(primary, wanted, wanted.least, now)) is not None:
-            return room, []
-    return make_room(primary, request.grant, wanted, lengths, now)
+    if wanted.least >= wanted.floor:
+        return make_room(primary, request.grant, wanted, lengths, now)
+    first = make_room(primary, request.grant, wanted, lengths, now, last_resort=False)
+    if first.room is not None or first.records or primary.unlent:
+        return first
+    if (room := place_most(primary, wanted, wanted.least, now)) is not None:
+        return RoomSought(room, (), first.freed, first.given_up)
+    last = make_room(primary, request.grant, wanted, [wanted.least], now)
+    return RoomSought(last.room, last.records, first.freed or last.freed, [*first.given_up, *last.given_up])
 
 
 def _grant_ahead(
@@ -227,11 +229,11 @@ def extend_grants(primary: Primary, request: q.ExtendGrants, client: int, now: I
         if _own(grant, client) in primary.grant_deadline:
             primary.grant_deadline[grant] = now + primary.rules.grant_timeout_ms
             extended += 1
-    return q.Done(extended), []
+    return Decision(q.Done(extended))
 
 
 def return_grants(primary: Primary, request: q.ReturnGrants, client: int, now: Instant) -> Decision:
-    return q.Done(len(request.grants)), _finish(primary, request.grants, client, request.settled)
+    return Decision(q.Done(len(request.grants)), _finish(primary, request.grants, client, request.settled))
 
 
 def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool) -> list[Record]:
@@ -246,21 +248,23 @@ def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool)
 
 
 def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> Decision:
-    committed, records = _commit(primary, request, client, now)
+    plain = _plain_commit(primary, request, client) if len(request.keys) == 1 else None
+    if plain is not None and request.ahead is None and not request.finished:
+        return Decision(_STORED, (plain,))
+    if plain is not None:
+        committed, records = _STORED, [plain, *_finish(primary, request.finished, client, settled=True)]
+    else:
+        committed, records = _commit(primary, request, client, now)
     # If all keys were taken, the next ones may be too: the client had better ask by key before it writes anything.
     if request.ahead is None or 1 not in committed.stored:
-        return committed, records
+        return Decision(committed, records)
     if request.ahead.grant in (request.grant, *request.finished):
         raise BadRequest("what is asked for ahead is a grant that is written to or ended by this; nothing was stored")
     granted, more = _grant_ahead(primary, request.ahead, request.finished, client, now)
-    return q.Committed(committed.stored, granted), [*records, *more]
+    return Decision(q.Committed(committed.stored, granted), [*records, *more])
 
 
 def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) -> tuple[q.Committed, list[Record]]:
-    if len(request.keys) == 1 and (plain := _plain_commit(primary, request, client)) is not None:
-        if not request.finished:
-            return _STORED, [plain]
-        return _STORED, [plain, *_finish(primary, request.finished, client, settled=True)]
     state = primary.state
     grant = state.grants.get(_own(request.grant, client))
     check_keys(request.keys)

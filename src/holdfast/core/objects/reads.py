@@ -6,12 +6,15 @@ writes a record. A probe (`exists`) changes neither unless asked to, or probing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
 from holdfast.core.objects.checks import check_keys, checked_rows
+from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import LOCATED_TABLE, new_table
@@ -24,66 +27,70 @@ from holdfast.messages.rows import LocatedRow, SeenRow
 from holdfast.messages.shapes import Record, SegmentPlace
 
 _NO_ROW = bytes(LocatedRow.size_bytes)
+_ABSENT_OR_PRESENT = (Decision(q.Presence(b"\0")), Decision(q.Presence(b"\1")))
+"""For a probe of one key: 0.26 us with these values made once, 0.37 us with new ones for each."""
 
 
 def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
     state = primary.state
     if not (request.touch or request.use or request.without or state.away):
-        return q.Presence(state.catalogue.by_key.presence(request.keys)), []
+        found = state.catalogue.by_key.presence(request.keys)
+        return _ABSENT_OR_PRESENT[found[0]] if len(found) == 1 else Decision(q.Presence(found))
     slots = readable_slots(state, request.keys, frozenset(request.without))
     presence = q.Presence(bytes([slot >= 0 for slot in slots]))
-    found = np.array([slot for slot in slots if slot >= 0], np.intp)
+    there = np.array([slot for slot in slots if slot >= 0], np.intp)
     if request.touch:
-        _lease(primary, found, client, now)
-        return presence, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
+        urgent = _lease(primary, there, client, now)
+        return Decision(presence, _renewal_of(primary, slots, primary.rules.lease_ttl_ms), urgent)
     if request.use:
-        state.catalogue.last_used[found] = now
-        state.catalogue.renewed[found] = 1
-        return presence, _renewal_of(primary, slots, 0)
-    return presence, []
+        state.catalogue.last_used[there] = now
+        state.catalogue.renewed[there] = 1
+        return Decision(presence, _renewal_of(primary, slots, 0))
+    return Decision(presence)
 
 
-def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> None:
+def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> bool:
+    """Lease these objects. True: one of the leases was about to end, or had ended."""
     catalogue = primary.state.catalogue
     rules = primary.rules
     before = catalogue.lease_until[slots]
-    if len(slots) and int(before.min()) < now + rules.urgent_renewal_ms:
-        primary.urgent = True
     lessee, held_by = primary.lessees.number_of(client), catalogue.lessees[slots]
     catalogue.lessees[slots] = np.where((before <= now) | (held_by == lessee), lessee, SEVERAL_LESSEES)
     catalogue.lease_until[slots] = np.maximum(before, now + rules.lease_ttl_ms)
     catalogue.last_used[slots] = now
     catalogue.renewed[slots] = 1
+    return bool(len(slots)) and int(before.min()) < now + rules.urgent_renewal_ms
 
 
-def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> None:
+def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> bool:
     """Like `_lease`, for one object and without an array."""
     catalogue, rules = primary.state.catalogue, primary.rules
     before = catalogue.lease_at[slot]
-    if before < now + rules.urgent_renewal_ms:
-        primary.urgent = True
     lessee, lessee_at = primary.lessees.number_of(client), catalogue.lessee_at
     lessee_at[slot] = lessee if before <= now or lessee_at[slot] == lessee else SEVERAL_LESSEES
-    catalogue.lease_at[slot] = max(before, now + rules.lease_ttl_ms)
+    until = now + rules.lease_ttl_ms
+    if before < until:
+        catalogue.lease_at[slot] = until
     catalogue.used_at[slot] = now
     catalogue.renewed_at[slot] = 1
+    return before < now + rules.urgent_renewal_ms
 
 
-def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> list[Record]:
+def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> Sequence[Record]:
     """The record of this renewal, if every renewal is logged: a lease of `lease_ms`, or with 0 a use without one."""
     if primary.rules.lease_sync != "every":
-        return []
+        return ()
     id_at = primary.state.catalogue.id_at
     ids = {id_at[slot] for slot in slots if slot >= 0}
-    return [LeasesRenewed(pack_sorted_ids(sorted(ids)), lease_ms)] if ids else []
+    return (LeasesRenewed(pack_sorted_ids(sorted(ids)), lease_ms),) if ids else ()
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
-    if len(request.keys) == 1 and (row := _plain_row(primary, request.keys[0], client, now)) is not None:
-        return q.Located(row, primary.rules.lease_ttl_ms, primary.state.topology), []
+    if len(request.keys) == 1 and (plain := _locate_one(primary, request.keys[0], client, now)) is not None:
+        return plain
     check_keys(request.keys)
     slots = readable_slots(primary.state, request.keys)
-    rows = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
+    rows, urgent = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
     catalogue = primary.state.catalogue
     others: list[tuple[int, int, int]] = []
     if catalogue.others:
@@ -93,24 +100,25 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
     if catalogue.on_disk:
         _note_disk_hits(primary, slots)
     located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
-    return located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms)
+    return Decision(located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms), urgent)
 
 
-def _plain_row(primary: Primary, key: str, client: int, now: Instant) -> bytes | None:
+def _locate_one(primary: Primary, key: str, client: int, now: Instant) -> Decision | None:
     """Fast path for the common case: one object with one replica, in memory, and renewals that are not logged."""
-    state = primary.state
+    state, rules = primary.state, primary.rules
     catalogue = state.catalogue
     slot = catalogue.by_key.slot_of(key)
-    if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or primary.rules.lease_sync == "every":
+    if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or rules.lease_sync == "every":
         return None
-    _lease_one(primary, slot, client, now)
-    return LocatedRow.pack(
+    urgent = _lease_one(primary, slot, client, now)
+    row = LocatedRow.pack(
         catalogue.id_at[slot],
         catalogue.segment_at[slot],
         catalogue.offset_at[slot],
         catalogue.size_at[slot],
         catalogue.checksum_at[slot],
     )
+    return Decision(q.Located(row, rules.lease_ttl_ms, state.topology), (), urgent)
 
 
 def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
@@ -142,14 +150,16 @@ def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
             primary.copies.hit_on_disk(catalogue.id_at[slot])
 
 
-def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
+def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool]:
+    """The rows, and whether a renewal was urgent. Likewise `_many_rows`."""
     catalogue = primary.state.catalogue
     rows = b""
+    urgent = False
     for slot in slots:
         if slot < 0:
             rows += _NO_ROW
             continue
-        _lease_one(primary, slot, client, now)
+        urgent |= _lease_one(primary, slot, client, now)
         rows += LocatedRow.pack(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
@@ -157,16 +167,16 @@ def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> 
             catalogue.size_at[slot],
             catalogue.checksum_at[slot],
         )
-    return rows
+    return rows, urgent
 
 
-def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> bytes:
+def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool]:
     catalogue = primary.state.catalogue
     at = np.array(slots, np.intp)
     there = None if min(slots) >= 0 else np.flatnonzero(at >= 0)
     if there is not None:
         at = at[there]
-    _lease(primary, at, client, now)
+    urgent = _lease(primary, at, client, now)
     rows = new_table(LOCATED_TABLE, len(at))
     rows["id"] = catalogue.ids.take(at)
     rows["segment"] = catalogue.segments.take(at)
@@ -174,10 +184,10 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
     rows["size"] = catalogue.sizes.take(at)
     rows["checksum"] = catalogue.checksums.take(at)
     if there is None:
-        return rows.tobytes()
+        return rows.tobytes(), urgent
     every = new_table(LOCATED_TABLE, len(slots))
     every[there] = rows
-    return every.tobytes()
+    return every.tobytes(), urgent
 
 
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
@@ -186,6 +196,7 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
     catalogue = primary.state.catalogue
     found = bytearray()
     renewed: list[int] = []
+    urgent = False
     for oid, segment, offset in rows:
         slot = catalogue.by_id.slot_of(oid)
         # The memory of a masked object may be granted to a writer at this very moment.
@@ -199,12 +210,11 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
                 primary.release_at[entry] = max(primary.release_at[entry], until)
         if there:
             # It is in use wherever it is read: none of its replicas is evicted or removed meanwhile (I8).
-            _lease_one(primary, slot, client, now)
+            urgent |= _lease_one(primary, slot, client, now)
             renewed.append(slot)
         found.append(there)
-    return q.Presence(bytes(found), primary.rules.lease_ttl_ms), _renewal_of(
-        primary, renewed, primary.rules.lease_ttl_ms
-    )
+    ttl_ms = primary.rules.lease_ttl_ms
+    return Decision(q.Presence(bytes(found), ttl_ms), _renewal_of(primary, renewed, ttl_ms), urgent)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
@@ -217,12 +227,12 @@ def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) 
         keys = [key for key in slice_ if key is not None]
     if primary.state.mask:
         keys = [key for key in keys if primary.state.mask.slot_of(key) < 0]
-    return q.KeyList(keys, stop if stop < len(named) else 0), []
+    return Decision(q.KeyList(keys, stop if stop < len(named) else 0))
 
 
 def stat(primary: Primary, request: q.Stat, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
-    return q.Stats([stat_of(primary, key, now) for key in request.keys]), []
+    return Decision(q.Stats([stat_of(primary, key, now) for key in request.keys]))
 
 
 def stat_of(primary: Primary, key: str, now: Instant) -> q.ObjectStat | None:
@@ -265,7 +275,7 @@ def explain(primary: Primary, request: q.Explain, client: int, now: Instant) -> 
         _why_kept(primary, known) if known is not None else [_why_gone(primary, key, now)]
         for key, known in zip(request.keys, stats, strict=True)
     ]
-    return q.Explanations(stats, reasons), []
+    return Decision(q.Explanations(stats, reasons))
 
 
 def _why_kept(primary: Primary, known: q.ObjectStat) -> list[str]:
@@ -329,4 +339,4 @@ def list_segments(primary: Primary, request: q.ListSegments, client: int, now: I
         for segment in primary.state.segments.values()
         if not segment.away
     ]
-    return q.SegmentList(primary.state.topology, segments, max(0, primary.trusted_at - now)), []
+    return Decision(q.SegmentList(primary.state.topology, segments, max(0, primary.trusted_at - now)))

@@ -14,8 +14,9 @@ import re2
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED
 from holdfast.core.objects.checks import check_keys
+from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
-from holdfast.core.primary.primary import Decision, Primary
+from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import VISIT_SLOTS
 from holdfast.errors import BadPattern
 from holdfast.instant import Instant
@@ -31,21 +32,21 @@ def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> De
     check_keys(request.keys)
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
-        return q.Removed(*RemovedRow.unpack_one(earlier)), []
+        return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
     keys = list(dict.fromkeys(request.keys))
     found = primary.state.catalogue.by_key.slots_of(keys)
     slots = [slot for slot in found if slot >= 0]
     hidden = primary.state.mask.slots_under(keys)
     answer, records = _remove(primary, slots + hidden, request, client, Cause.REMOVE, now)
     answer = q.Removed(answer.removed, answer.leased, answer.lease_left_ms, 0, len(found) - len(slots), answer.pinned)
-    return answer, _remembered(answer, records, client, request.serial)
+    return Decision(answer, _remembered(answer, records, client, request.serial))
 
 
 def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, now: Instant) -> Decision:
     matches = compiled(request.pattern).search if request.pattern else None
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
-        return q.Removed(*RemovedRow.unpack_one(earlier)), []
+        return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
     named = primary.state.catalogue.keys
     first = max(0, request.cursor)
     stop = first + VISIT_SLOTS
@@ -59,7 +60,7 @@ def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, no
     answer = q.Removed(
         answer.removed, answer.leased, answer.lease_left_ms, stop if stop < len(named) else 0, 0, answer.pinned
     )
-    return answer, _remembered(answer, records, client, request.serial)
+    return Decision(answer, _remembered(answer, records, client, request.serial))
 
 
 @lru_cache(maxsize=64)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
-from holdfast.core.objects.eviction import let_go, let_soft_pins_end
+from holdfast.core.objects.eviction import LetGo, let_go, let_soft_pins_end
 from holdfast.core.objects.placement import Room, Wanted, in_order, rounded
 from holdfast.core.objects.windows import Layout, Window, is_coming, layout_of
 from holdfast.core.primary.claims import Claim
 from holdfast.core.primary.primary import NoWindow, Primary
 from holdfast.core.rules import EVICT_STEP
+from holdfast.core.state.applied import Freed
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import Segment
 from holdfast.ids import GrantId, SegmentHandle
@@ -36,6 +38,21 @@ that the choice takes."""
 _NONE: Slots = np.zeros(0, np.intp)
 
 
+class RoomSought(msgspec.Struct, frozen=True, gc=False):
+    """One step towards the room of a grant."""
+
+    room: Room | None = None
+    records: Sequence[Record] = ()
+    """The evictions of this step."""
+    freed: bool = False
+    """Objects were evicted without a record."""
+    given_up: Freed = ()
+    """The memory of its windows, which can no longer be emptied."""
+
+
+_NO_ROOM = RoomSought()
+
+
 def make_room(
     primary: Primary,
     grant: GrantId,
@@ -43,7 +60,7 @@ def make_room(
     lengths: Sequence[int],
     now: Instant,
     last_resort: bool = True,
-) -> tuple[Room | None, list[Record]]:
+) -> RoomSought:
     """Empty one window on each of `replicas` nodes, of the first of these lengths that is not much dearer per byte than
     the others. Without a room in the result, either more steps are needed or there is no window; in the latter case
     nothing was evicted. As a last resort soft-pinned objects are evicted too, if the rules allow it."""
@@ -51,14 +68,14 @@ def make_room(
     if claim is not None:
         return _empty(primary, grant, claim, _NONE, now)
     if primary.unlent and lengths[-1] <= primary.coming_length:
-        return None, []  # A piece of that length is about to become free.
+        return _NO_ROOM  # A piece of that length is about to become free.
     here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
     if _was_in_vain(primary, lengths[-1], wanted.replicas, here, now):
-        return None, []
+        return _NO_ROOM
     let_soft_pins_end(primary.state, now)
     if _is_coming(primary, wanted, lengths[-1], now):
         primary.coming_length = max(primary.coming_length, lengths[-1])
-        return None, []
+        return _NO_ROOM
     soft_too = last_resort and primary.rules.evict_soft_pinned
     windows, further = _choose(primary, wanted, lengths, soft_too, now)
     if not windows and last_resort:
@@ -66,7 +83,7 @@ def make_room(
         unlent = primary.unlent_bytes
         primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here, unlent)
     if not windows:
-        return None, []
+        return _NO_ROOM
     return _empty(primary, grant, _claim(primary, grant, windows), further, now)
 
 
@@ -175,9 +192,7 @@ def _claim(primary: Primary, grant: GrantId, windows: list[Window]) -> Claim:
     return claim
 
 
-def _empty(
-    primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: Instant
-) -> tuple[Room | None, list[Record]]:
+def _empty(primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: Instant) -> RoomSought:
     """Empty the claim by one bounded step. The `further` objects are evicted in the last step."""
     state = primary.state
     there = state.catalogue.flags[claim.slots] & (LIVE | MASKED) == LIVE
@@ -185,16 +200,16 @@ def _empty(
     step = left[:EVICT_STEP]
     inside, _ = claim.split(ranges_of(state, step)) if len(step) else ([], [])
     if not _still_good(primary, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
-        primary.give_up(grant)
-        return None, []
-    records = let_go(primary, step, now) if len(step) else []
+        return RoomSought(given_up=primary.give_up(grant))
+    records, freed = let_go(primary, step, now) if len(step) else LetGo([])
     if len(step) < len(left):
-        return None, records
+        return RoomSought(None, records, freed)
     if len(further):
-        records += let_go(primary, np.setdiff1d(further, step), now)
+        also = let_go(primary, np.setdiff1d(further, step), now)
+        records, freed = records + also.records, freed or also.freed
         if primary.rules.logs_evictions:
             primary.coming_length = max(primary.coming_length, claim.length)
-    return Room(claim.length, claim.places), records
+    return RoomSought(Room(claim.length, claim.places), records, freed)
 
 
 def _still_good(primary: Primary, claim: Claim, left: Slots, now: Instant) -> bool:

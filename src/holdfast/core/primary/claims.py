@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import Slots
-from holdfast.core.state.apply import Freed
+from holdfast.core.state.applied import Freed, FreedRanges
 from holdfast.ids import SegmentHandle
 
 Piece = tuple[SegmentHandle, int, int]
@@ -30,7 +30,7 @@ class Claim:
     def split(self, freed: Freed) -> tuple[list[Piece], Freed]:
         """Split the ranges into the pieces that lie in the windows, and the rest."""
         inside: list[Piece] = []
-        outside: Freed = []
+        outside: list[FreedRanges] = []
         for segment, offsets, lengths in freed:
             starts, ends = offsets, offsets + lengths
             for handle, offset in self.places:
@@ -58,7 +58,7 @@ class Claim:
 
     def freed(self) -> Freed:
         """The empty pieces, as ranges to be lent again."""
-        found: Freed = []
+        found: list[FreedRanges] = []
         for handle in dict.fromkeys(segment for segment, _, _ in self.pieces):
             here = [(offset, length) for segment, offset, length in self.pieces if segment == handle]
             columns = np.array(here, np.int64)

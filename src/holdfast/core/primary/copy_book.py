@@ -1,4 +1,4 @@
-"""The copies that nodes make for the primary now, and the commands that it is about to send them.
+"""The copies that nodes make for the primary now, and what it is yet to tell them of files and segments.
 
 All of it can be rebuilt from the state: a copy that a failover interrupts is planned again, or finishes under the new
 primary, because its grant is in the log. Every collection here is bounded (I17).
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.core.catalogue.catalogue import COPYING, DISK, ON_DISK, SEVERAL
+from holdfast.core.primary.decision import Command
 from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
 from holdfast.core.state.apply_replicas import Place
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
@@ -41,21 +42,10 @@ class Copy:
     """True for an offload ahead of need: its objects stay in memory for now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command to send to a node once everything logged before it is durable."""
-
-    node: str
-    name: str
-    body: bytes
-    confirm: bool = False
-
-
 @dataclass(slots=True)
 class CopyBook:
     under_way: dict[GrantId, Copy] = field(default_factory=dict)
     copying: dict[ObjectId, GrantId] = field(default_factory=dict)
-    outbox: list[Command] = field(default_factory=list)
     wanted_back: dict[ObjectId, None] = field(default_factory=dict)
     """Objects on disk that were read twice and should be brought back into memory."""
     stuck: dict[str, str] = field(default_factory=dict)
@@ -191,11 +181,11 @@ class CopyBook:
             else:
                 self.audits[handle] = None
 
-    def hint_readers(self, state: State, record: Record) -> None:
-        """Tell nodes which of their objects the record removes while they may still be read. Call it before it is
-        applied."""
+    def hints_to_readers(self, state: State, record: Record) -> list[Command]:
+        """Commands that tell nodes which of their objects the record removes while they may still be read. Call it
+        before the record is applied."""
         if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
-            return
+            return []
         if isinstance(record, ReplicaDropped):
             held = [(oid, handle) for oid, handle, _ in PlaceRow.iter_unpack(record.held)]
         else:
@@ -206,7 +196,9 @@ class CopyBook:
         by_node: dict[str, list[ObjectId]] = {}
         for oid, handle in held:
             by_node.setdefault(state.segments[handle].name.node, []).append(oid)
+        commands: list[Command] = []
         for node, ids in by_node.items():
             named = ids[:MAX_HINTS]
             body = RevokeLeases(pack_ids(named), more=len(ids) > MAX_HINTS)
-            self.outbox.append(Command(node, "revoke_lease", encode_body(body), confirm=True))
+            commands.append(Command(node, "revoke_lease", encode_body(body), confirm=True))
+        return commands

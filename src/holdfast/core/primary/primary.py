@@ -1,25 +1,29 @@
 """The primary's own data beside the state: free space, deadlines, and the standing of its nodes.
 
-All of it can be rebuilt from the state and a clock. `absorb` applies a record and keeps this data in step; `reclaim`
-lends freed ranges again, and is called once the record that freed them is durable (I9).
+All of it can be rebuilt from the state and a clock. `absorb` applies a record, keeps this data in step, and returns
+what follows from it; `reclaim` lends freed ranges again, and is called once the record that freed them is durable (I9).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.core.catalogue.catalogue import DISK, Slots
 from holdfast.core.primary.claims import Claim
 from holdfast.core.primary.copy_book import CopyBook
+from holdfast.core.primary.decision import Command
 from holdfast.core.primary.doubt import Doubt
 from holdfast.core.primary.lessees import Lessees
 from holdfast.core.primary.session_book import Book, SessionTimes
 from holdfast.core.rules import Rules, in_force
 from holdfast.core.space.allocator import Allocator
-from holdfast.core.state.apply import Freed, apply, bytes_of
+from holdfast.core.state.applied import Applied, Freed, bytes_of
+from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
@@ -41,16 +45,9 @@ from holdfast.messages.records import (
     SettingsChanged,
 )
 from holdfast.messages.rows import PlaceRow, unpack_ids
-from holdfast.messages.shapes import Message, Range, Record, SettingValue
+from holdfast.messages.shapes import Range, Record, SettingValue
 
-
-class Parked:
-    """No reply yet, because there is no room yet. Decide again when memory was freed, until the deadline."""
-
-
-PARKED = Parked()
 NEVER: Instant = 1 << 62
-Decision = tuple[Message | Parked, list[Record]]
 
 
 @dataclass(slots=True)
@@ -89,6 +86,15 @@ class NoWindow(NamedTuple):
     """Bytes that were not available then. They are once their records are durable, again without a record."""
 
 
+class Absorbed(msgspec.Struct, frozen=True, gc=False):
+    """A record was applied, and the primary's own data follows it."""
+
+    applied: Applied
+    freed: Freed = ()
+    """The freed ranges that lie in no claim: pass them to `reclaim` once the record is durable."""
+    commands: Sequence[Command] = ()
+
+
 class Primary:
     def __init__(self, state: State, rules: Rules) -> None:
         self.state = state
@@ -111,8 +117,6 @@ class Primary:
         self.unlent_bytes = 0
         self._next_unlent = 0
         self.claims: dict[GrantId, Claim] = {}
-        self.given_up: list[Freed] = []
-        """Ranges of abandoned claims, to be lent again once all records so far are durable."""
         self.coming_length = 0
         """A piece of this length is known to be free as soon as the next records are durable."""
         self.in_vain = NoWindow(0, 0, 0, NEVER, 0, frozenset(), 0)
@@ -121,8 +125,6 @@ class Primary:
         """The objects of a segment in order of offset, as of the last layout: only to sort them faster."""
         self.evicted = 0
         """Objects evicted since this primary began."""
-        self.urgent = False
-        """A lease was renewed that was about to end: the standbys should learn of it soon."""
         self.lessees = Lessees()
         self.process: ProcessName | None = None
         """The process that this primary runs in, if others may need to know whether it lives."""
@@ -142,19 +144,18 @@ class Primary:
         self.rules = in_force(self.own_rules, changed)
         self.longest_until = 0
 
-    def absorb(self, record: Record, now: Instant) -> Freed:
-        """Apply the record; return the ranges it freed, to be passed to `reclaim` once it is durable."""
+    def absorb(self, record: Record, now: Instant) -> Absorbed:
         state = self.state
         if type(record) is ObjectsCommitted and not (record.replaced or record.held):
-            return apply(state, record, now)  # It adds objects, and nothing else changes.
-        first_entry = state.next_quarantine
+            return Absorbed(apply(state, record, now))  # It adds objects, and nothing else changes.
         held_until = self._longest_lease(record)
         obsolete = self.copies.obsolete_files(state, record)
         audits = self.copies.disks_released(state, record)
-        self.copies.hint_readers(state, record)
-        freed = self.unclaimed(apply(state, record, now))
+        hints = self.copies.hints_to_readers(state, record)
+        applied = apply(state, record, now)
         self.copies.forget_files(obsolete)
         self.copies.audits.update(dict.fromkeys(audits))
+        freed = self.unclaimed(applied.freed)
         match record:
             case RangesGranted():
                 self.claims.pop(record.grant, None)
@@ -177,9 +178,9 @@ class Primary:
                 self.sessions.history = record.log_id
             case ObjectsEvicted():
                 self.evicted += count_sorted_ids(record.ids)
-        if state.next_quarantine != first_entry:
-            self.note_quarantine(range(first_entry, state.next_quarantine), held_until)
-        return freed
+        if applied.quarantined:
+            self.note_quarantine(applied.quarantined, held_until)
+        return Absorbed(applied, freed, hints)
 
     def note_grant(self, grant: GrantId, now: Instant) -> None:
         self.grant_deadline[grant] = now + self.rules.grant_timeout_ms + self.copies.patience_ms(grant)
@@ -204,11 +205,11 @@ class Primary:
             claim.pieces += inside
         return freed
 
-    def give_up(self, grant: GrantId) -> None:
-        """Abandon the claim of this grant: nobody waits for it, or its windows can no longer be emptied."""
+    def give_up(self, grant: GrantId) -> Freed:
+        """Abandon the claim of this grant: nobody waits for it, or its windows can no longer be emptied. Returns its
+        memory, to be lent again once all records so far are durable."""
         claim = self.claims.pop(grant, None)
-        if claim is not None and claim.pieces:
-            self.given_up.append(claim.freed())
+        return () if claim is None else claim.freed()
 
     def withhold(self, freed: Freed) -> int:
         """Keep these ranges until their record is durable; return the number to `release` them by."""

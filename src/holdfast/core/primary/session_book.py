@@ -121,8 +121,6 @@ class Book:
         self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
         """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
-        self.returned = False
-        """A session that was not live has become so. The engine retries what waits for one, and unsets this."""
         self._sessions: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
@@ -218,12 +216,13 @@ class Book:
                 del self._by_connection[session.connection]
         session.connection = 0
 
-    def opened(self, session: Session, connection: int, now: Instant) -> Opened:
-        """The reply to opening it, for the first time or again."""
+    def opened(self, session: Session, connection: int, now: Instant) -> tuple[Opened, bool]:
+        """The reply to opening it, for the first time or again. True: it was not live, and is again."""
         self._connect(session, connection)
+        was_live = session.is_live(now)
         self._renew(session, now, 0)
         times = self.times
-        return Opened(
+        reply = Opened(
             session.id,
             self.history,
             self.epoch,
@@ -232,18 +231,18 @@ class Book:
             times.jeopardy_ms,
             self.continues,
         )
+        return reply, not was_live
 
     def _renew(self, session: Session, now: Instant, held_ms: int) -> None:
         times = self.times
-        self.returned = self.returned or not session.is_live(now)
         session.fresh = False
         session.lease_until = now + times.lease_ms
         # Never sooner than a master with longer times promised before.
         ends = now + lengthened(times.lease_ms + times.jeopardy_ms) + drift_of(held_ms)
         session.expires_at = max(session.expires_at, ends)
 
-    def keep_alive(self, request: KeepAlive, connection: int, now: Instant) -> Message | None:
-        """The reply; None if the keepalive is to be held."""
+    def keep_alive(self, request: KeepAlive, connection: int, now: Instant) -> tuple[Message | None, bool]:
+        """The reply; None if the keepalive is to be held. True: the session was not live, and is again."""
         session = self.require(request.session)
         if request.epoch > self.epoch:
             raise NotLeader(f"this master is of epoch {self.epoch}, and {request.epoch} has begun; nothing was changed")
@@ -254,17 +253,18 @@ class Book:
         was_live = session.is_live(now)
         session.serial = request.serial
         self._connect(session, connection)
-        self.returned = self.returned or (not was_live and session.is_live(now))
         if session.held is not None:
             self._say(session.held.deliver, failed(TryAgain("a later keepalive took the place of this one")))
             session.held = None
+        reply: Message | None = None
         if request.epoch != self.epoch:
             # The commands it has handled were another master's: they confirm nothing here (I6).
-            return EpochDiffers(self.epoch)
-        self._confirm(session, request)
-        if self._has_word(session) or session.fresh or now >= self._reply_at(session):
-            return self._answer(session, now, now)
-        return None
+            reply = EpochDiffers(self.epoch)
+        else:
+            self._confirm(session, request)
+            if self._has_word(session) or session.fresh or now >= self._reply_at(session):
+                reply = self._answer(session, now, now)
+        return reply, not was_live and session.is_live(now)
 
     def _reply_at(self, session: Session) -> Instant:
         return session.lease_until - self.times.reply_left_ms
@@ -293,11 +293,15 @@ class Book:
             self.add_to_answer(session),
         )
 
-    def _answer_held(self, session: Session, now: Instant) -> None:
+    def _answer_held(self, session: Session, now: Instant) -> bool:
+        """Answer the keepalive that it waits with, if any. True: the session was not live, and is again."""
         held = session.held
-        if held is not None:
-            session.held = None
-            self._say(held.deliver, self._answer(session, held.arrived, now))
+        if held is None:
+            return False
+        was_live = session.is_live(now)
+        session.held = None
+        self._say(held.deliver, self._answer(session, held.arrived, now))
+        return not was_live
 
     def _say(self, deliver: Deliver, what: object) -> None:
         self.outgoing.append((deliver, what))
@@ -309,6 +313,11 @@ class Book:
             why = refused.get(queued.command.number)
             if queued.confirm is not None:
                 self._say(queued.confirm, None if why is None else CommandRefused(why[:1_000]))
+
+    def takes_commands(self, session: int) -> bool:
+        """Is there a session of this number, with room for another command?"""
+        found = self._sessions.get(session)
+        return found is not None and len(found.commands) < MAX_COMMANDS
 
     def notify(self, session: int, name: str, body: bytes, confirm: Deliver | None = None, after: int = 0) -> int:
         """Queue a command, to be sent by the next `say` with a durable index of `after` or higher. `confirm` is called
@@ -332,27 +341,31 @@ class Book:
         """Are there commands that may have to wait for records to become durable?"""
         return bool(self._to_say)
 
-    def say(self, durable_index: int, now: Instant) -> None:
+    def say(self, durable_index: int, now: Instant) -> bool:
         """Send the commands that depend on records up to this index, which are durable now: the waiting keepalives of
-        their sessions are answered."""
+        their sessions are answered. True: a session that was not live is again."""
         self.log_index = durable_index
+        returned = False
         while self._to_say and self._to_say[0][0] <= durable_index:
             found = self._sessions.get(self._to_say.popleft()[1])
             if found is not None and self._has_word(found):
-                self._answer_held(found, now)
+                returned |= self._answer_held(found, now)
+        return returned
 
     def _has_word(self, session: Session) -> bool:
         return bool(session.commands) and session.commands[0].after <= self.log_index
 
-    def answer_due(self, now: Instant) -> None:
-        """Answer the keepalives that are due."""
+    def answer_due(self, now: Instant) -> bool:
+        """Answer the keepalives that are due. True: a session that was not live is again."""
         replies = self._replies
+        returned = False
         while replies and replies[0][0] <= now:
             _, order, session = heapq.heappop(replies)
             found = self._sessions.get(session)
             # Otherwise it was answered early.
             if found is not None and found.held is not None and found.held.order == order:
-                self._answer_held(found, now)
+                returned |= self._answer_held(found, now)
+        return returned
 
     def overdue(self, now: Instant) -> list[Session]:
         """Sessions that are over and must be closed, each once. One that is not closed is reported again later."""

@@ -1,8 +1,8 @@
 """Apply records to the state: the one function that changes the catalogue, on primary, standby, restart and in
 simulation.
 
-`apply` returns the ranges that became free, so that a primary can lend them again once the record that freed them is
-durable (I9). Nothing here decides anything.
+`apply` returns what the record changed, so that a primary can act on it once the record is durable. Nothing here
+decides anything.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
+from holdfast.core.state.applied import UNREMARKABLE, Applied, Freed, FreedRanges
 from holdfast.core.state.apply_replicas import APPLY_REPLICAS
 from holdfast.core.state.apply_restored import APPLY_RESTORED
 from holdfast.core.state.grants import Grant, Quarantined
@@ -30,18 +31,11 @@ from holdfast.messages.records import Cause
 from holdfast.messages.rows import PutRow, unpack_ids
 from holdfast.messages.shapes import Record
 
-Freed = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
-"""Per segment: offsets and lengths that are no longer occupied."""
 
-
-def bytes_of(freed: Freed) -> int:
-    return sum(int(lengths.sum()) for _, _, lengths in freed)
-
-
-def apply(state: State, record: Record, now: Instant) -> Freed:
-    freed = _APPLY[type(record)](state, record, now)
+def apply(state: State, record: Record, now: Instant) -> Applied:
+    applied = _APPLY[type(record)](state, record, now)
     state.index += 1
-    return freed
+    return applied
 
 
 def ranges_of(state: State, slots: list[int] | Slots) -> Freed:
@@ -57,28 +51,25 @@ def ranges_of(state: State, slots: list[int] | Slots) -> Freed:
         segments = np.concatenate([segments, np.array([f[0] for f in further], np.int32)])
         offsets = np.concatenate([offsets, np.array([f[1] for f in further], np.int64)])
         lengths = np.concatenate([lengths, np.array([f[2] for f in further], np.int64)])
-    found: Freed = []
-    for handle in np.unique(segments).tolist():
-        here = segments == handle
-        found.append((handle, offsets[here], lengths[here]))
-    return found
+    heres = ((handle, segments == handle) for handle in np.unique(segments).tolist())
+    return [(handle, offsets[here], lengths[here]) for handle, here in heres]
 
 
-def _log_started(state: State, record: r.LogStarted, now: Instant) -> Freed:
+def _log_started(state: State, record: r.LogStarted, now: Instant) -> Applied:
     state.log_id, state.cluster, state.secret = record.log_id, record.cluster, record.secret
-    return []
+    return UNREMARKABLE
 
 
-def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Freed:
+def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Applied:
     state.epoch = record.epoch
     state.next_counter = 1
     state.epoch_starts[record.epoch] = state.index
     while len(state.epoch_starts) > REMEMBERED_EPOCHS:
         state.epoch_starts.popitem(last=False)
-    return []
+    return UNREMARKABLE
 
 
-def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Freed:
+def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> Applied:
     state.lease_ttl_ms, state.soft_pin_ttl_ms = record.lease_ttl_ms, record.soft_pin_ttl_ms
     state.grant_timeout_ms = record.grant_timeout_ms
     state.longest_lease_ms = max(record.longest_lease_ms or state.longest_lease_ms, record.lease_ttl_ms)
@@ -86,10 +77,10 @@ def _settings_changed(state: State, record: r.SettingsChanged, now: Instant) -> 
     # Never less: a follower that no later master has answered relies on an earlier one's promise (I4).
     state.session_lease_ms = max(state.session_lease_ms, record.session_lease_ms)
     state.session_jeopardy_ms = max(state.session_jeopardy_ms, record.session_jeopardy_ms)
-    return []
+    return UNREMARKABLE
 
 
-def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Freed:
+def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Applied:
     state.segments[record.handle] = Segment(
         record.handle, record.name, record.size_bytes, record.data_address, record.socket_path, record.host, record.kind
     )
@@ -97,10 +88,10 @@ def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Fr
     state.most_nodes = max(state.most_nodes, state.lending_nodes())
     state.next_segment = max(state.next_segment, record.handle + 1)
     state.topology += 1
-    return []
+    return Applied(topology_changed=True)
 
 
-def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -> Freed:
+def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -> Applied:
     handle = record.handle
     catalogue = state.catalogue
     lost: list[int] = []
@@ -110,13 +101,13 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
             catalogue.set_replicas(slot, left)
         else:
             lost.append(slot)
-    if lost:
-        _drop(state, lost, Cause.UNMOUNT_SEGMENT.name, now)
+    keys = _drop(state, lost, Cause.UNMOUNT_SEGMENT.name, now) if lost else []
     if handle in state.unverified:
         state.origin.lost += len(lost)
     state.mask.forget_segment(handle)
+    quarantined: list[int] = []
     for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
-        _end_grant(state, grant, [])
+        quarantined += _end_grant(state, grant, []).quarantined
     for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
         _leave_quarantine(state, entry)
     del state.segments[handle]
@@ -124,17 +115,18 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
     state.unsettled.discard(handle)
     state.unverified.discard(handle)
     state.topology += 1
-    return []
+    return Applied(keys=keys, quarantined=quarantined, topology_changed=True)
 
 
-def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Freed:
+def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Applied:
+    keys: list[str] = []
     if record.sweeps:
         for place in record.ranges:
-            _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
+            keys += _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
     elif record.evicted:
-        _drop(state, _named(state, unpack_sorted_ids(record.evicted).tolist()), "EVICTED", now)
+        keys = _drop(state, _named(state, unpack_sorted_ids(record.evicted).tolist()), "EVICTED", now)
     state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
-    return []
+    return Applied(keys=keys) if keys else UNREMARKABLE
 
 
 def _pieces(pairs: Iterable[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -142,35 +134,31 @@ def _pieces(pairs: Iterable[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], np
     return columns[:, 0], columns[:, 1]
 
 
-def _quarantine(state: State, held: Quarantined) -> None:
-    state.quarantine[state.next_quarantine] = held
-    state.next_quarantine += 1
-
-
-def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Freed:
+def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Applied:
     """Free the parts that no commit took where the grant is settled; elsewhere they wait for that node's report."""
     del state.grants[grant.id]
     gaps = grant.taken.gaps(grant.length)
     if not gaps:
-        return []
+        return UNREMARKABLE
     starts, lengths = _pieces((start, end - start) for start, end in gaps)
-    freed: Freed = []
+    freed: list[FreedRanges] = []
+    quarantined: list[int] = []
     for place in grant.ranges:
         if place.segment in settled:
             freed.append((place.segment, place.offset + starts, lengths))
         else:
             pieces = tuple((place.offset + start, end - start) for start, end in gaps)
-            _quarantine(state, Quarantined(place.segment, pieces, grant.id, place.writer))
-    return freed
+            quarantined.append(state.enter_quarantine(Quarantined(place.segment, pieces, grant.id, place.writer)))
+    return Applied(freed, quarantined=quarantined)
 
 
-def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Freed:
+def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Applied:
     return _end_grant(state, state.grants[record.grant], record.settled)
 
 
-def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Freed:
+def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Applied:
     left = [_leave_quarantine(state, entry) for entry in record.entries]
-    return [(held.segment, *_pieces(held.pieces)) for held in left]
+    return Applied([(held.segment, *_pieces(held.pieces)) for held in left])
 
 
 def _leave_quarantine(state: State, entry: int) -> Quarantined:
@@ -180,10 +168,10 @@ def _leave_quarantine(state: State, entry: int) -> Quarantined:
     return held
 
 
-def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Freed:
-    freed: Freed = []
+def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Applied:
+    removed = UNREMARKABLE
     if record.replaced or record.held:
-        freed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.held), Cause.UPSERT.name, now)
+        removed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.held), Cause.UPSERT.name, now)
     grant = state.grants[record.grant]
     flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
     slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
@@ -199,7 +187,9 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
     if record.soft_pin:
         state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))
     state.next_counter = (record.first_id & COUNTER_MASK) + len(record.keys)
-    return freed
+    if removed is UNREMARKABLE:
+        return Applied((), record.keys)
+    return Applied(removed.freed, [*record.keys, *removed.keys], removed.quarantined)
 
 
 def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
@@ -244,14 +234,17 @@ def runs_of(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[
     return list(zip(starts[heads].tolist(), ends[tails].tolist(), strict=True))
 
 
-def _drop(state: State, slots: list[int], cause: str, now: Instant) -> None:
-    """Drop the objects from the catalogue. Masked ones were added to `departed` when they were masked."""
+def _drop(state: State, slots: list[int], cause: str, now: Instant) -> list[str]:
+    """Drop the objects from the catalogue; return their keys, or none if all were masked: those were hidden from
+    readers, and added to `departed`, when they were masked."""
     masked = state.mask.release(state.catalogue, slots)
     if cause == "EVICTED" and state.drains:
         _count_evicted(state, slots)
     gone = state.catalogue.drop(slots)
-    if len(masked) < len(gone):
-        state.departed.add(gone, cause, now)
+    if len(masked) == len(gone):
+        return []
+    state.departed.add(gone, cause, now)
+    return gone
 
 
 def _count_evicted(state: State, slots: list[int]) -> None:
@@ -271,25 +264,25 @@ def _named(state: State, ids: list[int]) -> list[int]:
     return slots
 
 
-def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Freed:
-    freed: Freed = []
+def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Applied:
+    freed: Freed = ()
+    quarantined: list[int] = []
     gone = _named(state, ids + held)
     free_slots, held_slots = gone[: len(ids)], gone[len(ids) :]
     if free_slots:
         flags = state.catalogue.flags_at
         # The memory of a masked object is free already.
         occupied = [slot for slot in free_slots if not flags[slot] & MASKED] if state.mask else free_slots
-        freed = ranges_of(state, occupied) if occupied else []
+        freed = ranges_of(state, occupied) if occupied else ()
     if held_slots:
         for handle, offsets, lengths in ranges_of(state, held_slots):
             pieces = tuple(zip(offsets.tolist(), lengths.tolist(), strict=True))
-            _quarantine(state, Quarantined(handle, pieces))
-    if gone:
-        _drop(state, gone, cause, now)
-    return freed
+            quarantined.append(state.enter_quarantine(Quarantined(handle, pieces)))
+    keys = _drop(state, gone, cause, now) if gone else []
+    return Applied(freed, keys, quarantined)
 
 
-def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Freed:
+def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Applied:
     if record.cause is Cause.MISMATCH:
         state.origin.mismatched += (len(record.ids) + len(record.held)) // 8
     ids, held = unpack_ids(record.ids), unpack_ids(record.held)
@@ -300,35 +293,35 @@ def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Fr
     return _remove(state, ids, held, record.cause.name, now)
 
 
-def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Freed:
+def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Applied:
     ids = unpack_sorted_ids(record.ids).tolist()
     return _remove(state, [] if record.held else ids, ids if record.held else [], "EVICTED", now)
 
 
-def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Freed:
+def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Applied:
     renew(state, unpack_sorted_ids(record.ids), now + record.left_ms, now)
-    return []
+    return UNREMARKABLE
 
 
-def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> Freed:
+def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> Applied:
     state.answers[record.client, record.serial] = record.answer
     while len(state.answers) > REMEMBERED_ANSWERS:
         state.answers.popitem(last=False)
-    return []
+    return UNREMARKABLE
 
 
-def _session_opened(state: State, record: r.SessionOpened, now: Instant) -> Freed:
+def _session_opened(state: State, record: r.SessionOpened, now: Instant) -> Applied:
     state.sessions[record.session] = record.name
     state.session_epoch = record.session_epoch
-    return []
+    return UNREMARKABLE
 
 
-def _session_closed(state: State, record: r.SessionClosed, now: Instant) -> Freed:
+def _session_closed(state: State, record: r.SessionClosed, now: Instant) -> Applied:
     del state.sessions[record.session]
-    return []
+    return UNREMARKABLE
 
 
-_APPLY: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
+_APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.LogStarted: _log_started,
     r.EpochStarted: _epoch_started,
     r.SettingsChanged: _settings_changed,

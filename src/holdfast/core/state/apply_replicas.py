@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import ReplicaAt
+from holdfast.core.state.applied import UNREMARKABLE, Applied
 from holdfast.core.state.grants import Quarantined
 from holdfast.core.state.state import DRAINING, OPEN, Drain, State
 from holdfast.ids import ObjectId, SegmentHandle, extent_of
@@ -22,15 +22,15 @@ from holdfast.messages import records as r
 from holdfast.messages.rows import AddedRow, PlaceRow
 from holdfast.messages.shapes import Record
 
-Freed: TypeAlias = list[tuple[SegmentHandle, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 Place: TypeAlias = tuple[ObjectId, SegmentHandle, int]
 
 
-def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
+def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Applied:
     catalogue = state.catalogue
     grant = state.grants[record.grant]
     place = grant.ranges[0]
     kind = state.segments[place.segment].kind
+    keys: list[str] = []
     for oid, offset in AddedRow.iter_unpack(record.rows):
         slot = catalogue.by_id.slot_of(oid)
         # Masking it was a wrong guess: the primary had it copied.
@@ -39,23 +39,24 @@ def _replica_added(state: State, record: r.ReplicaAdded, now: Instant) -> Freed:
         catalogue.set_replicas(slot, (*catalogue.replicas(slot), there))
         grant.taken.add(offset, offset + extent_of(catalogue.size_at[slot]))
         grant.commits[offset] = oid
-    return []
+        if (key := catalogue.keys[slot]) is not None:
+            keys.append(key)
+    # Readers may be shown the new place. After a failover without this record it is granted to others at once (I2).
+    return Applied(keys=keys)
 
 
-def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Freed:
+def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Applied:
     freed: dict[SegmentHandle, list[tuple[int, int]]] = {}
+    quarantined: list[int] = []
     for oid, handle, offset in PlaceRow.iter_unpack(record.rows):
         freed.setdefault(handle, []).append((offset, _without(state, oid, handle, offset)))
     for oid, handle, offset in PlaceRow.iter_unpack(record.held):
         length = _without(state, oid, handle, offset)
-        state.moved[handle, offset] = state.next_quarantine
-        state.quarantine[state.next_quarantine] = Quarantined(handle, ((offset, length),), moved=oid)
-        state.next_quarantine += 1
-    found: Freed = []
-    for handle, pieces in freed.items():
-        columns = np.array(pieces, np.int64)
-        found.append((handle, columns[:, 0], columns[:, 1]))
-    return found
+        entry = state.enter_quarantine(Quarantined(handle, ((offset, length),), moved=oid))
+        state.moved[handle, offset] = entry
+        quarantined.append(entry)
+    columns = ((handle, np.array(pieces, np.int64)) for handle, pieces in freed.items())
+    return Applied([(handle, each[:, 0], each[:, 1]) for handle, each in columns], quarantined=quarantined)
 
 
 def _without(state: State, oid: ObjectId, handle: SegmentHandle, offset: int) -> int:
@@ -76,7 +77,7 @@ def _without(state: State, oid: ObjectId, handle: SegmentHandle, offset: int) ->
     return length
 
 
-def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) -> Freed:
+def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) -> Applied:
     if record.mode == OPEN:
         state.modes.pop(record.node, None)
     else:
@@ -84,38 +85,38 @@ def _node_mode_changed(state: State, record: r.NodeModeChanged, now: Instant) ->
     state.drains.pop(record.node, None)
     if record.mode == DRAINING:
         state.drains[record.node] = Drain()
-    return []
+    return UNREMARKABLE
 
 
-def _node_drained(state: State, record: r.NodeDrained, now: Instant) -> Freed:
+def _node_drained(state: State, record: r.NodeDrained, now: Instant) -> Applied:
     if (drain := state.drains.get(record.node)) is not None:
         drain.ended = True
-    return []
+    return UNREMARKABLE
 
 
-def _segment_limited(state: State, record: r.SegmentLimited, now: Instant) -> Freed:
+def _segment_limited(state: State, record: r.SegmentLimited, now: Instant) -> Applied:
     state.segments[record.handle] = replace(state.segments[record.handle], limit_bytes=record.limit_bytes)
-    return []
+    return UNREMARKABLE
 
 
-def _disk_left(state: State, record: r.DiskLeft, now: Instant) -> Freed:
+def _disk_left(state: State, record: r.DiskLeft, now: Instant) -> Applied:
     state.segments[record.handle] = replace(state.segments[record.handle], away=True)
     state.away.add(record.handle)
     state.topology += 1
-    return []
+    return Applied(topology_changed=True)
 
 
-def _disk_closed(state: State, record: r.DiskClosed, now: Instant) -> Freed:
+def _disk_closed(state: State, record: r.DiskClosed, now: Instant) -> Applied:
     state.segments[record.handle] = replace(state.segments[record.handle], closed=record.reason)
-    return []
+    return UNREMARKABLE
 
 
-def _copying_changed(state: State, record: r.CopyingChanged, now: Instant) -> Freed:
+def _copying_changed(state: State, record: r.CopyingChanged, now: Instant) -> Applied:
     state.changed = {**state.changed, "copy_bytes_per_second": max(0, record.bytes_per_second)}
-    return []
+    return UNREMARKABLE
 
 
-APPLY_REPLICAS: dict[type[Record], Callable[[State, Any, Instant], Freed]] = {
+APPLY_REPLICAS: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.ReplicaAdded: _replica_added,
     r.ReplicaDropped: _replica_dropped,
     r.NodeModeChanged: _node_mode_changed,

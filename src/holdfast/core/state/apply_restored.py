@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast.core.state.applied import UNREMARKABLE, Applied
 from holdfast.core.state.state import Origin, State
 from holdfast.instant import Instant
 from holdfast.messages import records as r
@@ -44,18 +45,18 @@ def begin_history(state: State, log_id: int, secret: bytes, index: int, replaces
     state.topology += 1
 
 
-def _memory_settled(state: State, record: r.MemorySettled, now: Instant) -> list[Any]:
+def _memory_settled(state: State, record: r.MemorySettled, now: Instant) -> Applied:
     state.unsettled.difference_update(record.handles)
-    return []
+    return UNREMARKABLE
 
 
-def _memory_verified(state: State, record: r.MemoryVerified, now: Instant) -> list[Any]:
+def _memory_verified(state: State, record: r.MemoryVerified, now: Instant) -> Applied:
     state.unverified.difference_update(record.handles)
     state.topology += 1  # Clients learn from this that they may read in place.
-    return []
+    return Applied(topology_changed=True)
 
 
-APPLY_RESTORED: dict[type[Record], Callable[[State, Any, Instant], list[Any]]] = {
+APPLY_RESTORED: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.MemorySettled: _memory_settled,
     r.MemoryVerified: _memory_verified,
 }

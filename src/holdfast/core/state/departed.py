@@ -11,28 +11,17 @@ from holdfast.instant import Instant
 class Departed:
     """Remembers whole batches as they come, which costs the hot path one append."""
 
-    __slots__ = ("_batches", "_count", "_held")
+    __slots__ = ("_batches", "_held")
 
     def __init__(self) -> None:
         self._batches: deque[tuple[list[str], str, Instant]] = deque()
         self._held = 0
-        self._count = 0
 
     def add(self, keys: list[str], cause: str, now: Instant) -> None:
         self._batches.append((keys, cause, now))
         self._held += len(keys)
-        self._count += 1
         while self._held > REMEMBERED_DEPARTED and len(self._batches) > 1:
             self._held -= len(self._batches.popleft()[0])
-
-    @property
-    def batches(self) -> int:
-        """Number of batches ever added, to tell whether a record added one."""
-        return self._count
-
-    def newest(self) -> list[str]:
-        """The keys of the latest batch."""
-        return self._batches[-1][0]
 
     def last(self, key: str) -> tuple[str, Instant] | None:
         """(cause, when) of the key's latest departure."""

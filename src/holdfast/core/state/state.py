@@ -147,6 +147,13 @@ class State:
         current epoch, the length of the log."""
         return next((start for later, start in self.epoch_starts.items() if later > epoch), self.index)
 
+    def enter_quarantine(self, held: Quarantined) -> int:
+        """Add these ranges to the quarantine; return the entry's number."""
+        entry = self.next_quarantine
+        self.quarantine[entry] = held
+        self.next_quarantine += 1
+        return entry
+
     @property
     def objects(self) -> int:
         """Number of objects that are not masked."""

@@ -19,7 +19,7 @@ from holdfast.instant import now_ms, now_seconds
 from holdfast.master.announcement import Announcement
 from holdfast.master.election.candidacy import give_back, win_unless
 from holdfast.master.election.leader_watch import LeaderWatch
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.events import EventHistory
 from holdfast.master.histories.histories import Histories, Word
 from holdfast.master.histories.restore_order import RestoreOrder
@@ -118,7 +118,7 @@ class Master:
         """The engine of a primary, while its term lasts by its own clock (I12): a master that was stopped, or cut off
         from coordination, stops being primary then, whether or not it knows of the next one."""
         engine = self.server.engine
-        return engine if engine is not None and now_ms() < engine.leads_until() else None
+        return engine if engine is not None and now_ms() < engine.shell.leads_until() else None
 
     @property
     def role(self) -> str:

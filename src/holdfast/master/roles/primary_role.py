@@ -31,7 +31,8 @@ from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.election.candidacy import HOW_IT_ENDED, PROVEN
 from holdfast.master.election.suspects import watch_suspects
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.shell import EngineShell
 from holdfast.master.events import EventHistory
 from holdfast.master.histories.histories import WaitsForOperator
 from holdfast.master.object_events.events import ObjectEvents
@@ -97,14 +98,16 @@ class PrimaryRole:
 
     def _engine(self, state: State) -> Engine:
         context, term = self._context, self._term
-        engine = Engine(self._primary(state), self._pending, context.plan.durability, context.object_events)
-        engine.note = context.events.note
-        engine.on_lost_files = partial(note_lost_files, context.events)
-        engine.on_record = self._writer.rouse
-        engine.on_urgent = self._urge
-        engine.on_torn = self.hand_over
-        engine.leads_until = engine.clients_wait_until = lambda: int(term.valid_until * 1000)
-        return engine
+        shell = EngineShell(
+            leads_until=lambda: int(term.valid_until * 1000),
+            clients_wait_until=lambda: int(term.valid_until * 1000),
+            on_record=self._writer.rouse,
+            on_urgent=self._urge,
+            on_torn=self.hand_over,
+            on_lost_files=partial(note_lost_files, context.events),
+            note=context.events.note,
+        )
+        return Engine(self._primary(state), self._pending, context.plan.durability, context.object_events, shell)
 
     def _primary(self, state: State) -> Primary:
         term, plan, now = self._term, self._context.plan, now_ms()
@@ -221,7 +224,7 @@ class PrimaryRole:
     def _decide_no_more(self) -> None:
         torn = {"half_applied": self._pending.torn} if self._pending.torn else {}
         log.info("handing over", epoch=self._term.epoch, **torn)
-        self.engine.leads_until = lambda: 0
+        self.engine.shell.leads_until = lambda: 0
         self._context.leaders.back_off()
         self._writer.finish()
 
@@ -242,9 +245,8 @@ class PrimaryRole:
 def lead_alone(server: RpcServer, plan: Plan, events: EventHistory, object_events: ObjectEvents | None) -> None:
     """Serve without coordination: there is no term that could end, and the log is in memory only."""
     now = now_ms()
-    engine = Engine(Primary(State(), plan.rules), object_events=object_events)
-    engine.note = events.note
-    engine.on_lost_files = partial(note_lost_files, events)
+    shell = EngineShell(note=events.note, on_lost_files=partial(note_lost_files, events))
+    engine = Engine(Primary(State(), plan.rules), object_events=object_events, shell=shell)
     engine.start_log(fresh_id(), plan.cluster, fresh_bytes(32), now)
     engine.start_epoch(1, now)
     server.lead(engine)

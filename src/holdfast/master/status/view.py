@@ -21,7 +21,8 @@ from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, Refused
 from holdfast.instant import now_ms
-from holdfast.master.engine import Answer, Engine
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles.master import Master
@@ -186,7 +187,7 @@ class MasterView:
             return {"objects": [], "cursor": 0}
         primary = engine.primary
         now = now_ms()
-        reply, _ = list_keys(primary, ListKeys(prefix, cursor), 0, now)
+        reply = list_keys(primary, ListKeys(prefix, cursor), 0, now).reply
         assert isinstance(reply, KeyList)
         found = []
         keys = reply.keys[:limit]
@@ -285,7 +286,7 @@ class Figures(Collector):
         yield _lost_files(engine)
         asked = {kind.__name__: count for kind, count in list(server.requests.items())}
         yield _counters("requests", "Requests by verb.", "verb", asked)
-        refused, ended = (engine.failures, engine.upkeep_failures) if engine is not None else ({}, {})
+        refused, ended = (engine.failures, engine.guard.failures) if engine is not None else ({}, {})
         yield _counters("failures", "Requests refused, by error.", "code", refused)
         yield _counters("upkeep_failures", "Steps of upkeep that a defect ended, by kind.", "kind", ended)
         yield from self._restored()

@@ -14,7 +14,7 @@ from holdfast.core.primary.session_book import MAX_COMMANDS
 from holdfast.core.rules import REMEMBERED_ANSWERS
 from holdfast.core.state.state import State
 from holdfast.ids import COPIES
-from holdfast.master.engine import MAX_PENDING_BYTES, Engine
+from holdfast.master.engine.engine import MAX_PENDING_BYTES, Engine
 from holdfast.messages.records import RangesGranted
 from holdfast.messages.shapes import Record
 from holdfast.replication.renewals import PREFIX, SPACING_MS, BadRenewals, decode_value

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from traceback import extract_tb
 
-from holdfast.core.primary.primary import Parked
+from holdfast.core.primary.decision import Parked
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.of_nodes import MountDisk
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record

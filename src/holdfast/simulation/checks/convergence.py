@@ -7,7 +7,7 @@ left over.
 
 from __future__ import annotations
 
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.simulation.checks.bound_checks import BoundChecks
 from holdfast.simulation.checks.log_checks import LEFT_BY_ITSELF, LogChecks
 from holdfast.simulation.checks.renewal_checks import RenewalChecks

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.core.catalogue.catalogue import LIVE, MASKED
 from holdfast.core.state.state import State
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.simulation.checks.log_checks import Report
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import MS

@@ -13,16 +13,17 @@ from functools import partial
 
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, MEMORY, SOFT_PIN
 from holdfast.core.objects.puts import least_wanted_bytes
-from holdfast.core.primary.primary import Parked, Primary
+from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import Segment
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
 from holdfast.instant import Instant
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.requests import Granted, GrantRanges
 from holdfast.messages.shapes import Message
 from holdfast.simulation.checks.log_checks import Report
 
-Decide = Callable[[Message, int, Instant], Message | Parked]
+Decide = Callable[[Message, int, Instant], tuple[Message | Parked, int]]
 
 
 class RoomChecks:
@@ -34,7 +35,7 @@ class RoomChecks:
 
     def _decide(
         self, name: str, engine: Engine, decide: Decide, request: Message, caller: int, now: Instant
-    ) -> Message | Parked:
+    ) -> tuple[Message | Parked, int]:
         if type(request) is not GrantRanges:
             return decide(request, caller, now)
         primary = engine.primary
@@ -42,7 +43,7 @@ class RoomChecks:
         soft = soft_pinned(primary, now)
         spare, largest = _spare_bytes(primary), max(before.values(), default=0)
         plain = bool(soft) and has_window(primary, request, now, soft_too=False)
-        reply = decide(request, caller, now)
+        reply, after = decide(request, caller, now)
         left = memory_of(primary)
         gone = {oid: size for oid, size in before.items() if oid not in left}
         if plain and (lost := soft & gone.keys()):
@@ -55,7 +56,7 @@ class RoomChecks:
             if sum(gone.values()) > (window + (window + spare if spare else 0)) * request.replicas:
                 what = f"{name} evicts {sum(gone.values()):,} bytes for a grant of {reply.length:,}"
                 self._report("I10", f"{what} x {request.replicas}, with {spare:,} to spare", name)
-        return reply
+        return reply, after
 
     def _waits(self, name: str, engine: Engine, request: GrantRanges, gone: int, now: Instant) -> None:
         primary = engine.primary

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.instant import now_seconds
-from holdfast.master.engine import Engine, UpkeepFailure
+from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.guard import UpkeepFailure
 from holdfast.master.plan import Plan
 from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer

@@ -12,7 +12,7 @@ from functools import partial
 from holdfast import instant
 from holdfast.core.rules import CHANGEABLE
 from holdfast.core.state.state import MODES
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.messages.requests import ChangeMode, ChangeSettings
 from holdfast.messages.shapes import Message, SettingValue
 from holdfast.simulation.kernel.process import ProcessLoop

@@ -21,7 +21,7 @@ import structlog
 from holdfast import entropy, instant, witness
 from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
-from holdfast.master.engine import Engine
+from holdfast.master.engine.engine import Engine
 from holdfast.master.histories.histories import Word
 from holdfast.master.plan import Plan
 from holdfast.master.roles.master import Master

@@ -1,0 +1,87 @@
+"""Commands to nodes, from the decision to the keepalive reply that carries them.
+
+The life of a command:
+1. Decided, by a request or by upkeep.
+2. Numbered, and queued in the session of its node.
+3. Held there until every record that was logged before it is durable: it may depend on any of them (I6).
+4. Sent with the reply to a keepalive, at once if one is waiting, and with every further reply until it is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from holdfast.core.primary.decision import Command
+from holdfast.core.primary.session_book import Book
+from holdfast.errors import CommandsWaiting, HoldfastError, UnknownNode
+from holdfast.instant import Instant
+from holdfast.master.engine.durability import Durability
+from holdfast.master.engine.guard import Guard
+
+Confirm = Callable[[HoldfastError | None], None]
+"""Called when a command has been handled (None), or with the reason why that will not be known."""
+
+
+class NodeCommands:
+    def __init__(
+        self,
+        sessions: Book,
+        durability: Durability,
+        guard: Guard,
+        failures: Counter[str],
+        on_return: Callable[[], None],
+    ) -> None:
+        self._sessions = sessions
+        self._durability = durability
+        self._guard = guard
+        self._failures = failures
+        self._on_return = on_return
+        """Called when a session that was not live is again."""
+
+    def send(self, commands: Sequence[Command], now: Instant) -> None:
+        """Send the commands of a decision whose records are logged. A node that cannot be reached now gets its commands
+        when it is back: those that are not confirmed follow from the state, and are planned again."""
+        for command in commands:
+            self._guard.run("command", command.node, partial(self._send, command, now))
+
+    def _send(self, command: Command, now: Instant) -> None:
+        try:
+            self.notify(command.node, command.name, command.body, now, self._confirmed if command.confirm else None)
+        except (UnknownNode, CommandsWaiting) as error:
+            self._failures[error.code] += 1
+
+    def _confirmed(self, error: HoldfastError | None) -> None:
+        if error is not None:
+            self._failures[error.code] += 1
+
+    def notify(self, node: str, name: str, body: bytes, now: Instant, confirm: Confirm | None = None) -> int:
+        """Send a command to the follower of this name. Returns its number."""
+        session = self._sessions.named(node)
+        if session is None:
+            raise UnknownNode(f"nobody called {node!r} follows this master; nothing was sent")
+        number = self._sessions.notify(session.id, name, body, confirm, self._durability.index)
+        self.deliver(now)
+        return number
+
+    def deliver(self, now: Instant) -> None:
+        """Send the sessions' keepalive replies. One with a command waits until everything that the command may depend
+        on is durable; one without waits for nothing: a slow log must not cost a node its session."""
+        if self._sessions.say(self._durability.durable, now):
+            self._on_return()
+        self.hand_out()
+
+    def answer_due(self, now: Instant) -> None:
+        """Answer the keepalives that are due."""
+        if self._sessions.answer_due(now):
+            self._on_return()
+        self.deliver(now)
+
+    def hand_out(self) -> None:
+        """Send the replies and confirmations that are ready."""
+        sessions = self._sessions
+        while sessions.outgoing:
+            outgoing, sessions.outgoing = sessions.outgoing, []
+            for then, what in outgoing:
+                self._guard.run("answer", "a session's", partial(then, what))
