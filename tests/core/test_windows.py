@@ -239,6 +239,24 @@ def test_a_window_is_given_up_when_an_object_in_it_is_leased_or_nobody_waits(
     world.check()
 
 
+@pytest.mark.parametrize("eviction", ["follow", "none"])
+def test_a_put_whose_window_is_being_emptied_takes_no_other_place(
+    eviction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: the part of the window that was empty already was nobody's afterwards, where evictions are not logged."""
+    monkeypatch.setattr(room, "EVICT_STEP", 2)
+    world, keys = filled(640, standby_eviction=eviction)
+    world.pass_time(60_000)
+    world.touch(*keys[:3], *keys[4:8])
+    world.remove(keys[3])
+    granted = ask_for(world, 512 * KIB, serial=10_000, least_bytes=KIB)
+    while granted is None:
+        world.engine.tick(world.now)
+        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+    assert not world.primary.claims
+    world.check()
+
+
 def test_a_choice_among_objects_of_all_sizes_never_overlaps_what_stays() -> None:
     """I8 and I9, with chance: leases, pins, grants that are held, removals and puts of any length."""
     chance = random.Random(3)

@@ -108,8 +108,8 @@ def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant
     if wanted.least >= wanted.floor:
         return make_room(primary, request.grant, wanted, lengths, now)
     first = make_room(primary, request.grant, wanted, lengths, now, last_resort=False)
-    if first.room is not None or first.records or primary.unlent:
-        return first
+    if first.room is not None or first.records or primary.unlent or request.grant in primary.claims:
+        return first  # Where windows are being emptied for it, there is its room, and nowhere else.
     if (room := place_most(primary, wanted, wanted.least, now)) is not None:
         return RoomSought(room, (), first.freed, first.given_up)
     last = make_room(primary, request.grant, wanted, [wanted.least], now)
