@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import Any
 
 from holdfast.compat.mooncake.codes import INVALID_PARAMS, OK
 from holdfast.compat.mooncake.linked import same_length
-from holdfast.compat.mooncake.memory.values import DEFAULT_CONFIG, first_failure
+from holdfast.compat.mooncake.memory.values import DEFAULT_CONFIG
 from holdfast.compat.mooncake.structures import ReplicateConfig
 from holdfast.compat.mooncake.tensors.format import layout_in, stored_form, tensor_in
-from holdfast.compat.mooncake.tensors.verbs import Tensors, chunks_of, header_fits, shard_key, window
+from holdfast.compat.mooncake.tensors.verbs import Tensors, Write, chunks_of, header_fits, shard_key, window
 
 KINDS = ("dp", "pp", "ep", "tp")
 AS_STORED, SHARD, FULL = "as_stored", "shard", "full"
@@ -97,50 +98,39 @@ def manifest_key(key: str) -> str:
 
 
 class ParallelTensors(Tensors):
-    """The `..._with_parallelism` methods."""
+    """The `..._with_parallelism` methods. Each of a put is there twice, to replace an object or not."""
 
-    def put_tensor_with_parallelism(
+    def _put_for_axes(
         self,
+        upsert: bool,
         key: str,
         tensor: Any,
         parallelism: Any = None,
         config: ReplicateConfig = DEFAULT_CONFIG,
         writer_partition: Any = None,
     ) -> int:
-        return self._put_parts_of([key], [tensor], [parallelism], config, [writer_partition], upsert=False)[0]
+        return self._put_parts_of([key], [tensor], [parallelism], config, [writer_partition], upsert)[0]
 
-    def upsert_tensor_with_parallelism(
-        self,
-        key: str,
-        tensor: Any,
-        parallelism: Any = None,
-        config: ReplicateConfig = DEFAULT_CONFIG,
-        writer_partition: Any = None,
-    ) -> int:
-        return self._put_parts_of([key], [tensor], [parallelism], config, [writer_partition], upsert=True)[0]
+    put_tensor_with_parallelism = partialmethod(_put_for_axes, False)
+    upsert_tensor_with_parallelism = partialmethod(_put_for_axes, True)
 
-    def batch_put_tensor_with_parallelism(
+    def _put_batch_for_axes(
         self,
+        upsert: bool,
         keys: Sequence[str],
         tensors_list: Sequence[Any],
         parallelisms: Any = None,
         config: ReplicateConfig = DEFAULT_CONFIG,
         writer_partitions: Any = None,
     ) -> list[int]:
-        return self._put_parts_of(keys, tensors_list, parallelisms, config, writer_partitions, upsert=False)
+        return self._put_parts_of(keys, tensors_list, parallelisms, config, writer_partitions, upsert)
 
-    def batch_upsert_tensor_with_parallelism(
-        self,
-        keys: Sequence[str],
-        tensors_list: Sequence[Any],
-        parallelisms: Any = None,
-        config: ReplicateConfig = DEFAULT_CONFIG,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        return self._put_parts_of(keys, tensors_list, parallelisms, config, writer_partitions, upsert=True)
+    batch_put_tensor_with_parallelism = partialmethod(_put_batch_for_axes, False)
+    batch_upsert_tensor_with_parallelism = partialmethod(_put_batch_for_axes, True)
 
-    def put_tensor_with_parallelism_from(
+    def _put_for_axes_from(
         self,
+        upsert: bool,
         key: str,
         buffer_ptr: int,
         size: int,
@@ -149,22 +139,14 @@ class ParallelTensors(Tensors):
         writer_partition: Any = None,
     ) -> int:
         found = self._tensors_at([key], [buffer_ptr], [size])
-        return self._put_parts_of([key], found, [parallelism], config, [writer_partition], upsert=False)[0]
+        return self._put_parts_of([key], found, [parallelism], config, [writer_partition], upsert)[0]
 
-    def upsert_tensor_with_parallelism_from(
-        self,
-        key: str,
-        buffer_ptr: int,
-        size: int,
-        parallelism: Any = None,
-        config: ReplicateConfig = DEFAULT_CONFIG,
-        writer_partition: Any = None,
-    ) -> int:
-        found = self._tensors_at([key], [buffer_ptr], [size])
-        return self._put_parts_of([key], found, [parallelism], config, [writer_partition], upsert=True)[0]
+    put_tensor_with_parallelism_from = partialmethod(_put_for_axes_from, False)
+    upsert_tensor_with_parallelism_from = partialmethod(_put_for_axes_from, True)
 
-    def batch_put_tensor_with_parallelism_from(
+    def _put_batch_for_axes_from(
         self,
+        upsert: bool,
         keys: Sequence[str],
         buffer_ptrs: Sequence[int],
         sizes: Sequence[int],
@@ -173,19 +155,10 @@ class ParallelTensors(Tensors):
         writer_partitions: Any = None,
     ) -> list[int]:
         found = self._tensors_at(keys, buffer_ptrs, sizes)
-        return self._put_parts_of(keys, found, parallelisms, config, writer_partitions, upsert=False)
+        return self._put_parts_of(keys, found, parallelisms, config, writer_partitions, upsert)
 
-    def batch_upsert_tensor_with_parallelism_from(
-        self,
-        keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
-        parallelisms: Any = None,
-        config: ReplicateConfig = DEFAULT_CONFIG,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        found = self._tensors_at(keys, buffer_ptrs, sizes)
-        return self._put_parts_of(keys, found, parallelisms, config, writer_partitions, upsert=True)
+    batch_put_tensor_with_parallelism_from = partialmethod(_put_batch_for_axes_from, False)
+    batch_upsert_tensor_with_parallelism_from = partialmethod(_put_batch_for_axes_from, True)
 
     def _put_parts_of(
         self,
@@ -202,16 +175,13 @@ class ParallelTensors(Tensors):
         if tensors is None or not same_length(keys, tensors, axes, parting):
             return [INVALID_PARAMS] * len(keys)
         codes = [INVALID_PARAMS] * len(keys)
-        writes: list[tuple[int, str, Any]] = []
+        writes: list[Write] = []
         for place, (key, tensor) in enumerate(zip(keys, tensors, strict=True)):
             forms = _forms(key, tensor, axes[place], parting[place])
             if forms:
                 codes[place] = OK
                 writes += [(place, name, form) for name, form in forms]
-        written = self._put_forms([name for _, name, _ in writes], [form for _, _, form in writes], config, upsert)
-        for (place, _, _), code in zip(writes, written, strict=True):
-            codes[place] = first_failure([codes[place], code])
-        return codes
+        return self._put_writes(writes, codes, config, upsert)
 
     def get_tensor_with_parallelism(self, key: str, target: Any = None) -> Any:
         return self._read_part(key, target)

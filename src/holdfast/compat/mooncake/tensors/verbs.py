@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.compat.mooncake.codes import INVALID_PARAMS, OBJECT_NOT_FOUND, OK
 from holdfast.compat.mooncake.linked import same_length
@@ -15,6 +15,8 @@ from holdfast.compat.mooncake.structures import ReplicateConfig
 from holdfast.compat.mooncake.tensors.format import HEADER_BYTES, layout_in, stored_form, tensor_in
 
 log = logging.getLogger("holdfast.mooncake")
+Write: TypeAlias = tuple[int, str, Any]
+"""An object to put: the place of its tensor in the call, its key, and its buffers."""
 
 
 def shard_key(key: str, rank: int, size: int) -> str:
@@ -77,6 +79,13 @@ class Tensors(Values, Pointers):
     def _put_forms(self, keys: Sequence[str], forms: Sequence[Any], config: ReplicateConfig, upsert: bool) -> list[int]:
         """Objects made of buffers; None in the place of one is refused."""
         return self._ask(lambda link: put_each(link, keys, forms, config, upsert), lambda code: [code] * len(keys))
+
+    def _put_writes(self, writes: list[Write], codes: list[int], config: ReplicateConfig, upsert: bool) -> list[int]:
+        """Put these in one batch. Per tensor its code, or the first failure of its objects."""
+        written = self._put_forms([name for _, name, _ in writes], [form for _, _, form in writes], config, upsert)
+        for (place, _, _), code in zip(writes, written, strict=True):
+            codes[place] = first_failure([codes[place], code])
+        return codes
 
     def put_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
         return self._put_stored([key], [buffer_ptr], [size], upsert=False)[0]
@@ -208,7 +217,7 @@ class Tensors(Values, Pointers):
         if not same_length(keys, tensors):
             return [INVALID_PARAMS] * len(keys)
         codes = [INVALID_PARAMS] * len(keys)
-        writes: list[tuple[int, str, Any]] = []
+        writes: list[Write] = []
         for place, (key, tensor) in enumerate(zip(keys, tensors, strict=True)):
             parts = chunks_of(tensor, tp_size, split_dim)
             if parts is not None:
@@ -217,10 +226,7 @@ class Tensors(Values, Pointers):
                     (place, shard_key(key, rank, tp_size), stored_form(part, rank, tp_size, split_dim))
                     for rank, part in enumerate(parts)
                 ]
-        written = self._put_forms([name for _, name, _ in writes], [form for _, _, form in writes], config, False)
-        for (place, _, _), code in zip(writes, written, strict=True):
-            codes[place] = first_failure([codes[place], code])
-        return codes
+        return self._put_writes(writes, codes, config, upsert=False)
 
     def get_tensor_with_tp(self, key: str, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
         return self.get_tensor(shard_key(key, tp_rank, tp_size))
@@ -278,4 +284,4 @@ def header_fits(stored: Any, rank: int, count: int, split_dim: int) -> bool:
     return layout is not None and (layout.rank, layout.count, layout.split_dim) == (rank, count, split_dim)
 
 
-__all__ = ["HEADER_BYTES", "Tensors", "chunks_of", "header_fits", "shard_key", "window"]
+__all__ = ["HEADER_BYTES", "Tensors", "Write", "chunks_of", "header_fits", "shard_key", "window"]
