@@ -2,7 +2,7 @@
 
 A call takes the client's state and its deadline, then the caller's arguments, and gives the operation to run. `Cache`
 runs it on the caller's thread, and `AsyncCache` in its event loop; neither adds anything. So a new call is a function
-here, and one line in each of the two.
+here, and one line in each of the two (ADR 44).
 
 Not here: what is not one operation (views, reservations, `keys`), and overloads, which each client has to spell out.
 """
