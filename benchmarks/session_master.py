@@ -14,15 +14,16 @@ from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError
 from holdfast.instant import SYSTEM_CLOCK, now_ms
 from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.shell import EngineShell
 from holdfast.master.server import RpcServer
 from holdfast.settings import MasterSettings
 
 
 async def main() -> None:
-    engine = Engine(Primary(State(), Rules()))
+    server = RpcServer("bench", "", MasterSettings.model_fields["busy_poll_us"].default)
+    engine = Engine(Primary(State(), Rules()), shell=EngineShell(on_upkeep_failure=server.upkeep_failed))
     engine.start_log(1, "bench", bytes(32), now_ms())
     engine.start_epoch(1, now_ms())
-    server = RpcServer("bench", "", MasterSettings.model_fields["busy_poll_us"].default)
     host, port = await server.start("127.0.0.1", 0)
     server.lead(engine)
     print(f"{host}:{port}", flush=True)

@@ -49,7 +49,7 @@ def test_a_drain_that_fits_moves_everything_and_evicts_nothing() -> None:
     assert (costs.objects, costs.moved_bytes) == (there, there * extent_of(OBJECT))
     assert costs.evicted_bytes == 0
     history = EventHistory()
-    world.engine.shell.note = history.note
+    world.note = history.note
     drain(world, nodes)
     assert all(world.has(*[f"k{i}" for i in range(60)]))
     told = node_info(world.primary, world.primary.members["a"], world.now)
@@ -128,7 +128,7 @@ def test_counts_outlive_primaries_and_snapshots_and_end_with_the_drain() -> None
         assert state.drains == world.state.drains
         assert promote(state, world.primary.rules, 5_000, proven=True, now=0).state.drains == world.state.drains
     history = EventHistory()
-    world.engine.shell.note = history.note
+    world.note = history.note
     world.ask(q.Done, q.ChangeMode("a", "open"))
     [event] = history.after(0, 10)
     assert event.kind == "drain_cancelled"

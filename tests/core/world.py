@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from holdfast.ids import GrantId, extent_of
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
+from holdfast.master.engine.shell import EngineShell
 from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
@@ -70,9 +72,15 @@ class World:
     def __init__(self, **rules: float | str) -> None:
         self.now = 1_000_000
         self.primary = TwinnedPrimary(State(), Rules(**rules))  # type: ignore[arg-type]
-        self.engine = Engine(self.primary)
         self.upkeep_failures: list[UpkeepFailure] = []
-        self.engine.shell.on_upkeep_failure = self.upkeep_failures.append
+        self.note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
+        self.on_urgent: Callable[[], None] = lambda: None
+        shell = EngineShell(
+            on_urgent=lambda: self.on_urgent(),  # noqa: PLW0108 - a test may set it later.
+            on_upkeep_failure=self.upkeep_failures.append,
+            note=lambda *given: self.note(*given),  # noqa: PLW0108 - a test may set it later.
+        )
+        self.engine = Engine(self.primary, shell=shell)
         self.engine.start_log(11, "test", b"secret", self.now)
         self.engine.start_epoch(1, self.now)
         self.serial = 0

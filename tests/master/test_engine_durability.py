@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from holdfast.core.copies.plan import begin
 from holdfast.core.primary.decision import Parked
@@ -10,7 +11,9 @@ from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, object_id
+from holdfast.instant import Instant
 from holdfast.master.engine.engine import MAX_PENDING_BYTES, Engine
+from holdfast.master.engine.shell import FOR_EVER, EngineShell
 from holdfast.master.engine.waiting_room import Waiting
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
@@ -28,7 +31,13 @@ class Writer:
 
     def __init__(self, **rules: float) -> None:
         self.log = PendingLog(Position())
-        self.engine = Engine(Primary(State(), Rules(**rules)), self.log)  # type: ignore[arg-type]
+        self.leads_until: Instant = FOR_EVER
+        self.on_durable: Callable[[], None] = lambda: None
+        shell = EngineShell(
+            leads_until=lambda: self.leads_until,
+            on_durable=lambda: self.on_durable(),  # noqa: PLW0108 - a test may set it later.
+        )
+        self.engine = Engine(Primary(State(), Rules(**rules)), self.log, shell=shell)  # type: ignore[arg-type]
         self.engine.start_log(1, "test", b"secret", 0)
         self.engine.start_epoch(1, 0)
         self.now = 1_000
@@ -159,7 +168,7 @@ def test_a_freed_range_is_lent_again_only_when_that_is_durable() -> None:
 def test_past_its_leadership_deadline_it_decides_nothing() -> None:
     """I12"""
     writer = Writer()
-    writer.engine.shell.leads_until = lambda: 2_000
+    writer.leads_until = 2_000
     writer.now = 1_999
     assert writer.ask(q.Exists(["k"])) == q.Presence(b"\0")
     writer.now = 2_000
@@ -269,7 +278,7 @@ def test_a_full_log_refuses_changes_by_name_and_answers_reads() -> None:
         assert "free some space there" in refused.text
     assert writer.log.index == index
     assert isinstance(writer.ask(q.Exists(["key"])), q.Presence)
-    writer.engine.shell.leads_until = lambda: 0
+    writer.leads_until = 0
     refused = writer.ask(q.Exists(["key"]))
     assert isinstance(refused, q.Failed)
     assert refused.code == "log_full"

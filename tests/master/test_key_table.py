@@ -56,6 +56,7 @@ def is_right(words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
 async def leading(showing: KeyTablePublisher) -> tuple[Writer, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
     """A primary whose keys are shown, and the memory that they are shown in."""
     writer = Writer()
+    writer.on_durable = showing.changed
     showing.lead(writer.engine)
     words = await seen(showing)
     await turn()
@@ -122,13 +123,13 @@ async def test_a_master_that_leads_no_more_shows_nothing(showing: KeyTablePublis
 async def test_it_says_for_how_long_it_leads(showing: KeyTablePublisher) -> None:
     """I12, I16: a duration, and for a number that was there before it was reckoned."""
     writer = Writer()
-    writer.engine.shell.leads_until = lambda: writer.now + 700
+    writer.leads_until = writer.now + 700
     showing.lead(writer.engine)
     words = await seen(showing)
     asked = int(words[ASKED])
     showing.tick(writer.now)
     assert (int(words[CONFIRMED]), int(words[ASKED]), int(words[GOOD_MS])) == (asked, asked + 1, 700)
-    writer.engine.shell.leads_until = lambda: writer.now - 5
+    writer.leads_until = writer.now - 5
     showing.tick(writer.now)
     assert (int(words[CONFIRMED]), int(words[GOOD_MS])) == (asked + 1, 0)
 

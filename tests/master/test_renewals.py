@@ -56,7 +56,7 @@ def lease_of(standby: Standby, key: str) -> int:
 async def test_renewals_pass_from_the_primary_to_its_standby() -> None:
     pair, store = made(), MemoryStore()
     writer = RenewalWriter(RenewalSender(pair.state, pair.rules, 1, now_ms(), 1 << 20), MemoryCoordination(store))
-    pair.engine.shell.on_urgent = writer.urge
+    pair.on_urgent = writer.urge
     follower = RenewalFollower(MemoryCoordination(store), lambda: pair.standby)
     async with running(writer.run(), follower.run()):
         pair.now = now_ms()

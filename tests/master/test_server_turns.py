@@ -14,6 +14,7 @@ from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import now_ms
 from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.shell import EngineShell
 from holdfast.master.server import LONG_BYTES, Connection, RpcServer
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Hello, Locate
@@ -179,13 +180,11 @@ async def test_a_frame_over_the_limit_behind_a_long_request_ends_the_connection(
 async def test_clients_that_wait_for_the_log_are_let_go_when_the_term_is_over() -> None:
     """I10, I12: another primary may serve them, while this one cannot reach the log and may not answer. Nodes stay."""
     now = now_ms()
-    engine = Engine(Primary(State(), Rules()), PendingLog(Position()))
+    ends_at = [now + 3_600_000]
+    shell = EngineShell(leads_until=lambda: ends_at[0], clients_wait_until=lambda: ends_at[0])
+    engine = Engine(Primary(State(), Rules()), PendingLog(Position()), shell=shell)
     engine.start_log(1, "test", b"secret", now)
     engine.start_epoch(1, now)
-    ends_at = [now + 3_600_000]
-    # As in a hand-over: it decides nothing more, and is writing what it has decided.
-    engine.shell.leads_until = lambda: 0 if engine.primary.sessions.get(77) is not None else ends_at[0]
-    engine.shell.clients_wait_until = lambda: ends_at[0]
     server = RpcServer("here", "")
     host, port = await server.start("127.0.0.1", 0)
     server.lead(engine)
@@ -197,6 +196,7 @@ async def test_clients_that_wait_for_the_log_are_let_go_when_the_term_is_over() 
         node_out.write(PREAMBLE + frame(0, 0, encode(Hello(6, control=True))) + asked(OpenSession(77, "a")))
         await asyncio.wait_for(node.read(1), 30)
         assert engine.primary.sessions.get(77) is not None
+        engine.stop_deciding()  # As in a hand-over: it is writing what it has decided.
         server._part_from_clients(engine, now_ms())
         assert len(server.controls) == 2
         ends_at[0] = 0

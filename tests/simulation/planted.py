@@ -235,10 +235,12 @@ def follow_on_after_promotion() -> Patch:
 
 
 def lead_past_the_deadline() -> Patch:
-    def leads_for_ever(self: EngineShell, name: str, value: Any) -> None:
-        object.__setattr__(self, name, (lambda: FOR_EVER) if name == "leads_until" else value)
+    real = EngineShell.__init__
 
-    return patch.object(EngineShell, "__setattr__", leads_for_ever)
+    def leads_for_ever(self: EngineShell, **given: Any) -> None:
+        real(self, **{**given, "leads_until": lambda: FOR_EVER})
+
+    return both(patch.object(EngineShell, "__init__", leads_for_ever), patch.object(Engine, "stop_deciding"))
 
 
 def forget_the_boot_id() -> Patch:

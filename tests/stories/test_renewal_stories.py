@@ -93,7 +93,7 @@ def test_a_renewal_urgent_by_the_lease_that_was_left_goes_at_once(pair: Pair) ->
     """Not by the lease just given, which is never about to end."""
     sender = pair.sender
     urges: list[bool] = []
-    pair.engine.shell.on_urgent = lambda: urges.append(sender.urge(pair.now))
+    pair.on_urgent = lambda: urges.append(sender.urge(pair.now))
     pair.locate("k1")
     assert urges == [True], "it had no lease"
     assert sender.due_at() == pair.now + COALESCE_MS

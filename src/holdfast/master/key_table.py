@@ -74,7 +74,6 @@ class KeyTablePublisher:
         catalogue = engine.state.catalogue
         self._engine = engine
         self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
-        engine.shell.on_durable = self.changed
         self.changed()
 
     def follow(self) -> None:
@@ -98,7 +97,7 @@ class KeyTablePublisher:
     def tick(self, now: Instant) -> None:
         if self._engine is None or self._shown is None:
             return
-        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.shell.leads_until() - now)))
+        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.leads_until() - now)))
         self.changed()
 
     def _catch_up(self) -> None:

@@ -121,7 +121,6 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """Decide requests here from now on."""
         self.engine = engine
-        engine.shell.on_upkeep_failure = self.upkeep_failed
         if self._showing is not None:
             self._showing.lead(engine)
 

@@ -106,6 +106,7 @@ class Engine:
         self.primary = primary
         self.log = log
         self.shell = shell if shell is not None else EngineShell()
+        self._is_stopped = False
         self.failures: Counter[str] = Counter()
         """Requests and commands that were refused, by the code of the error."""
         self.guard = Guard(self._report_failure)
@@ -121,6 +122,14 @@ class Engine:
     @property
     def state(self) -> State:
         return self.primary.state
+
+    def leads_until(self) -> Instant:
+        """Past this it decides nothing (I12)."""
+        return 0 if self._is_stopped else self.shell.leads_until()
+
+    def stop_deciding(self) -> None:
+        """Decide nothing from now on; what was decided is still written."""
+        self._is_stopped = True
 
     @property
     def durable_index(self) -> int:
@@ -155,7 +164,7 @@ class Engine:
 
         Parked: it is a grant that must wait for room, or a keepalive to be answered later, so pass it to `park`.
         """
-        if now >= self.shell.leads_until():
+        if self._is_stopped or now >= self.shell.leads_until():
             return failed(self._not_leading()), 0
         kind = type(request)
         if kind in _LOOKING:
@@ -296,7 +305,7 @@ class Engine:
         except Exception:
             if self.log is not None:
                 self.log.torn = type(record).__name__
-                self.shell.leads_until = lambda: 0
+                self.stop_deciding()
                 self.shell.on_torn()
             raise
 
@@ -314,9 +323,9 @@ class Engine:
         """Release commands that waited for these records, and retry parked puts: memory may have been freed."""
         if self.object_events is not None and self.log is not None:
             self.object_events.durable(self.log.written.batch, self.log.durable)
-        if self.primary.sessions.waits_for_log and now < self.shell.leads_until():
+        if self.primary.sessions.waits_for_log and now < self.leads_until():
             self._commands.deliver(now)
-        if self._room.waiting and now < self.shell.leads_until():
+        if self._room.waiting and now < self.leads_until():
             self._room.retry_if_freed(now)
         self.shell.on_durable()
 
@@ -338,7 +347,7 @@ class Engine:
     def notify(self, node: str, name: str, body: bytes, now: Instant, confirm: Confirm | None = None) -> int:
         """Send a command to the follower of this name. Returns the command's number. `confirm` is called when it has
         been handled (None), or with the reason why that will not be known."""
-        if now >= self.shell.leads_until():
+        if now >= self.leads_until():
             raise NotLeader("this master's term is over; nothing was sent")
         return self._commands.notify(node, name, body, now, confirm)
 
@@ -357,7 +366,7 @@ class Engine:
 
     def tick(self, now: Instant) -> bool:
         """Do the work that is due by time. True: there is more to do, so tick again soon."""
-        if now >= self.shell.leads_until():
+        if now >= self.leads_until():
             return False
         self.primary.sessions.log_index = self.durable_index
         run = self.guard.run

@@ -13,12 +13,13 @@ from holdfast.messages.shapes import Record
 FOR_EVER: Instant = 1 << 62
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EngineShell:
-    """Without arguments: a primary alone, which leads for ever and is heard by nobody."""
+    """Given to an engine when it is made. Without arguments: a primary alone, which leads for ever and is heard by
+    nobody."""
 
     leads_until: Callable[[], Instant] = lambda: FOR_EVER
-    """Past this the primary decides nothing (I12)."""
+    """The end of the term: past this the primary decides nothing (I12)."""
     clients_wait_until: Callable[[], Instant] = lambda: FOR_EVER
     """Until when clients may usefully wait here for the log: the end of the term. A primary that hands over stops
     deciding earlier, but its decisions are still being written."""

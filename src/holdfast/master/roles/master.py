@@ -118,7 +118,7 @@ class Master:
         """The engine of a primary, while its term lasts by its own clock (I12): a master that was stopped, or cut off
         from coordination, stops being primary then, whether or not it knows of the next one."""
         engine = self.server.engine
-        return engine if engine is not None and now_ms() < engine.shell.leads_until() else None
+        return engine if engine is not None and now_ms() < engine.leads_until() else None
 
     @property
     def role(self) -> str:

@@ -103,7 +103,9 @@ class PrimaryRole:
             clients_wait_until=lambda: int(term.valid_until * 1000),
             on_record=self._writer.rouse,
             on_urgent=self._urge,
+            on_durable=context.server.changed,
             on_torn=self.hand_over,
+            on_upkeep_failure=context.server.upkeep_failed,
             on_lost_files=partial(note_lost_files, context.events),
             note=context.events.note,
         )
@@ -224,7 +226,7 @@ class PrimaryRole:
     def _decide_no_more(self) -> None:
         torn = {"half_applied": self._pending.torn} if self._pending.torn else {}
         log.info("handing over", epoch=self._term.epoch, **torn)
-        self.engine.shell.leads_until = lambda: 0
+        self.engine.stop_deciding()
         self._context.leaders.back_off()
         self._writer.finish()
 
@@ -245,7 +247,9 @@ class PrimaryRole:
 def lead_alone(server: RpcServer, plan: Plan, events: EventHistory, object_events: ObjectEvents | None) -> None:
     """Serve without coordination: there is no term that could end, and the log is in memory only."""
     now = now_ms()
-    shell = EngineShell(note=events.note, on_lost_files=partial(note_lost_files, events))
+    shell = EngineShell(
+        on_upkeep_failure=server.upkeep_failed, on_lost_files=partial(note_lost_files, events), note=events.note
+    )
     engine = Engine(Primary(State(), plan.rules), object_events=object_events, shell=shell)
     engine.start_log(fresh_id(), plan.cluster, fresh_bytes(32), now)
     engine.start_epoch(1, now)
