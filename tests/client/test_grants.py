@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from holdfast.client.state.grants import (
     CARRIED_WITHIN_SECONDS,
     IDLE_SECONDS,
-    ROW_BYTES,
-    ROW_SECONDS,
+    STREAK_BYTES,
+    STREAK_SECONDS,
     Grants,
     Kind,
     WriteGrant,
@@ -165,13 +165,13 @@ ROW: Kind = (1, (), True)
 
 def test_a_row_goes_on_for_a_moment_after_each_put() -> None:
     grants = Grants(1)
-    assert not grants.in_a_row(ROW, 100.0)
-    grants.go_on_with_row(ROW, 100.0)
-    assert grants.in_a_row(ROW, 100.0 + ROW_SECONDS - 0.1)
-    assert not grants.in_a_row((2, (), True), 100.1)
-    assert not grants.in_a_row(ROW, 100.0 + ROW_SECONDS)
-    grants.end_row(ROW, 100.2)
-    assert not grants.in_a_row(ROW, 100.3)
+    assert not grants.in_streak(ROW, 100.0)
+    grants.continue_streak(ROW, 100.0)
+    assert grants.in_streak(ROW, 100.0 + STREAK_SECONDS - 0.1)
+    assert not grants.in_streak((2, (), True), 100.1)
+    assert not grants.in_streak(ROW, 100.0 + STREAK_SECONDS)
+    grants.end_streak(ROW, 100.2)
+    assert not grants.in_streak(ROW, 100.3)
 
 
 def test_more_and_more_is_asked_for_ahead_while_a_row_goes_on() -> None:
@@ -180,7 +180,7 @@ def test_more_and_more_is_asked_for_ahead_while_a_row_goes_on() -> None:
 
     def ask(length: int, most: int = 1 << 40) -> int:
         try:
-            return grants.ahead_bytes(ROW, length, most)
+            return grants.prefetch_bytes(ROW, length, most)
         finally:
             grants.asked(ROW)
 
@@ -190,19 +190,19 @@ def test_more_and_more_is_asked_for_ahead_while_a_row_goes_on() -> None:
     assert grants.reserve(ROW, [4096], 101) is not None
     assert ask(4096) == 0
     assert ask(8192) == 80_000
-    grants.refused_ahead()
+    grants.prefetch_refused()
     assert ask(8192) == 8192
-    assert max(ask(8192) for _ in range(20)) == ROW_BYTES
-    grants.go_on_with_row(ROW, 200.0)
+    assert max(ask(8192) for _ in range(20)) == STREAK_BYTES
+    grants.continue_streak(ROW, 200.0)
     assert ask(8192) == 8192, "a new row"
 
 
 def test_one_commit_at_a_time_asks_ahead() -> None:
     grants = Grants(1)
-    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 4096
-    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 0
+    assert grants.prefetch_bytes(ROW, 4096, 1 << 30) == 4096
+    assert grants.prefetch_bytes(ROW, 4096, 1 << 30) == 0
     grants.asked(ROW)
-    assert grants.ahead_bytes(ROW, 4096, 1 << 30) == 8192
+    assert grants.prefetch_bytes(ROW, 4096, 1 << 30) == 8192
 
 
 def test_what_is_idle_makes_way_for_what_would_not_fit_into_the_window() -> None:
@@ -223,7 +223,7 @@ def test_what_came_ahead_waits_no_longer_than_a_row_does() -> None:
     """I11"""
     grants = Grants(1)
     grant = taken(grants, ROW, now=100.0)
-    assert grants.next_due(100.0) == 100.0 + ROW_SECONDS
+    assert grants.next_due(100.0) == 100.0 + STREAK_SECONDS
     assert grants.reserve(ROW, [4096], 100.5) == (grant, [0])
     grants.retire_idle(105.0)
     assert grants.finished == [], "it is being written to"
@@ -236,7 +236,7 @@ def test_the_end_of_a_row_gives_its_memory_back() -> None:
     """I11"""
     grants = Grants(1)
     grant = taken(grants, ROW)
-    grants.end_row(ROW, 101.0)
+    grants.end_streak(ROW, 101.0)
     assert grants.finished == [grant.id]
     assert grants.reserve(ROW, [64], 101.0) is None
 

@@ -67,7 +67,7 @@ def test_over_tcp_too(remote_master: FakeMaster, connect: Connect) -> None:
 def test_one_put_alone_takes_nothing_ahead(
     master: FakeMaster, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grants, "ROW_SECONDS", 0.0)
+    monkeypatch.setattr(grants, "STREAK_SECONDS", 0.0)
     put_some(connect(master.address), 4)
     assert len(master.asked(m.GrantRanges)) == 4
     assert not asked_ahead(master)

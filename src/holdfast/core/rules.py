@@ -73,7 +73,7 @@ def in_force(own: Rules, changed: dict[str, SettingValue]) -> Rules:
 
 MAX_GRANTS_PER_CLIENT = 1_024
 """Bounds the memory that one client takes in a master; `write_window_bytes` bounds the bytes it is granted."""
-AHEAD_SHARE = 4
+PREFETCH_SHARE = 4
 """A prefetched grant may take at most 1/4 of the room under the watermark."""
 EVICT_STEP = 8_192
 """The most victims per step: a step must not hold up the requests behind it."""

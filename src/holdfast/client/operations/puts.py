@@ -161,12 +161,12 @@ def put_piece(
 class Put:
     """A put in progress, of a piece of a batch or of one object that `_put_at_once` left to it.
 
-    1. Room is taken in a shared grant (small objects, or a row of large ones) or in a grant of its own.
+    1. Room is taken in a shared grant (small objects, or a streak of large ones) or in a grant of its own.
     2. Every replica is written.
     3. It is committed. If the grant has timed out or its connection broke, it begins again at 1.
     """
 
-    __slots__ = ("core", "deadline", "in_a_row", "options", "room_by")
+    __slots__ = ("core", "deadline", "in_streak", "options", "room_by")
 
     def __init__(self, core: Core, options: PutOptions, deadline: float, room_by: float) -> None:
         self.core = core
@@ -174,7 +174,7 @@ class Put:
         self.deadline = deadline
         self.room_by = room_by
         """How long to wait for memory."""
-        self.in_a_row = False
+        self.in_streak = False
         """It is one of several large puts that follow each other (ADR 25)."""
 
     def piece(self, piece: Piece[Value]) -> Operation[WrittenPiece]:
@@ -201,9 +201,9 @@ class Put:
         core = self.core
         large = _is_large(core, piece.sizes)
         kind: Kind = (self.options.replicas, self.options.prefer, large)
-        self.in_a_row = large and core.grants.in_a_row(kind, core.clock())
+        self.in_streak = large and core.grants.in_streak(kind, core.clock())
         if large:
-            reserved = self._room_in_row(piece, kind) if self.in_a_row else None
+            reserved = self._room_in_streak(piece, kind) if self.in_streak else None
         else:
             reserved = yield from self._shared_room(piece.sizes, kind)
         if reserved is None:
@@ -212,10 +212,10 @@ class Put:
             done = WrittenPiece(piece, (yield from self._in_shared_grant(piece, *reserved)), None)
         if large and done.stored:
             # If every key was taken, the next ones may be too: they should ask by key first.
-            (core.grants.go_on_with_row if 1 in done.stored else core.grants.end_row)(kind, core.clock())
+            (core.grants.continue_streak if 1 in done.stored else core.grants.end_streak)(kind, core.clock())
         return done
 
-    def _room_in_row(self, piece: Piece[Value], kind: Kind) -> tuple[WriteGrant, list[int]] | None:
+    def _room_in_streak(self, piece: Piece[Value], kind: Kind) -> tuple[WriteGrant, list[int]] | None:
         """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better:
         that maps new memory of this machine, and does not copy objects that are there already."""
         core = self.core
@@ -275,26 +275,26 @@ class Put:
         """Write and commit these. Returns which of them were stored, a byte per object."""
         checksums = yield from fill(self.core, grant, piece.values, piece.sizes, offsets, self.deadline)
         rows = PutRow.pack_columns(offsets, piece.sizes, checksums)
-        ahead = self._ask_ahead(piece.sizes) if self.in_a_row else None
+        ahead = self._prefetch_request(piece.sizes) if self.in_streak else None
         return (yield from self._commit(grant, piece.keys, rows, ahead))
 
-    def _ask_ahead(self, sizes: list[int]) -> GrantRanges | None:
+    def _prefetch_request(self, sizes: list[int]) -> GrantRanges | None:
         """The request that prefetches memory for further puts like this one, unless there is some already."""
         core, options = self.core, self.options
         most = core.limits.write_window_bytes // 4 // options.replicas
-        length = core.grants.ahead_bytes(self._row, _extent_of_all(sizes), most)
+        length = core.grants.prefetch_bytes(self._streak_kind, _extent_of_all(sizes), most)
         if not length:
             return None
         attached, prefer = core.bytes.attachments(), core.preferred(options.prefer)
         return GrantRanges(core.grants.next_id(), pack_sizes([length]), [], options.replicas, prefer, attached)
 
     @property
-    def _row(self) -> Kind:
-        """The kind of puts in a row like this one."""
+    def _streak_kind(self) -> Kind:
+        """The kind of puts in a streak like this one."""
         return self.options.replicas, self.options.prefer, True
 
     def _commit(self, grant: WriteGrant, keys: list[str], rows: bytes, ahead: GrantRanges | None) -> Operation[bytes]:
-        """Commit these, and hold the memory that was asked for ahead. Returns which were stored, a byte per object."""
+        """Commit these, and hold the memory that `ahead` prefetches. Returns which were stored, a byte per object."""
         core = self.core
         history = core.limits.log_id
         finished = core.grants.take_finished()
@@ -307,20 +307,20 @@ class Put:
             raise
         finally:
             if ahead is not None:
-                core.grants.asked(self._row)
+                core.grants.asked(self._streak_kind)
         if ahead is not None:
-            self._hold_ahead(ahead.grant, committed.ahead, sent_at, history)
+            self._hold_prefetched(ahead.grant, committed.ahead, sent_at, history)
         if len(committed.stored) != len(keys):
             raise BadRequest(f"the master answered for {len(committed.stored)} puts, not for {len(keys)}")
         return committed.stored
 
-    def _hold_ahead(self, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int) -> None:
+    def _hold_prefetched(self, grant_id: GrantId, granted: Granted | None, sent_at: float, history: int) -> None:
         core = self.core
         if granted is None:
-            core.grants.refused_ahead()
+            core.grants.prefetch_refused()
             return
         core.segments.seen = granted.topology
-        _hold(core, grant_id, granted, self._row, sent_at, history)
+        _hold(core, grant_id, granted, self._streak_kind, sent_at, history)
 
 
 def _let_go(core: Core, grant: WriteGrant, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """The memory that this client may write to.
 
 A large put or a batch has a grant of its own; small puts share one, filled from the front, so that each needs only
-its commit. A streak of large puts (here: a row) shares one too, and the commit that fills it up prefetches the next
+its commit. A streak of large puts shares one too, and the commit that fills it up prefetches the next
 (ADR 25). A grant is given back once nobody writes to it: its id waits in `finished` for the next request to carry it,
 or in `torn` if bytes of it may still be under way on a broken connection. No grant is given back while a copy may run,
 and none is forgotten: memory that is not given back is lost to everybody (I11).
@@ -23,13 +23,13 @@ IDLE_SECONDS = 5.0
 EXTEND_AFTER = 1 / 3
 CARRIED_WITHIN_SECONDS = 1.0
 """Finished grants wait this long for a request that carries them."""
-ROW_SECONDS = 1.0
-"""Large puts that follow each other within this time are a row; its grant waits this long for the next one."""
-ROW_BYTES = 64 << 20
-"""The most memory that a row prefetches. It is less if the master's write window is small."""
+STREAK_SECONDS = 1.0
+"""Large puts that follow each other within this time are a streak; its grant waits this long for the next one."""
+STREAK_BYTES = 64 << 20
+"""The most memory that a streak prefetches. It is less if the master's write window is small."""
 
 Kind: TypeAlias = tuple[int, tuple[str, ...], bool]
-"""Puts share a grant if they want the same (replicas, preferred places), and if both are small or in a row."""
+"""Puts share a grant if they want the same (replicas, preferred places), and if both are small or in a streak."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class WriteGrant:
     @property
     def idle_seconds(self) -> float:
         """How long it may be without users before it is retired."""
-        return ROW_SECONDS if self.kind is not None and self.kind[2] else IDLE_SECONDS
+        return STREAK_SECONDS if self.kind is not None and self.kind[2] else IDLE_SECONDS
 
     def extended(self, sent_at: float) -> None:
         self.until = sent_at + relied_on(self.timeout)
@@ -97,10 +97,10 @@ class Grants:
         self.finished_at = 0.0
         self._shared: dict[Kind, WriteGrant] = {}
         self._asking: set[Kind] = set()
-        self._row: tuple[Kind, float] | None = None
+        self._streak: tuple[Kind, float] | None = None
         """The kind of the last large put, and when it ended."""
-        self._asked_ahead = 0
-        """The size of this row's last prefetch, in bytes."""
+        self._prefetched_bytes = 0
+        """The size of this streak's last prefetch, in bytes."""
         self._serial = 0
         self._lock = threading.Lock()
 
@@ -167,12 +167,12 @@ class Grants:
         grant.last_used = now
         return True
 
-    def in_a_row(self, kind: Kind, now: float) -> bool:
+    def in_streak(self, kind: Kind, now: float) -> bool:
         """Has a large put of this kind just ended? Then another is likely to follow this one."""
-        row = self._row
-        return row is not None and row[0] == kind and now < row[1] + ROW_SECONDS
+        streak = self._streak
+        return streak is not None and streak[0] == kind and now < streak[1] + STREAK_SECONDS
 
-    def ahead_bytes(self, kind: Kind, length: int, most: int) -> int:
+    def prefetch_bytes(self, kind: Kind, length: int, most: int) -> int:
         """Bytes to prefetch with the commit of a put of this length. Doubles each time; 0 if the current grant still
         fits such a put, or a request is under way. The caller must call `asked` when its request has ended."""
         with self._lock:
@@ -180,24 +180,24 @@ class Grants:
             if kind in self._asking or (there is not None and there.length - there.used >= length):
                 return 0
             self._asking.add(kind)
-            self._asked_ahead = max(length, min(2 * self._asked_ahead, ROW_BYTES, most))
-            return self._asked_ahead
+            self._prefetched_bytes = max(length, min(2 * self._prefetched_bytes, STREAK_BYTES, most))
+            return self._prefetched_bytes
 
-    def refused_ahead(self) -> None:
+    def prefetch_refused(self) -> None:
         """Note that a prefetch found too little room: the next one asks for less."""
-        self._asked_ahead = 0
+        self._prefetched_bytes = 0
 
-    def go_on_with_row(self, kind: Kind, now: float) -> None:
-        """Begin or continue a row: a large put was stored."""
-        if not self.in_a_row(kind, now):
-            self._asked_ahead = 0
-        self._row = kind, now
+    def continue_streak(self, kind: Kind, now: float) -> None:
+        """Begin or continue a streak: a large put was stored."""
+        if not self.in_streak(kind, now):
+            self._prefetched_bytes = 0
+        self._streak = kind, now
 
-    def end_row(self, kind: Kind, now: float) -> None:
-        """End the row: the next large put asks by its key before it writes."""
+    def end_streak(self, kind: Kind, now: float) -> None:
+        """End the streak: the next large put asks by its key before it writes."""
         with self._lock:
-            self._row = None
-            self._asked_ahead = 0
+            self._streak = None
+            self._prefetched_bytes = 0
             if (grant := self._shared.get(kind)) is not None:
                 self._retire(grant, now)
 

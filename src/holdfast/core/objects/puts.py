@@ -24,7 +24,7 @@ from holdfast.core.objects.reads import readable_slots
 from holdfast.core.objects.room import RoomSought, lengths_to_try, make_room
 from holdfast.core.primary.decision import PARKED, Decision
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import AHEAD_SHARE, MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, SCALAR_BELOW
+from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, PREFETCH_SHARE, SCALAR_BELOW
 from holdfast.core.state.apply import runs_of
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import pack_sorted_ids
@@ -116,7 +116,7 @@ def _room(primary: Primary, request: q.GrantRanges, wanted: Wanted, now: Instant
     return RoomSought(last.room, last.records, first.freed or last.freed, [*first.given_up, *last.given_up])
 
 
-def _grant_ahead(
+def _grant_prefetched(
     primary: Primary, request: q.GrantRanges, ending: list[GrantId], client: int, now: Instant
 ) -> tuple[q.Granted | None, list[Record]]:
     """Prefetched grant for expected puts, given only if it is a small part of the room under the watermark: nothing is
@@ -133,7 +133,7 @@ def _grant_ahead(
         return None, []
     room = primary.free_bytes - (1 - primary.rules.high_watermark) * primary.capacity_bytes
     everywhere = length * request.replicas
-    if everywhere * AHEAD_SHARE > room or _beyond_window(primary, client, everywhere, ending):
+    if everywhere * PREFETCH_SHARE > room or _beyond_window(primary, client, everywhere, ending):
         return None, []
     places = place(primary, length, copies_to_place(primary, request.replicas, now), request.prefer, now)
     if places is None:
@@ -260,7 +260,7 @@ def commit_puts(primary: Primary, request: q.CommitPuts, client: int, now: Insta
         return Decision(committed, records)
     if request.ahead.grant in (request.grant, *request.finished):
         raise BadRequest("what is asked for ahead is a grant that is written to or ended by this; nothing was stored")
-    granted, more = _grant_ahead(primary, request.ahead, request.finished, client, now)
+    granted, more = _grant_prefetched(primary, request.ahead, request.finished, client, now)
     return Decision(q.Committed(committed.stored, granted), [*records, *more])
 
 
