@@ -80,7 +80,7 @@ def state(cache: Cache) -> tuple[Any, ...]:
     core = core_of(cache)
     leases = {key: row[1:] for key, row in core.leases.by_key.items()}
     live = {key: core.leases.live(key, core.clock()) is not None for key in leases}
-    return leases, live, core.segments.seen, core.bytes.settled, core.own_removals._reads, core.own_removals.under_way
+    return leases, live, core.segments.seen, core.bytes.decided, core.own_removals._reads, core.own_removals.under_way
 
 
 KEYS = st.sampled_from([*SIZES, "absent"])
@@ -174,11 +174,11 @@ def test_a_row_alone_is_decoded_as_in_a_batch(row: tuple[int, ...], ttl_ms: int,
     }.items():
         core = Core(lambda: sent_at, "", verify=True)
         core.welcomed(m.Welcome(7, 1, "", 10_000, 30_000, 1 << 22, 1 << 18, topology=1))
-        core.bytes.settled.add(row[1])
+        core.bytes.decided.add(row[1])
         left[way] = (run(core), dict(core.leases.by_key), core.segments.seen)
     assert left["one"] == left["many"]
     assert left["one"][0] == lease_in(located, sent_at, 7)
-    core.bytes.settled.add(row[1])
+    core.bytes.decided.add(row[1])
     asked = Asked(sent_at, 7)
     with pytest.raises(StopIteration) as stop:
         next(take_over(core, ["key"], located, asked, sent_at + 5))

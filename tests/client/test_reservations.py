@@ -168,7 +168,7 @@ def test_a_failing_node_is_named_in_lookups(connect: Connect, remote_master: Fak
     closed = closed_port()
     master.elsewhere = {1: closed, 2: closed}
     core_of(cache).segments.clear()
-    core_of(cache).bytes.settled.clear()
+    core_of(cache).bytes.decided.clear()
     core_of(cache).bytes._idle.clear()
     core_of(cache).leases.clear()
     with pytest.raises(errors.NodeLost):

@@ -57,7 +57,7 @@ async def test_a_guess_names_the_process_that_may_still_answer_until_it_is_settl
         again = await soon(other.campaign("there:7070", replacing=2))
         assert again.proof == "guess"
         assert again.suspects == [*guessed.suspects, this_process()]
-        again.settle()
+        again.end_doubt()
         assert isinstance(again, Tenure)
         await until_true(lambda: not again.record.doubtful, "the next renewal, which says that nothing is in doubt")
         process.kill()

@@ -41,7 +41,7 @@ def insert(catalogue: Catalogue, keys: list[str], first_id: int) -> None:
 def settle(shown: KeyTable) -> None:
     while shown.catch_up():
         pass
-    shown.settle()
+    shown.mark_right()
 
 
 class Story:

@@ -175,7 +175,7 @@ def test_a_new_primary_begins_the_verification_again(older: World) -> None:
     primary = promote(world.state, Rules(), 5_000, proven=True, now=world.now)
     assert not any(member.fenced for member in primary.members.values())
     assert primary.state.unverified
-    assert primary.settled_at > world.now
+    assert primary.old_leases_end_at > world.now
 
 
 def test_ids_go_on_growing_and_a_cursor_is_checked(older: World) -> None:

@@ -340,7 +340,7 @@ def test_a_disk_of_another_history_is_emptied_and_mounted_again(nodes: tuple[Ser
     """I7"""
     here, _ = nodes
     here.disk.write(5, 0, memoryview(b"a" * 100), 1)
-    here.disk.settled([0])
+    here.disk.answered([0])
 
     def answer(message: Message) -> Message:
         if not isinstance(message, MountDisk):
@@ -359,7 +359,7 @@ def test_an_audit_leaves_alone_what_the_master_has_not_answered_about(nodes: tup
     here, _ = nodes
     here.disk.write(5, 0, memoryview(b"a" * 100), 1)
     here.disk.write(6, 4096, memoryview(b"a" * 100), 1)
-    here.disk.settled([0])
+    here.disk.answered([0])
     master = Master(answer=holding_nothing)
     order_ = c.CollectGarbage(here.disk.store.disk, b"", audit=True)
     master.run(files.collect(here.disk, order_))

@@ -49,7 +49,7 @@ def disk(tmp_path: Path) -> Iterator[DiskTier]:
 
 def write(tier: DiskTier, oid: int, offset: int, data: bytes) -> Path:
     tier.write(oid, offset, memoryview(data), xxhash.xxh3_64_intdigest(data) or 1)
-    tier.settled([offset])
+    tier.answered([offset])
     return tier.store.path_of(offset)
 
 

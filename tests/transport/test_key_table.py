@@ -58,7 +58,7 @@ class Shown:
     def settle(self) -> None:
         while self.table.catch_up():
             pass
-        self.table.settle()
+        self.table.mark_right()
 
     def confirm(self) -> None:
         """Long enough for the reader to know that the master leads."""

@@ -48,7 +48,7 @@ def get(core: Core, at_once: AtOnce, key: str, deadline: float) -> bytes | Uncle
         if lease is None:
             core.leases.drop(key)
             return None
-        if lease[1] not in core.bytes.settled:
+        if lease[1] not in core.bytes.decided:
             return ASK
         core.keep_lease(key, lease)
         return core.read_leased(key) or ASK  # No object is empty.

@@ -31,7 +31,7 @@ LOOK_SHARE = 1 / 5
 WITNESS_S = 0.05
 """Interval at which a campaigner checks whether a leader on its own machine lives: some 20 us per check."""
 MOST_SUSPECTS = 8
-"""The most earlier leaders kept by name. After more guesses within one `leader_ttl` only time settles the doubt."""
+"""The most earlier leaders kept by name. After more guesses within one `leader_ttl` only time ends the doubt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Term(Protocol):
     @property
     def suspects(self) -> list[ProcessName]:
         """After a guess: processes that led earlier and may still be answering. Once all of them are known to be gone,
-        call `settle`. Also empty if not all of them have a name: then only time settles the doubt."""
+        call `end_doubt`. Also empty if not all of them have a name: then only time ends the doubt."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class Term(Protocol):
 
     async def resign(self) -> None: ...
 
-    def settle(self) -> None:
+    def end_doubt(self) -> None:
         """No earlier term can be answering any longer: the next term need not doubt it."""
         ...
 

@@ -174,14 +174,14 @@ class MemoryTerm(Tenure):
         cluster.last = index
         cluster.changed()
 
-    async def _renew(self, settles: bool) -> None:
+    async def _renew(self, ends_doubt: bool) -> None:
         await self._link.arrive()
         if not self._leads():
             raise Deposed(f"epoch {self.epoch} leads no more")
         assert self._cluster.beat is not None
         assert self._cluster.record is not None
         self._cluster.beat += 1
-        if settles:
+        if ends_doubt:
             self._cluster.record = msgspec.structs.replace(self._cluster.record, doubtful=False)
         await self._link.answer()
 

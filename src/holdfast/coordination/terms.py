@@ -126,7 +126,7 @@ class Tenure(ABC):
 
     def begin(self, sent_at: float, coordination: Coordination) -> None:
         self.extend(sent_at)
-        self._settled_at = sent_at + lengthened(round(self._timing.ttl_s * 1000)) / 1000
+        self._doubt_ends_at = sent_at + lengthened(round(self._timing.ttl_s * 1000)) / 1000
         self._tasks = [
             asyncio.create_task(coordination.supervisor.keep("renewal of the term", self._keep_renewing)),
             asyncio.create_task(
@@ -150,9 +150,9 @@ class Tenure(ABC):
             if task is not asyncio.current_task():
                 task.cancel()
 
-    def settle(self) -> None:
+    def end_doubt(self) -> None:
         """The next renewal stores that the doubt is over."""
-        self._settled_at = min(self._settled_at, self._timing.clock())
+        self._doubt_ends_at = min(self._doubt_ends_at, self._timing.clock())
 
     async def append(self, index: int, batch: bytes) -> None:
         self._appending += 1
@@ -198,8 +198,8 @@ class Tenure(ABC):
         while not self.over:
             sent_at = self._timing.clock()
             try:
-                settles = self.record.doubtful and sent_at >= self._settled_at
-                await self._renew(settles)
+                ends_doubt = self.record.doubtful and sent_at >= self._doubt_ends_at
+                await self._renew(ends_doubt)
             except Deposed as error:
                 self.finish(str(error))
                 return
@@ -207,7 +207,7 @@ class Tenure(ABC):
                 log.warning("the leadership of epoch %d was not renewed: %s", self.epoch, error)
             else:
                 self.extend(sent_at)
-                if settles:
+                if ends_doubt:
                     self.record = msgspec.structs.replace(self.record, doubtful=False)
             await self._timing.sleep(self._timing.beat_s)
 
@@ -231,8 +231,8 @@ class Tenure(ABC):
         """Whether this term has written this very batch, according to the log itself."""
 
     @abstractmethod
-    async def _renew(self, settles: bool) -> None:
-        """Prove that this term still leads, or raise `Deposed`. With `settles`, also store that its doubt is over."""
+    async def _renew(self, ends_doubt: bool) -> None:
+        """Prove that this term still leads, or raise `Deposed`. With `ends_doubt`, also store that it is sure."""
 
     @abstractmethod
     async def _resign(self) -> None: ...

@@ -55,7 +55,7 @@ def promote(
             allocator.cut_off(segment.limit_bytes)
     until = now + guard_ms(state, leader_ttl_ms, proven)
     guard_leases(state, until)
-    primary.settled_at = until
+    primary.old_leases_end_at = until
     primary.trusted_at = until if state.continues else 0
     if suspects is not None:
         primary.doubt = Doubt(now + lengthened(leader_ttl_ms), list(suspects), guard_until=until)

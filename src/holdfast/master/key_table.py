@@ -107,7 +107,7 @@ class KeyTablePublisher:
         if self._shown.catch_up():
             self.changed()  # One slice at a time, so that requests get their turn.
         elif not (self._engine.waits_for_log or self._engine.state.away):
-            self._shown.settle()
+            self._shown.mark_right()
 
     def _discard(self, first: int, stop: int) -> None:
         try:

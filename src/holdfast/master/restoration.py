@@ -156,7 +156,7 @@ class Restoration:
         master = self._master
         if master.coordination is None or master.histories is None:
             raise Refused("this master keeps its log in memory, so there is no store to restore a history to")
-        await self._settled()
+        await self._until_it_knows_who_leads()
         # While this master finds no history in the store, the leader named there serves none: it may have died over an
         # order like this. If it is alive after all, the campaign waits for its end in vain and reports that.
         serves_none = bool(master.histories.waits or master.histories.stuck)
@@ -178,17 +178,17 @@ class Restoration:
         self._offered = bytearray()
         return Done(len(content))
 
-    async def _settled(self) -> None:
+    async def _until_it_knows_who_leads(self) -> None:
         """Wait until this master knows whether it leads, and over what: only then is it known what the order may
         replace. The wait is bounded, because a master that never gets there may need the order to do so."""
         until = now_seconds() + SETTLE_SECONDS
         while now_seconds() < until:
-            if self._is_settled:
+            if self._knows_who_leads:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
     @property
-    def _is_settled(self) -> bool:
+    def _knows_who_leads(self) -> bool:
         master = self._master
         assert master.histories is not None, "there is coordination"
         another = master.leader is not None and master.leader.address != master.plan.address

@@ -74,7 +74,7 @@ class NodeBytes:
         self.host = this_host() if shared_memory else ""
         self.maps: dict[int, mmap.mmap] = {}
         """Mapped for reading, by segment handle."""
-        self.settled: set[int] = set()
+        self.decided: set[int] = set()
         """Segments for which it is decided whether reads go through a map or over TCP."""
         self._reading: dict[int, Mapping] = {}
         self._writing: dict[int, tuple[Mapping, int, NodeLink]] = {}
@@ -123,7 +123,7 @@ class NodeBytes:
         """Map the local ones among these for reading, and note the others as remote."""
         for place in places:
             with self._attaching:
-                if place.handle not in self.settled:
+                if place.handle not in self.decided:
                     mapping = self._attach(place, False, deadline)
                     if mapping is not None:
                         self._reading[place.handle] = mapping
@@ -131,7 +131,7 @@ class NodeBytes:
                         self._listen(place)
                     # A node that did not answer in time is tried again after a while, so nothing is decided yet.
                     if mapping is not None or place.socket_path not in self._silent:
-                        self.settled.add(place.handle)
+                        self.decided.add(place.handle)
 
     def attach_writing(self, places: Iterable[SegmentPlace], deadline: float) -> None:
         for place in places:
@@ -229,7 +229,7 @@ class NodeBytes:
                 self.maps.pop(handle, None)
                 # Not closed here: a reader may be using it. Its last user unmaps it.
                 self._reading.pop(handle, None)
-                self.settled.discard(handle)
+                self.decided.discard(handle)
             for key in [key for key in self._links if key not in keys]:
                 self._doomed[self._links.pop(key)] = gone & self._writing.keys()
             for handle in gone:
@@ -243,7 +243,7 @@ class NodeBytes:
             self.history = history
             self.maps.clear()
             self._reading.clear()
-            self.settled.clear()
+            self.decided.clear()
             self._writing.clear()
             links = [*self._links.values(), *self._doomed]
             self._links.clear()
@@ -253,7 +253,7 @@ class NodeBytes:
 
     def reconsider(self) -> None:
         """Allow another try to map what could not be mapped: the cluster has changed."""
-        self.settled.intersection_update(list(self.maps))
+        self.decided.intersection_update(list(self.maps))
 
     def sweep(self, busy: set[int]) -> None:
         """Close the links of nodes that are gone, once no grant is held in their memory."""
@@ -464,7 +464,7 @@ class NodeBytes:
             idle = [connection for each in self._idle.values() for connection in each]
             self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
             self.maps.clear()
-            self.settled.clear()
+            self.decided.clear()
         if self._hearing is not None:
             self._hearing.close()
         for mapping in readers:

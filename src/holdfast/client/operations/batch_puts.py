@@ -45,17 +45,17 @@ _OF_THE_CALL = (Unreachable, ClientClosed, NotAuthorized, WrongVersion)
 class PutLedger:
     """The outcome of each object of a batch."""
 
-    __slots__ = ("count", "outcomes", "settled", "stored")
+    __slots__ = ("any_known", "count", "outcomes", "stored")
 
     def __init__(self, count: int, outcomes: bool) -> None:
         self.count = count
         self.stored = 0
-        self.settled = False
+        self.any_known = False
         """The outcome of at least one of them is known."""
         self.outcomes: list[bool | HoldfastError] | None = [False] * count if outcomes else None
 
     def note(self, done: WrittenPiece) -> None:
-        self.settled = True
+        self.any_known = True
         self.stored += done.stored.count(1)
         if self.outcomes is not None:
             for place, stored in zip(done.piece.places, done.stored, strict=True):
@@ -67,9 +67,9 @@ class PutLedger:
             if isinstance(error, Uncertain):
                 raise error
             raise _as_a_whole(error, self.stored, self.count) from error
-        if isinstance(error, _OF_THE_CALL) and not self.settled:
+        if isinstance(error, _OF_THE_CALL) and not self.any_known:
             raise error
-        self.settled = True
+        self.any_known = True
         for place in piece.places:
             self.outcomes[place] = error
 

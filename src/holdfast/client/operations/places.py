@@ -48,7 +48,7 @@ def look_for_failing(core: Core, deadline: float) -> Operation[None]:
 
 def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operation[None]:
     """Learn each of these segments that exists, and map it if it is local."""
-    wanted = set(handles) - core.bytes.settled
+    wanted = set(handles) - core.bytes.decided
     if not wanted:
         return
     if not wanted <= core.segments.places.keys():
@@ -83,7 +83,7 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | No
     if lease is None:
         core.leases.drop(key)
         return None
-    if located.others or lease[1] not in core.bytes.settled:
+    if located.others or lease[1] not in core.bytes.decided:
         return (yield from take_over(core, [key], located, Asked(sent_at, history), deadline)).get(key)
     core.keep_lease(key, lease)
     return lease

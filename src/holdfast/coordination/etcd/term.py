@@ -54,13 +54,13 @@ class EtcdTerm(TailTenure):
         leads = [kv.create_revision for kv in found(answer, 1)] == [self._fence]
         return self._is_of_this_term(index, batch, stored[0] if stored else None, leads)
 
-    async def _renew(self, settles: bool) -> None:
+    async def _renew(self, ends_doubt: bool) -> None:
         if min(await asyncio.gather(*map(self._channel.keep_alive, self._leases))) <= 0:
             raise Deposed(f"a lease of epoch {self.epoch} ran out or was revoked")
         # The lease may live although the key belongs to another. The read in it makes this a real transaction.
         record = msgspec.structs.replace(self.record, doubtful=False)
-        settling = [put(self._keys.epoch, encode_record(record))] if settles else []
-        request = txn([created_at(self._keys.leader, self._fence)], [get(self._keys.leader), *settling])
+        ending = [put(self._keys.epoch, encode_record(record))] if ends_doubt else []
+        request = txn([created_at(self._keys.leader, self._fence)], [get(self._keys.leader), *ending])
         if not (await self._channel.read(lambda stubs: stubs.kv.Txn, request)).succeeded:
             raise Deposed(f"epoch {self.epoch} leads no more")
 

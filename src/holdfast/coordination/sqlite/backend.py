@@ -119,7 +119,7 @@ class SqliteCoordination:
         row = await self._row()
         if row is None:
             return Look(None)
-        # Earlier leaders are not in the row: after a guess only time settles it, and here the lock makes guesses rare.
+        # Earlier leaders are not in the row: after a guess only time ends it, and here the lock makes guesses rare.
         leader = LeaderProcess(row.record.epoch, row.process, None)
         return Look(row.record, (row.record.epoch, row.beat), dead=self._is_dead(row.record), leader=leader)
 

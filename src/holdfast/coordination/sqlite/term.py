@@ -65,8 +65,8 @@ class SqliteTerm(Tenure):
     async def _is_written(self, index: int, batch: bytes) -> bool:
         return await self._writer.ask(lambda connection: self._holds(connection, index, batch), self._timing.answer_s)
 
-    async def _renew(self, settles: bool) -> None:
-        doubt = ", doubtful = 0" if settles else ""
+    async def _renew(self, ends_doubt: bool) -> None:
+        doubt = ", doubtful = 0" if ends_doubt else ""
         change = f'UPDATE "term {self._cluster}" SET beat = beat + 1{doubt} WHERE epoch = ? AND resigned = 0'
         try:
             renewed = await self._change(change)

@@ -121,7 +121,7 @@ class ZooKeeperSession:
     async def _answer(self, result: Any) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
 
-        def settle() -> None:
+        def resolve() -> None:
             if answer.done():
                 return
             if result.exception is not None:
@@ -129,7 +129,7 @@ class ZooKeeperSession:
             else:
                 answer.set_result(result.value)
 
-        result.rawlink(lambda _: self.soon(settle))
+        result.rawlink(lambda _: self.soon(resolve))
         async with asyncio.timeout(self._answer_s):
             return await answer
 

@@ -87,11 +87,11 @@ class ZooKeeperTerm(TailTenure):
         self._tail = decode_tail(value, tail.version)
         return is_written
 
-    async def _renew(self, settles: bool) -> None:
+    async def _renew(self, ends_doubt: bool) -> None:
         beat = self._session.client.transaction()
         beat.check(self._paths.epoch, self._fence)
         beat.set_data(self._paths.leader, encode_leader(Leader(self.epoch, self.record.address)))
-        if settles:
+        if ends_doubt:
             beat.set_data(self._paths.doubt, b"")
         if await self._session.commit(beat) is None:
             raise Deposed(f"epoch {self.epoch} leads no more")

@@ -1,8 +1,8 @@
 """The keys of a catalogue as fingerprints in memory that other processes read (wire.shown).
 
 Nothing here is durable or part of the state. Changes are noted as they are applied, and from then on the table is
-marked as off; `catch_up` carries them out, and `settle` marks the table as right again, which its owner calls only when
-all changes are durable. When the table is too full another one is begun, and filled slice by slice.
+marked as off; `catch_up` carries them out, and `mark_right` ends that, which its owner calls only when all changes
+are durable. When the table is too full another one is begun, and filled slice by slice.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class KeyTable:
                 self._remove_one(max(hashes, GONE + 1))
         return self._places > 0 and self._swept != ALL and self._sweep()
 
-    def settle(self) -> None:
+    def mark_right(self) -> None:
         """Mark the table as right: it holds exactly the keys of the catalogue, and all of them may be published."""
         if self._swept == ALL and not self._noted and self._cells[SEQUENCE] & 1:
             self._cells[SEQUENCE] += 1

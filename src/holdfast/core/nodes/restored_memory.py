@@ -136,7 +136,7 @@ def _leaving_one(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]]) -
 def settle(primary: Primary, now: Instant) -> list[Record]:
     """Allow grants in the free space of nodes whose old writers are gone, once old leases have ended."""
     unsettled = primary.state.unsettled
-    if not unsettled or now < primary.settled_at:
+    if not unsettled or now < primary.old_leases_end_at:
         return []
     fenced = [member.handles for member in primary.members.values() if member.fenced]
     handles = sorted(unsettled.intersection(handle for some in fenced for handle in some))

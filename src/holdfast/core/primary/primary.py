@@ -130,7 +130,7 @@ class Primary:
         """The process that this primary runs in, if others may need to know whether it lives."""
         self.doubt = Doubt()
         self.copies = CopyBook()
-        self.settled_at: Instant = 0
+        self.old_leases_end_at: Instant = 0
         """If this history was restored: when the last lease of an older one has ended."""
         self.trusted_at: Instant = 0
         """If this history was restored: when the last lease given before its segment was verified has ended."""

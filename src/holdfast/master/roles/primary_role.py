@@ -131,7 +131,7 @@ class PrimaryRole:
         self.engine.start_epoch(self._term.epoch, now)
 
     def _end_doubt(self, witness: str) -> None:
-        self._term.settle()
+        self._term.end_doubt()
         self._context.events.add("settled", witness, "it sees that the earlier primary's process has ended", now_ms())
         epoch = self._term.epoch
         log.info("the earlier primary's process has ended: removals are answered", epoch=epoch, witness=witness)

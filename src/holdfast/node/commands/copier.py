@@ -132,7 +132,7 @@ class Copier:
         finally:
             # Also without a reply: otherwise no audit would ever ask about these files.
             if order.to_disk and self.disk is not None:
-                self.disk.settled([order.offset + item.offset for item in items])
+                self.disk.answered([order.offset + item.offset for item in items])
         if order.to_disk and self.disk is not None and added != len(done):
             # Some of these files may belong to no object.
             files = [(item.oid, order.offset + item.offset) for item, _ in done]

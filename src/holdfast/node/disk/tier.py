@@ -99,7 +99,7 @@ class DiskTier:
             self.trouble = trouble
             self.on_trouble()
 
-    def settled(self, offsets: list[int]) -> None:
+    def answered(self, offsets: list[int]) -> None:
         """Note that the master has replied about the files at these places."""
         with self._lock:
             self._pending.difference_update(offsets)

@@ -50,7 +50,7 @@ class Checkers:
         self.log.session_closed = self.sessions.closed
         self.bounds = BoundChecks(world, self.report)
         self.renewals = RenewalChecks(world, self.report)
-        self.settling = Convergence(world, self.log, self.bounds, self.renewals)
+        self.convergence = Convergence(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
         self.pins = PinChecks(world.history, self.report)
@@ -255,7 +255,7 @@ class Checkers:
 
     def _partition(self, machine: MasterMachine, engine: Engine) -> None:
         log = engine.log
-        settled = log is not None and log.index == log.durable
+        all_durable = log is not None and log.index == log.durable
         taken = spans_of(engine.state)
         for claim in engine.primary.claims.values():
             for handle, offset, length in claim.pieces:
@@ -266,7 +266,7 @@ class Checkers:
             free = [(start, start + size) for start, size in allocator.free_ranges()]
             at = 0
             for start, end in sorted([*taken.get(handle, []), *free]):
-                if start < at or (settled and start > at):
+                if start < at or (all_durable and start > at):
                     what = "two own" if start < at else "nobody owns"
                     self.report(
                         "I9", f"{machine.name}: {what} bytes {min(start, at)}.. of segment {handle}", machine.name
@@ -276,14 +276,14 @@ class Checkers:
     # When the world has healed.
 
     def healed(self) -> None:
-        self.settling.begin()
+        self.convergence.begin()
 
-    def settled(self) -> bool:
-        return self.world.broken or self.settling.done()
+    def converged(self) -> bool:
+        return self.world.broken or self.convergence.done()
 
     def at_end(self) -> None:
         if self.violation is None:
-            late = self.settling.unfinished()
+            late = self.convergence.unfinished()
             if late:
                 self.report(*late)
         if self.violation is None:

@@ -67,7 +67,7 @@ def _play(script: Script, tell: bool) -> Run:
     try:
         world.play(healed_ms)
         checkers.healed()
-        world.scheduler.run_until((healed_ms + SETTLE_MS) * MS, checkers.settled)
+        world.scheduler.run_until((healed_ms + SETTLE_MS) * MS, checkers.converged)
         checkers.at_end()
     except Broken as broken:
         violation = broken.violation
