@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client.bytes.revocations import Hearing
+from holdfast.client.bytes.revocations import RevocationListener
 from holdfast.errors import ObjectNotFound
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import AttachSegment, HearRevocations, LeasesRevoked
@@ -155,7 +155,7 @@ def test_a_connection_that_listens_passes_no_memory(node: Served) -> None:
 
 def test_a_client_that_the_collector_ends_in_the_hearing_thread_ends() -> None:
     """I10: it may strike while that thread holds its lock, and a thread stuck there would collect nothing any more."""
-    hearing = Hearing(weakref.ref(hearing_threads))
+    hearing = RevocationListener(weakref.ref(hearing_threads))
 
     def collected() -> None:
         with hearing._lock:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import async_runner, blocking_runner
-from holdfast.client.bytes.revocations import Hearing
+from holdfast.client.bytes.revocations import RevocationListener
 from holdfast.messages import requests as m
 from tests.client.fake_master import FakeMaster
 from tests.client.inside import core_of
@@ -54,7 +54,7 @@ def test_revocations_are_heard_after_a_defect_in_the_thread_that_hears_them(
     assert cache.get_many(["key", "other"]) == {"key": b"x", "other": b"y"}
     wait_until(lambda: listened(node))
     met: list[int] = []
-    real = Hearing._hear
+    real = RevocationListener._hear
 
     def failing(*args: Any) -> None:
         if not met:
@@ -62,7 +62,7 @@ def test_revocations_are_heard_after_a_defect_in_the_thread_that_hears_them(
             raise KeyError("defect")
         real(*args)
 
-    monkeypatch.setattr(Hearing, "_hear", failing)
+    monkeypatch.setattr(RevocationListener, "_hear", failing)
     node.attach.revoke(packed(master.objects["key"][0]))
     wait_until(lambda: not core_of(cache).leases.by_key, what="all are taken to be revoked")
     assert met

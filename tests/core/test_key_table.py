@@ -11,7 +11,7 @@ from holdfast.core.catalogue import catalogue as catalogue_module
 from holdfast.core.catalogue import key_table as module
 from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.catalogue.key_table import KeyTable
-from holdfast.core.state.unlogged import Mask
+from holdfast.core.state.unlogged import EvictionMask
 from holdfast.wire.key_table_layout import FIRST_PLACES, GONE, MASK, SEQUENCE
 from tests.core.shown import fingerprints_in, show
 
@@ -46,7 +46,7 @@ def settle(shown: KeyTable) -> None:
 
 class Story:
     def __init__(self, places: int) -> None:
-        self.catalogue, self.mask = Catalogue(), Mask()
+        self.catalogue, self.mask = Catalogue(), EvictionMask()
         self.shown, self.words = show(self.catalogue, places)
         self._next_id = 1
 

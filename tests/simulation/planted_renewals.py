@@ -10,7 +10,7 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import LIVE, MASKED
 from holdfast.core.state import apply as applying
 from holdfast.core.state.apply import apply
-from holdfast.core.state.unlogged import Mask
+from holdfast.core.state.unlogged import EvictionMask
 from holdfast.master.engine import engine
 from holdfast.messages.records import ObjectsEvicted, ObjectsRemoved, RangesGranted
 from holdfast.messages.rows import pack_ids, unpack_ids
@@ -69,7 +69,7 @@ def keep_what_was_evicted_where_a_grant_is() -> Patch:
 
 def forget_hidden_objects_under_a_key() -> Patch:
     """A removal or a put under the key of an object that was evicted without a record does not name it."""
-    return patch.object(Mask, "slots_under", lambda self, keys: [])
+    return patch.object(EvictionMask, "slots_under", lambda self, keys: [])
 
 
 def lend_at_once_what_a_standby_hid() -> Patch:

@@ -19,7 +19,7 @@ from typing import TypeAlias, TypeVar
 import xxhash
 
 from holdfast.client.bytes.failing_nodes import FailingNodes
-from holdfast.client.bytes.revocations import Hearing, Heed
+from holdfast.client.bytes.revocations import OnRevoked, RevocationListener
 from holdfast.client.targets import Room
 from holdfast.errors import DeadlineExceeded, HoldfastError, ReplyLost, TryAgain, Uncertain, Unreachable
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId
@@ -93,18 +93,18 @@ class NodeBytes:
         """The log id under which the segments were learnt."""
         self._lock = threading.Lock()
         self._attaching = threading.Lock()
-        self._hearing: Hearing | None = None
+        self._revocations: RevocationListener | None = None
 
-    def hear(self, heed: Heed) -> None:
+    def hear(self, on_revoked: OnRevoked) -> None:
         """Call this with the ids of objects that nodes of this machine report as removed or moved while they may be
         leased; with None if it may be any object."""
-        reference = weakref.WeakMethod(heed)
-        self._hearing = Hearing(reference)
-        weakref.finalize(self, self._hearing.close)
+        reference = weakref.WeakMethod(on_revoked)
+        self._revocations = RevocationListener(reference)
+        weakref.finalize(self, self._revocations.close)
 
     def _listen(self, place: SegmentPlace) -> None:
-        if self._hearing is not None:
-            self._hearing.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
+        if self._revocations is not None:
+            self._revocations.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
 
     def is_bad(self, place: SegmentPlace) -> bool:
         """Did its node fail to answer a moment ago?"""
@@ -465,8 +465,8 @@ class NodeBytes:
             self._reading, self._writing, self._links, self._doomed, self._idle = {}, {}, {}, {}, {}
             self.maps.clear()
             self.decided.clear()
-        if self._hearing is not None:
-            self._hearing.close()
+        if self._revocations is not None:
+            self._revocations.close()
         for mapping in readers:
             mapping.close()
         for link in links:
@@ -479,5 +479,5 @@ class NodeBytes:
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
-        if self._hearing is not None:
-            self._hearing.leave_to_parent()
+        if self._revocations is not None:
+            self._revocations.leave_to_parent()

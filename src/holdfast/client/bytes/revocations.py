@@ -28,7 +28,7 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 MAX_FRAME_BYTES = 64 << 10
 
-Heed = Callable[[list[int] | None, int], None]
+OnRevoked = Callable[[list[int] | None, int], None]
 """Called with the ids of objects, or with None for all of them; and with the history that the node's memory belongs to
 now, if that has changed, else 0."""
 
@@ -73,11 +73,11 @@ class _RevocationConnection:
         return None if self.ended else ids
 
 
-class Hearing:
+class RevocationListener:
     """The connections and their thread, which runs from the first `listen` until `close`."""
 
-    def __init__(self, heed: weakref.ReferenceType[Heed]) -> None:
-        self._heed = heed
+    def __init__(self, on_revoked: weakref.ReferenceType[OnRevoked]) -> None:
+        self._on_revoked = on_revoked
         self._ears: dict[Any, _RevocationConnection] = {}
         # Reentrant: the garbage collector may end a client, and so close this, at any allocation of this thread.
         self._lock = threading.RLock()
@@ -131,9 +131,9 @@ class Hearing:
             self._run(woken)
         except Exception:
             # Messages of a node may be lost.
-            heed = self._heed()
-            if heed is not None:
-                heed(None, 0)
+            on_revoked = self._on_revoked()
+            if on_revoked is not None:
+                on_revoked(None, 0)
             raise
 
     def _run(self, woken: socket.socket) -> None:
@@ -164,7 +164,7 @@ class Hearing:
                 self._ears.pop(key, None)
             with contextlib.suppress(OSError):
                 ear.socket.close()
-        heed, history = self._heed(), ear.history
+        on_revoked, history = self._on_revoked(), ear.history
         ear.history = 0
-        if heed is not None and (ids is None or ids or history):
-            heed(ids, history)
+        if on_revoked is not None and (ids is None or ids or history):
+            on_revoked(ids, history)

@@ -48,8 +48,8 @@ def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Ins
     for oid, offset, source_segment, source_offset, checksum in copied:
         source = (source_segment, source_offset)
         slot = primary.state.catalogue.by_id.slot_of(oid)
-        shown = slot >= 0 and not primary.state.catalogue.flags_at[slot] & MASKED
-        right = shown and _is_right(primary, slot, grant, offset, source, checksum, target, taken)
+        visible = slot >= 0 and not primary.state.catalogue.flags_at[slot] & MASKED
+        right = visible and _is_right(primary, slot, grant, offset, source, checksum, target, taken)
         if not right or oid in seen:
             failed.append(oid)
             continue

@@ -200,9 +200,9 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
     for oid, segment, offset in rows:
         slot = catalogue.by_id.slot_of(oid)
         # The memory of a masked object may be granted to a writer at this very moment.
-        shown = slot >= 0 and not catalogue.flags_at[slot] & MASKED
-        there = shown and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
-        if shown and not there and (entry := primary.state.moved.get((segment, offset))) is not None:
+        visible = slot >= 0 and not catalogue.flags_at[slot] & MASKED
+        there = visible and any((p.segment, p.offset) == (segment, offset) for p in catalogue.replicas(slot))
+        if visible and not there and (entry := primary.state.moved.get((segment, offset))) is not None:
             # It has moved, but its old range stays in quarantine for those who read it there.
             there = primary.state.quarantine[entry].moved == oid
             if there:

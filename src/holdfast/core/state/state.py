@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.core.catalogue.catalogue import DISK, MEMORY, Catalogue
 from holdfast.core.state.departed import Departed
 from holdfast.core.state.grants import Grant, Quarantined
-from holdfast.core.state.unlogged import Mask
+from holdfast.core.state.unlogged import EvictionMask
 from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName, object_id
 from holdfast.messages.shapes import SettingValue
 
@@ -102,7 +102,7 @@ class State:
     soft_pin_ttl_ms: int = 0
     grant_timeout_ms: int = 0
     catalogue: Catalogue = field(default_factory=Catalogue)
-    mask: Mask = field(default_factory=Mask)
+    mask: EvictionMask = field(default_factory=EvictionMask)
     """Unlogged evictions: each master's own, and the one part here that the log does not determine."""
     segments: dict[SegmentHandle, Segment] = field(default_factory=dict)
     topology: int = 0

@@ -19,7 +19,7 @@ from holdfast.core.catalogue.keys import ABSENT
 from holdfast.ids import SegmentHandle, extent_of
 
 
-class Mask:
+class EvictionMask:
     __slots__ = ("_by_key", "_slot_at", "_starts")
 
     def __init__(self) -> None:

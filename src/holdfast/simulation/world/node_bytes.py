@@ -13,7 +13,7 @@ from typing import cast
 import xxhash
 
 from holdfast.client.bytes.nodes import NodeBytes
-from holdfast.client.bytes.revocations import Heed
+from holdfast.client.bytes.revocations import OnRevoked
 from holdfast.errors import DeadlineExceeded, HoldfastError, UnknownSegment, Unreachable
 from holdfast.ids import SegmentName
 from holdfast.messages.of_nodes import WriteRange
@@ -192,8 +192,8 @@ class SimulatedBytes(NodeBytes):
         link = SimulatedLink(self._client, self._nodes[socket_path.removeprefix("/")])
         return cast("NodeLink", link)
 
-    def hear(self, heed: Heed) -> None:
-        self._heed = heed
+    def hear(self, on_revoked: OnRevoked) -> None:
+        self._on_revoked = on_revoked
 
     def _listen(self, place: SegmentPlace) -> None:
         """Listen for another history only. Revoked leases are not simulated: they are a hint."""
@@ -205,7 +205,7 @@ class SimulatedBytes(NodeBytes):
         """A node of this machine announces a history, as the listening thread would receive it."""
         if not self._client.dead:
             delay_ns = self._client.network.delay_ns()
-            self._client.scheduler.after(delay_ns, partial(self._heed, [], history), self._client)
+            self._client.scheduler.after(delay_ns, partial(self._on_revoked, [], history), self._client)
 
     def _dial(self, address: str, deadline: float) -> DataConnection:
         node = self._nodes[address.partition(":")[0]]
