@@ -107,6 +107,21 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     assert not crowded, "group them by what they are about"
 
 
+@pytest.mark.parametrize("package", ["core", "node", "client", "master", "cli"])
+def test_tests_lie_in_the_rooms_of_what_they_are_about(package: str) -> None:
+    """`core/objects/puts.py` is tested by `tests/core/objects/test_puts.py`; tests of more than one lie above them."""
+    rooms = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests" / package).rglob("test_*.py")}
+    assert [str(room) for room in rooms if not (ROOT / "src" / "holdfast" / room).is_dir()] == []
+    assert len(rooms) > 1
+    astray = []
+    for path in (ROOT / "tests" / package).rglob("test_*.py"):
+        named = path.name.removeprefix("test_")
+        found = [one.parent.relative_to(ROOT / "src" / "holdfast") for one in SOURCES if one.name == named]
+        here = path.parent.relative_to(ROOT / "tests")
+        astray += [str(path.relative_to(ROOT)) for room in found if room.parts[0] == package and here not in found]
+    assert astray == []
+
+
 def test_no_two_public_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for path in SOURCES:

@@ -10,9 +10,9 @@ import pytest
 from holdfast.client import async_runner, blocking_runner
 from holdfast.client.bytes.revocations import RevocationListener
 from holdfast.messages import requests as m
+from tests.client.bytes.test_revocations import listened, packed
 from tests.client.fake_master import FakeMaster
 from tests.client.inside import core_of
-from tests.client.test_revocations import listened, packed
 from tests.node.rig import Served
 from tests.waiting import wait_until
 

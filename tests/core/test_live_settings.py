@@ -17,9 +17,9 @@ from holdfast.messages.commands import UpdateConfig
 from holdfast.messages.records import CopyingChanged, SettingsChanged
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import _changed, _head_of, dump, load
-from tests.core.test_copies import three_nodes
+from tests.core.copies.test_plan import three_nodes
 from tests.core.world import World
-from tests.master.test_engine_durability import Writer
+from tests.master.engine.test_durability import Writer
 
 
 def change(world: World, **changes: object) -> q.SettingsInForce:

@@ -19,7 +19,7 @@ from holdfast.supervisor import Supervisor
 from holdfast.transport.key_table import fetch
 from holdfast.wire.key_table_layout import ASKED, CONFIRMED, GOOD_MS, MOST_BYTES, SEQUENCE
 from tests.core.shown import fingerprints_in
-from tests.master.test_engine_durability import Writer
+from tests.master.engine.test_durability import Writer
 
 TURNS = 50
 

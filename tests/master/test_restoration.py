@@ -32,8 +32,8 @@ from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
 from tests.core.world import World
+from tests.master.histories.test_histories import CLUSTER, change, history_of, leads, lived, running, waiting
 from tests.master.masters import gate_flush
-from tests.master.test_histories import CLUSTER, change, history_of, leads, lived, running, waiting
 
 T = TypeVar("T", bound=Message)
 PATIENT_MS = 60_000

@@ -18,7 +18,7 @@ from holdfast.node.session.life import NodeLife
 from holdfast.session.follower import Follower
 from holdfast.supervisor import Supervisor
 from tests.node.rig import FakeMaster, Served, soon
-from tests.node.test_life import can_read, running
+from tests.node.session.test_life import can_read, running
 from tests.waiting import wait_until
 
 

@@ -16,7 +16,7 @@ from holdfast.messages import commands as c
 from holdfast.messages import requests as q
 from holdfast.messages.records import NodeModeChanged, ObjectsEvicted, RangesGranted
 from tests.core.copying import Nodes, kinds
-from tests.core.test_windows import KIB, filled
+from tests.core.objects.test_windows import KIB, filled
 from tests.core.world import CLIENT, World
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core.primary import copy_book
 from holdfast.messages import commands as c
+from tests.core.copies.test_plan import three_nodes
 from tests.core.copying import kinds
-from tests.core.test_copies import three_nodes
 
 
 def test_nodes_are_told_which_objects_went_while_they_were_leased() -> None:

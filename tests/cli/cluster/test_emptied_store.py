@@ -16,7 +16,7 @@ from holdfast.cli.cluster.masters import ask_one, primary_of, survey
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import TakeSnapshot
 from holdfast.messages.requests import Done, Status
-from tests.cli.test_up import PYTHON, SMALL, environment, running
+from tests.cli.processes.test_up import PYTHON, SMALL, environment, running
 from tests.waiting import wait_until
 
 

@@ -38,7 +38,7 @@ from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.operations.effects import Call, Operation, Sleep, Work
-from tests.node.test_disk_store import Failing
+from tests.node.disk.test_store import Failing
 
 MIB = 1 << 20
 GRANT = GrantId(0, 1 << 40 | 1)

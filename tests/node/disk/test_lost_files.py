@@ -32,7 +32,7 @@ from holdfast.node.disk.store import HEADER, DamagedFile, DiskStore, DiskTrouble
 from holdfast.node.disk.tier import DiskTier, Verification
 from holdfast.supervisor import Supervisor
 from holdfast.transport.data_tcp import DataConnection
-from tests.node.test_copier import MIB, Master, Served, nodes, order
+from tests.node.commands.test_copier import MIB, Master, Served, nodes, order
 from tests.waiting import wait_until
 
 __all__ = ["nodes"]

@@ -25,8 +25,8 @@ from holdfast.cli.processes.local_cluster import ClusterWanted
 from holdfast.errors import HoldfastError, NodeLost, Unreachable
 from holdfast.settings import DemoSettings
 from tests.cli.conftest import Run
-from tests.cli.test_demo import interrupted
-from tests.cli.test_up import PYTHON, environment
+from tests.cli.demo.test_command import interrupted
+from tests.cli.processes.test_up import PYTHON, environment
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
 TINY = ["--layers", "2", "--width", "64", "--prefix-tokens", "48", "--block-tokens", "16", "--new-tokens", "6"]

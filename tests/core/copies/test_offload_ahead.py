@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.messages import commands as c
+from tests.core.copies.test_disks import DISK, fill, with_disk
 from tests.core.copying import Nodes, files, kinds
-from tests.core.test_disks import DISK, fill, with_disk
 from tests.core.world import World
 
 SIZE = 16_000

@@ -13,8 +13,8 @@ from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import Cause, ObjectsRemoved, ReplicaDropped
+from tests.core.copies.test_disks import DISK, fill, with_disk
 from tests.core.copying import Nodes, files, kinds
-from tests.core.test_disks import DISK, fill, with_disk
 from tests.core.world import World
 
 Row = tuple[int, int, int]

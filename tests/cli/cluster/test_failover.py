@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as library
 from holdfast.cli.load import value_of
-from tests.cli.test_up import holdfast, primary, running
+from tests.cli.processes.test_up import holdfast, primary, running
 from tests.waiting import wait_until
 
 Facts = dict[str, Any]

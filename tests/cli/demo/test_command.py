@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.cli.demo.command import check_own_cluster
 from holdfast.errors import Refused
-from tests.cli.test_up import PYTHON, environment
+from tests.cli.processes.test_up import PYTHON, environment
 from tests.waiting import wait_until
 
 SHORT = ["demo", "--objects", "300", "--value-size", "256KiB", "--seconds", "1.5"]

@@ -23,7 +23,7 @@ from holdfast.messages.records import SessionClosed, SessionEnd
 from holdfast.messages.requests import Done, Failed, Granted, GrantRanges, ReturnGrants
 from holdfast.messages.shapes import Record
 from tests.core.world import CLIENT, World
-from tests.master.test_engine_durability import Writer
+from tests.master.engine.test_durability import Writer
 
 LEASE, LEFT, JEOPARDY = 12_000, 5_000, 30_000
 WHOLE = lengthened(LEASE + JEOPARDY)

@@ -13,7 +13,7 @@ from hypothesis.stateful import precondition, rule
 from holdfast.core.space import allocator as allocator_module
 from holdfast.core.space import free_arrays
 from holdfast.core.space.allocator import RESERVE_FROM, Allocator
-from tests.core.test_allocator import EXAMPLES, AgainstByteMap, ranges, runs_of
+from tests.core.space.test_allocator import EXAMPLES, AgainstByteMap, ranges, runs_of
 
 SMALL = 192
 """Bytes of a range, in tests of many."""

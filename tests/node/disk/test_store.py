@@ -223,7 +223,7 @@ def test_too_few_descriptors_at_the_start_delete_nothing(tmp_path: Path) -> None
 QUOTA = """
 import resource, signal, sys
 from pathlib import Path
-from tests.node.test_disk_store import opened, write
+from tests.node.disk.test_store import opened, write
 from holdfast.node.disk.store import DiskTrouble
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = opened(Path(sys.argv[1]))
@@ -237,7 +237,7 @@ except DiskTrouble as error:
 
 
 def test_a_real_limit_of_the_kernel_is_met_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     ran = subprocess.run(
         [sys.executable, "-c", QUOTA, str(tmp_path)],
         capture_output=True,

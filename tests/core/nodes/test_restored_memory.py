@@ -19,8 +19,8 @@ from holdfast.replication.batches import Position
 from holdfast.replication.carried import batches_of
 from holdfast.replication.snapshots import dump
 from holdfast.replication.standby import Standby
+from tests.core.copies.test_disks import DISK, fill, with_disk
 from tests.core.copying import files, kinds
-from tests.core.test_disks import DISK, fill, with_disk
 from tests.core.world import CLIENT, World, check_partition
 
 NEW, OLD = 77, 11
