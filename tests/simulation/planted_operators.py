@@ -55,5 +55,5 @@ PLANTED_BY_OPERATORS = (
     Planted("remove under a hard pin", remove_under_a_hard_pin, ("I8",), 60),
     Planted("forget hard pins in snapshots", forget_hard_pins_in_snapshots, ("I5",), 60),
     Planted("place on a node that is set aside", place_on_a_node_that_is_set_aside, ("drain",), 60),
-    Planted("forget longer leases of before", forget_longer_leases_of_before, ("I2", "I8"), 2000),
+    Planted("forget longer leases of before", forget_longer_leases_of_before, ("I2", "I8"), 200, "shorter leases"),
 )
