@@ -7,13 +7,14 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
 
-from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, MemoryVoid
+from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, MemoryVoid, UnknownNode
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages import commands as c
@@ -37,7 +38,7 @@ from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
-from holdfast.operations.effects import Call, Operation, Sleep, Work
+from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep, Work
 from tests.node.disk.test_store import Failing
 
 MIB = 1 << 20
@@ -100,6 +101,7 @@ class Master:
 
     said: list[Message] = field(default_factory=list)
     slept: float = 0.0
+    left: int = 0
     answer: Callable[[Message], Message] = lambda message: Done(len(getattr(message, "rows", b"")) // 40)
     before_work: Callable[[], None] = lambda: None
     when_asleep: Callable[[], None] = lambda: None
@@ -118,6 +120,8 @@ class Master:
                     elif isinstance(effect, Sleep):
                         self.slept += effect.seconds
                         self.when_asleep()
+                    elif isinstance(effect, LeaveMaster):
+                        self.left += 1
                     else:
                         assert isinstance(effect, Work)
                         self.before_work()
@@ -353,6 +357,29 @@ def test_a_disk_of_another_history_is_emptied_and_mounted_again(nodes: tuple[Ser
     master.run(files.mount(here.disk, 1, "here:1", "host", lambda verification: pytest.fail("nothing was restored")))
     assert [message.log_id for message in master.said if isinstance(message, MountDisk)] == [11, 0]
     assert (here.disk.files(), here.disk.store.log_id) == ([], 77)
+
+
+def test_a_disk_is_offered_again_where_a_primary_that_was_overtaken_does_not_know_its_node(
+    nodes: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """liveness, found by simulation: the next primary knew the node, and its disk was never mounted."""
+    here, _ = nodes
+
+    def answer(message: Message) -> Message:
+        if not isinstance(message, MountDisk):
+            return holding_nothing(message)
+        if not master.left:
+            raise UnknownNode("the node is not registered here")
+        return DiskMounted(77, 3)
+
+    master = Master(answer=answer)
+    mount = partial(files.mount, here.disk, 1, "here:1", "host", lambda _: pytest.fail("nothing was restored"))
+    master.run(mount())
+    assert (master.left, here.disk.store.log_id) == (1, 77)
+    monkeypatch.setattr(files, "OVERTAKEN_SECONDS", 0.0)
+    master.left = 0
+    with pytest.raises(UnknownNode):
+        master.run(mount())
 
 
 def test_an_audit_leaves_alone_what_the_master_has_not_answered_about(nodes: tuple[Served, Served]) -> None:

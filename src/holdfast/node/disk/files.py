@@ -15,6 +15,7 @@ import structlog
 
 from holdfast.errors import MemoryVoid, TryAgain, Uncertain, UnknownNode
 from holdfast.ids import MAX_BATCH, ObjectId
+from holdfast.instant import now_seconds
 from holdfast.messages.commands import CollectGarbage
 from holdfast.messages.of_nodes import (
     DiskMounted,
@@ -32,7 +33,7 @@ from holdfast.messages.shapes import Message
 from holdfast.node.disk.store import HEADER
 from holdfast.node.disk.tier import DiskTier, HeldFile, Verification
 from holdfast.node.primary_requests import request
-from holdfast.operations.effects import Operation, Sleep, Work
+from holdfast.operations.effects import LeaveMaster, Operation, Sleep, Work
 
 T = TypeVar("T", bound=Message)
 
@@ -43,6 +44,9 @@ BYTES_PER_SECOND = 128 << 20
 """The rate at which files are compared with a restored catalogue: 100 GiB take 13 minutes. Until then every reader
 compares what it reads itself, so it is not urgent; a disk that reads 500 MB per second has 70% of its time for them."""
 STEP_BYTES = 16 << 20
+OVERTAKEN_SECONDS = 10.0
+"""How long a primary that was overtaken may go on answering, and more."""
+AGAIN_SECONDS = 0.2
 Verify: TypeAlias = Callable[[Operation[None]], object]
 """Has an operation run beside the other work for the disk, which it may outlast by hours."""
 
@@ -59,7 +63,7 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verif
     for _ in range(2):
         offer = MountDisk(disk.node, boot, store.disk, store.log_id, disk.size_bytes, data_address, host)
         try:
-            mounted = yield from request(offer, DiskMounted)
+            mounted = yield from _offered(offer)
         except MemoryVoid as error:
             log.warning("the disk is emptied", disk=f"{store.disk:016x}", reason=str(error))
             yield Work(store.empty)
@@ -76,6 +80,19 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verif
             if verification is not None:
                 verify(verify_files(disk, verification))
         return
+
+
+def _offered(offer: MountDisk) -> Operation[DiskMounted]:
+    """The primary's answer. One that was overtaken does not know a node that has registered at the next: ask again."""
+    until = now_seconds() + OVERTAKEN_SECONDS
+    while True:
+        try:
+            return (yield from request(offer, DiskMounted))
+        except UnknownNode:
+            if now_seconds() >= until:
+                raise  # The node has another boot by now; with that one it mounts its disk again.
+        yield LeaveMaster()
+        yield Sleep(AGAIN_SECONDS)
 
 
 def audit(disk: DiskTier) -> Operation[None]:
