@@ -158,6 +158,25 @@ async def test_an_order_to_a_master_that_is_being_promoted_is_carried_out(
         assert (described.older, described.restored, described.failure) == (11, 5, "")
 
 
+async def test_a_primary_whose_term_ran_out_describes_its_history_when_it_has_stepped_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was emptied, and the operator is quick: it said that it knows of no history but what it serves."""
+    store = MemoryStore()
+    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: leads(master), "it leads")
+        change(master, 5_001)
+        await until_true(lambda: not master.server.engine.waits_for_log, "it is durable")  # type: ignore[union-attr]
+        old = history_of(master)
+        monkeypatch.setattr(Master, "role", property(lambda _: "standby"))
+        asked = asyncio.create_task(ask(master, DescribeHistories(), HistoriesDescribed))
+        await asyncio.sleep(0.1)  # However far the answer gets meanwhile.
+        store.wipe(CLUSTER)
+        described = await asked
+        assert (old, MEMORY_OF_PROCESS) in [(one.log_id, one.where) for one in described.found]
+        assert described.log_id != old
+
+
 async def test_an_order_that_a_promotion_overtakes_is_said_to_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

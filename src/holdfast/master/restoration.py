@@ -39,6 +39,7 @@ from holdfast.wire.codec import failed
 log = structlog.get_logger("holdfast.master")
 MEMORY_OF_PROCESS = "memory"
 SETTLE_SECONDS = 10.0
+STEP_DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.05
 MOST_CATALOGUE_BYTES = 4 << 30
 """Enough for forty million objects."""
@@ -81,6 +82,7 @@ class Restoration:
     # 1. The histories that can be restored.
 
     async def _describe(self) -> HistoriesDescribed:
+        await self._until_its_term_is_served_or_over()
         found = await asyncio.to_thread(self._found)
         # Read the rest at one moment: a restore may end while the snapshots are read.
         master = self._master
@@ -108,6 +110,15 @@ class Restoration:
             unverified_disks=sorted({one.name.node for one in doubtful if one.kind == DISK}),
             lost_files=origin.lost_files,
         )
+
+    async def _until_its_term_is_served_or_over(self) -> None:
+        """Wait for a primary whose term has run out by its clock: it still has the state that it served, and holds it
+        for a restore only when it has stepped down. The wait is bounded, because the operator's is."""
+        master, until = self._master, now_seconds() + STEP_DOWN_SECONDS
+        while now_seconds() < until:
+            if master.server.engine is None or master.role == "primary":
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     @property
     def _state(self) -> State:
