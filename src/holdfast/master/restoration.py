@@ -82,7 +82,7 @@ class Restoration:
     # 1. The histories that can be restored.
 
     async def _describe(self) -> HistoriesDescribed:
-        await self._until_its_term_is_served_or_over()
+        await self._until_it_leads_or_has_stepped_down()
         found = await asyncio.to_thread(self._found)
         # Read the rest at one moment: a restore may end while the snapshots are read.
         master = self._master
@@ -111,7 +111,7 @@ class Restoration:
             lost_files=origin.lost_files,
         )
 
-    async def _until_its_term_is_served_or_over(self) -> None:
+    async def _until_it_leads_or_has_stepped_down(self) -> None:
         """Wait for a primary whose term has run out by its clock: it still has the state that it served, and holds it
         for a restore only when it has stepped down. The wait is bounded, because the operator's is."""
         master, until = self._master, now_seconds() + STEP_DOWN_SECONDS

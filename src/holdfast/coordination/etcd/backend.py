@@ -205,7 +205,7 @@ class EtcdCoordination:
             kvs = found(await self._read(first), 0)
             if not kvs or self.keys.index(kvs[0].key) > through:
                 break
-            unchanged = [] if landmark is None else await self._has(landmark)
+            unchanged = [] if landmark is None else await self._while_it_holds(landmark)
             if unchanged is None:
                 recognised = False
                 break
@@ -217,8 +217,8 @@ class EtcdCoordination:
             await self._compact(revision)
         return recognised
 
-    async def _has(self, landmark: Landmark) -> list[Any] | None:
-        """The condition that this batch is still in the log unchanged; None if it is not there now."""
+    async def _while_it_holds(self, landmark: Landmark) -> list[Any] | None:
+        """The condition of a transaction that this very batch is in the log; None if it is not there now."""
         key = self.keys.batch(landmark.number)
         kvs = found(await self._read(get(key)), 0)
         if not kvs or not landmark.is_it(decode_batch(kvs[0].value).batch):
