@@ -71,6 +71,11 @@ PLANTED_IN_SESSIONS = (
     Planted("count the session lease from receipt", count_the_lease_from_receipt, ("I4",), 500),
     Planted("forget the time of jeopardy", forget_the_time_of_jeopardy, ("I4",), 100),
     Planted("restore sessions as last heard long ago", restore_sessions_as_last_heard_long_ago, ("I4", "I2"), 100),
-    Planted("begin numbers again under every master", begin_numbers_again_under_every_master, ("I6", "I11"), 600),
     Planted("handle commands again", handle_commands_again_after_a_lost_answer, ("I6",), 300),
 )
+
+BEGIN_NUMBERS_AGAIN = Planted(
+    "begin numbers again under every master", begin_numbers_again_under_every_master, ("I6",), 0
+)
+"""Found by the directed script `commands_of_two_masters`. A seed meets it only where a new primary has as many commands
+for a node as that node had handled before, all of them within the moment before its first keepalive."""

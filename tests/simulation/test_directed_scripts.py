@@ -20,9 +20,10 @@ from holdfast.messages.of_nodes import MountDisk
 from holdfast.node.disk.tier import DiskTier
 from holdfast.simulation.checks.restore_checks import RestoreChecks
 from holdfast.simulation.runs.run import run
-from holdfast.simulation.scripts.script import Fault, Operation, Script, ScriptShape
+from holdfast.simulation.scripts.script import PRIMARY, Fault, Operation, Script, ScriptShape
 from tests.simulation.planted import PLANTED, Planted
 from tests.simulation.planted_restores import SNAPSHOT_BETWEEN_PIECES
+from tests.simulation.planted_sessions import BEGIN_NUMBERS_AGAIN
 
 SEEDS = range(4)
 
@@ -65,16 +66,26 @@ def a_snapshot_between_pieces(seed: int, leader: int) -> Script:
     return Script(seed, ScriptShape(2, 1, 2), puts, faults)
 
 
+def commands_of_two_masters(seed: int, leader: int) -> Script:
+    """A node has handled a command when the primary is killed. Its successor has commands for that node at once, before
+    the node's first keepalive there, which still reports the number that it handled under the primary before."""
+    handled = Fault(2_000, "command", 0, "node-0")
+    kill = Fault(3_000, "kill_master", 6_000, PRIMARY)
+    at_once = (Fault(3_100 + 50 * i, "command", 0, "node-0") for i in range(40))
+    return Script(seed, ScriptShape(2, 1, 1), (), (handled, kill, *at_once))
+
+
 DIRECTED = (
     (PLANTED["take away right after a guess"], a_wrong_guess),
     (PLANTED["write over TCP after clean"], a_writer_that_comes_late),
+    (BEGIN_NUMBERS_AGAIN, commands_of_two_masters),
     pytest.param(SNAPSHOT_BETWEEN_PIECES, a_snapshot_between_pieces, marks=pytest.mark.thorough),
 )
 
 
 @pytest.mark.parametrize(("bug", "script"), DIRECTED)
 def test_a_script_by_hand_finds_at_once_what_is_rare(bug: Planted, script: Callable[[int, int], Script]) -> None:
-    """I2, I7, I13: found with the bug, and kept without it."""
+    """I2, I6, I7, I13: found with the bug, and kept without it."""
     scripts = [script(seed, leader) for seed in SEEDS for leader in (0, 1)]
     for one in scripts:
         found = run(one)
