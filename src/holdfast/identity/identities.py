@@ -1,0 +1,129 @@
+"""Identities: who a connection belongs to, found by the token or the certificate that it shows.
+
+Three kinds of cluster have them, and all ask the same way:
+
+1. without a token or a file everybody is `EVERYBODY`: all roles, nothing to show;
+2. with `--token` whoever shows it is the identity "token", with all roles;
+3. with a file of identities a token or a certificate's name stands for one of them.
+
+Only hashes of tokens are kept. A plain SHA-256 is enough: a token has 256 random bits, so there is no dictionary to try
+and nothing that a salt or a slow hash would add; the greeting stays cheap, also for a flood of wrong tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.errors import NotAuthorized
+from holdfast.identity.roles import ALL_ROLES, Role
+
+HASH_PREFIX = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a connection belongs to."""
+
+    name: str
+    roles: frozenset[Role]
+    """With all that they include."""
+    tenant: str = ""
+    """Empty: the default tenant."""
+    shared_memory: bool = True
+    """May map the memory of nodes on its machine; otherwise it reads and writes over the socket."""
+    shown: str = field(default="", repr=False)
+    """The hash or the certificate's name that it was recognised by, to notice when that one is withdrawn."""
+
+    def may(self, role: Role) -> bool:
+        return role in self.roles
+
+
+EVERYBODY = Identity("", ALL_ROLES)
+"""What a cluster without token and file gives to every connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An identity, and the proofs that stand for it."""
+
+    identity: Identity
+    hashes: tuple[str, ...] = field(default=(), repr=False)
+    """Hashes of its tokens, as `hash_of` makes them."""
+    certificates: tuple[str, ...] = ()
+    """Names of client certificates."""
+    not_after: float = math.inf
+    """Seconds since 1970: it is refused from then on."""
+
+
+class Identities:
+    """All identities of a cluster."""
+
+    def __init__(self, entries: Iterable[Entry], *, open_to_all: bool = False) -> None:
+        self.entries = tuple(entries)
+        self.open_to_all = open_to_all
+
+    @classmethod
+    def of_everybody(cls) -> Identities:
+        return cls((), open_to_all=True)
+
+    @classmethod
+    def of_one_token(cls, token: str) -> Identities:
+        return cls([Entry(Identity("token", ALL_ROLES), (hash_of(token),))])
+
+    def of_token(self, token: str, now: float) -> Identity:
+        """Whom this token stands for; `now` in seconds since 1970."""
+        if self.open_to_all:
+            return EVERYBODY
+        shown = hash_of(token)
+        # All are compared, each in constant time: how long it takes tells nothing about any of them.
+        found = [(entry, one) for entry in self.entries for one in entry.hashes if hmac.compare_digest(one, shown)]
+        if not found:
+            raise NotAuthorized("the token is missing or wrong; the connection is closed. Give a token of the cluster")
+        return _admitted(*found[0], now)
+
+    def of_certificate(self, name: str, now: float) -> Identity:
+        """Whom a client certificate of this name stands for; `now` in seconds since 1970."""
+        if self.open_to_all:
+            return EVERYBODY
+        for entry in self.entries:
+            if name in entry.certificates:
+                return _admitted(entry, f"certificate:{name}", now)
+        raise NotAuthorized(
+            f"no identity has the certificate {name!r}; the connection is closed. "
+            "Name it in the file of identities, or show a token"
+        )
+
+    def knows_certificate(self, name: str) -> bool:
+        return any(name in entry.certificates for entry in self.entries)
+
+    def still_admits(self, identity: Identity, now: float) -> bool:
+        """Whether a connection that was admitted as this identity would be admitted as the same one now."""
+        if self.open_to_all:
+            return identity is EVERYBODY
+        kind, _, name = identity.shown.partition(":")
+        for entry in self.entries:
+            proofs = entry.certificates if kind == "certificate" else entry.hashes
+            if (name if kind == "certificate" else identity.shown) in proofs:
+                return now < entry.not_after and _shown(entry.identity, identity.shown) == identity
+        return False
+
+
+def hash_of(token: str) -> str:
+    return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()
+
+
+def _admitted(entry: Entry, shown: str, now: float) -> Identity:
+    if now >= entry.not_after:
+        raise NotAuthorized(
+            f"the identity {entry.identity.name!r} has expired; the connection is closed. "
+            "Ask the operator for a new token"
+        )
+    return _shown(entry.identity, shown)
+
+
+def _shown(identity: Identity, shown: str) -> Identity:
+    return Identity(identity.name, identity.roles, identity.tenant, identity.shared_memory, shown)
