@@ -16,6 +16,7 @@ from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
 from holdfast.operations import masters
 from holdfast.operations.effects import LeaveMaster, Operation, Sleep
+from holdfast.operations.link import LinkOptions
 from tests.client.fake_master import Act, FakeMaster, first
 from tests.client.inside import connection_of, runner_of
 from tests.node.rig import Served
@@ -126,7 +127,7 @@ async def test_a_call_ends_at_its_own_deadline_while_another_one_dials(
 ) -> None:
     """I10: whoever dials may have much more time."""
     cache = await holdfast.connect_async(remote_master.address, timeout=60)
-    runner_of(cache)._connect_seconds = 60.0
+    runner_of(cache)._options = LinkOptions(connect_seconds=60.0)
     assert connection_of(cache) is not None
     connection_of(cache).close()
     came, answer = hold_the_next_welcome(remote_master)

@@ -11,7 +11,7 @@ from holdfast import errors
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.operations.effects import Open, Operation, Work
-from holdfast.operations.link import PlainCaller, PrimaryLink
+from holdfast.operations.link import USUAL, LinkOptions, PlainCaller, PrimaryLink
 from holdfast.operations.masters import LOST_SHARE, Masters
 from holdfast.transport.channel import Channel
 
@@ -56,8 +56,8 @@ class Answering:
                     return stop.value
 
 
-def link_to(addresses: str, **named: Any) -> PrimaryLink[Channel]:
-    return PrimaryLink(Masters(addresses), PlainCaller(Hello(1)), **named)
+def link_to(addresses: str, options: LinkOptions = USUAL) -> PrimaryLink[Channel]:
+    return PrimaryLink(Masters(addresses), PlainCaller(Hello(1)), options)
 
 
 def not_leader(hint: str = "") -> errors.NotLeader:
@@ -101,7 +101,7 @@ def test_the_reason_of_the_last_master_is_the_reason() -> None:
 
 
 def test_the_master_that_was_lost_is_tried_last_and_briefly() -> None:
-    link, there = link_to("a:1,b:2", connect_seconds=10.0), Answering(a=None, b=not_leader())
+    link, there = link_to("a:1,b:2", LinkOptions(10.0)), Answering(a=None, b=not_leader())
     there.play(link._connect(soon()))
     assert link._channel is not None
     link._channel.close()
@@ -115,19 +115,25 @@ def test_the_master_that_was_lost_is_tried_last_and_briefly() -> None:
 
 def test_a_deadline_ends_the_wait_for_a_master() -> None:
     there = Answering(a=None)
-    there.play(link_to("a:1", connect_seconds=10.0)._connect(now_seconds() + 0.5))
+    there.play(link_to("a:1", LinkOptions(10.0))._connect(now_seconds() + 0.5))
     assert there.patience[0] <= 0.5
 
 
-def test_a_link_that_is_closed_while_it_dials_keeps_no_connection() -> None:
-    """I10: a keepalive over it would be held by the master for seconds, and so would the stop of the node. I17."""
-    link, there = link_to("a:1"), Answering(a=None)
+def first_dial(link: PrimaryLink[Channel]) -> tuple[Operation[Channel], Open]:
+    """An operation that connects, played until it opens its first connection."""
     dialling = link._connect(soon())
     effect = next(dialling)
     assert isinstance(effect, Work)
     effect = dialling.send(effect.run())
     assert isinstance(effect, Open)
-    channel = there.open(effect)
+    return dialling, effect
+
+
+def test_a_link_that_is_closed_while_it_dials_keeps_no_connection() -> None:
+    """I10: a keepalive over it would be held by the master for seconds, and so would the stop of the node. I17."""
+    link, there = link_to("a:1"), Answering(a=None)
+    dialling, first = first_dial(link)
+    channel = there.open(first)
     link._caller.closed = "the node is stopping"
     with pytest.raises(errors.Unreachable, match="the node is stopping"):
         dialling.send(channel)
@@ -136,10 +142,7 @@ def test_a_link_that_is_closed_while_it_dials_keeps_no_connection() -> None:
 
 def test_a_link_that_is_closed_between_two_masters_tries_no_other() -> None:
     link = link_to("a:1,b:2")
-    dialling = link._connect(soon())
-    effect = next(dialling)
-    assert isinstance(effect, Work)
-    assert isinstance(dialling.send(effect.run()), Open)
+    dialling, _ = first_dial(link)
     link._caller.closed = "the node is stopping"
     with pytest.raises(errors.Unreachable, match="the node is stopping"):
         dialling.throw(errors.Unreachable("nobody answers"))
@@ -179,12 +182,8 @@ def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(error: errors.H
 def test_the_longer_way_is_closed_when_the_nearer_one_is_interrupted() -> None:
     """I17."""
     link, there = nearer_link(), Answering(a=None)
-    dialling = link._connect(soon())
-    effect = next(dialling)
-    assert isinstance(effect, Work)
-    effect = dialling.send(effect.run())
-    assert isinstance(effect, Open)
-    channel = there.open(effect)
+    dialling, first = first_dial(link)
+    channel = there.open(first)
     assert isinstance(dialling.send(channel), Open)
     dialling.close()
     assert channel.closed

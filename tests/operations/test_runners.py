@@ -14,7 +14,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello, Presence
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Ahead, Call, LeaveMaster, Operation, Pause, Reply, Sleep, Work
-from holdfast.operations.link import LATE_TEXT, PlainCaller
+from holdfast.operations.link import LATE_TEXT, LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.operations.threads import ThreadRunner
@@ -40,9 +40,9 @@ class Running:
         self._looping.start()
         caller = PlainCaller(Hello(1, control=True), closed_as)
         self.runner: Any = (
-            ThreadRunner(Masters(address), caller, LONG)
+            ThreadRunner(Masters(address), caller, LinkOptions(LONG))
             if kind == "threads"
-            else self._in_loop(lambda: TaskRunner(Masters(address), caller, LONG))
+            else self._in_loop(lambda: TaskRunner(Masters(address), caller, LinkOptions(LONG)))
         )
 
     def _in_loop(self, make: Callable[[], Any]) -> Any:

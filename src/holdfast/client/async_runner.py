@@ -15,6 +15,7 @@ from holdfast.client.operations.reservations import abandon_all
 from holdfast.client.operations.views import abandon_views
 from holdfast.client.state.client import Core
 from holdfast.errors import ClientClosed, HoldfastError
+from holdfast.operations.link import LinkOptions
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.supervisor import Supervisor
@@ -27,7 +28,7 @@ class AsyncRunner(TaskRunner):
 
     def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
         self._own_threads = ThreadPoolExecutor(THREADS, "holdfast")
-        super().__init__(masters, core, tls=tls, threads=self._own_threads)
+        super().__init__(masters, core, LinkOptions(tls=tls), self._own_threads)
         self._core = core
         self._keeper: asyncio.Task[None] | None = None
         self._keeper_roused = asyncio.Event()

@@ -13,6 +13,7 @@ from holdfast.client.operations.reservations import abandon_all
 from holdfast.client.operations.views import abandon_views
 from holdfast.client.state.client import Core
 from holdfast.errors import ClientClosed, HoldfastError
+from holdfast.operations.link import LinkOptions
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
 from holdfast.supervisor import Supervisor
@@ -25,7 +26,7 @@ class Runner(ThreadRunner):
     """The runner of one client."""
 
     def __init__(self, core: Core, masters: Masters, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(masters, core, tls=tls)
+        super().__init__(masters, core, LinkOptions(tls=tls))
         self._core = core
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)

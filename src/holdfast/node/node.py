@@ -32,7 +32,7 @@ from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
 from holdfast.node.session.session_threads import SessionThreads
-from holdfast.operations.link import PlainCaller
+from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
 from holdfast.session.followers import CONNECT_SECONDS
@@ -77,7 +77,8 @@ class Node:
         self._started = False
         self._history = 0
         masters = Masters(plan.address)
-        runner = ThreadRunner(masters, PlainCaller(Hello(fresh_id(), plan.token, control=True)), CONNECT_SECONDS)
+        caller = PlainCaller(Hello(fresh_id(), plan.token, control=True))
+        runner = ThreadRunner(masters, caller, LinkOptions(CONNECT_SECONDS))
         self._lending = Lending()
         self._report = Report(runner.rouse)
         if not plan.force:

@@ -15,6 +15,7 @@ needed, and again after it broke or was left:
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -85,26 +86,40 @@ class PlainCaller:
         return error
 
 
-class PrimaryLink(Generic[C]):
-    """What both runners share."""
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How long a runner waits for masters, and how it encrypts."""
 
-    def __init__(
-        self,
-        masters: Masters,
-        caller: Caller,
-        connect_seconds: float = ONE_MASTER_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    connect_seconds: float = ONE_MASTER_SECONDS
+    """The longest wait for one master of a round."""
+    silence_seconds: float = SILENCE_SECONDS
+    tls: ssl.SSLContext | None = None
+
+
+USUAL = LinkOptions()
+
+
+class PrimaryLink(Generic[C]):
+    """The state and the dialling policy of both runners."""
+
+    def __init__(self, masters: Masters, caller: Caller, options: LinkOptions = USUAL) -> None:
         self._masters = masters
         self._caller = caller
-        self._connect_seconds = connect_seconds
-        """The longest wait for one master of a round."""
-        self._silence_seconds = silence_seconds
-        self._tls = tls
+        self._options = options
         self._channel: C | None = None
         self._address = ""
         """The address of the master that welcomed us last."""
+
+    def hang_up(self, reason: str) -> None:
+        """Close the connection: every call and every sleep, now and later, fails for this reason."""
+        self._caller.closed = reason
+        self._rouse()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _rouse(self) -> None:
+        """Have every paused operation check its condition."""
+        raise NotImplementedError
 
     def _open_channel(self) -> C | None:
         channel = self._channel
@@ -124,7 +139,7 @@ class PrimaryLink(Generic[C]):
         while (address := this_round.next()) is not None:
             caller.check_open()
             try:
-                until = min(deadline, now_seconds() + masters.patience(address, self._connect_seconds))
+                until = min(deadline, now_seconds() + masters.patience(address, self._options.connect_seconds))
                 channel: C = yield Open(address, until)
                 channel = yield from self._nearer(channel, until)
             except HoldfastError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,10 +15,9 @@ from holdfast.errors import HoldfastError, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Ahead, Call, Effect, LeaveMaster, Open, Operation, Pause, Reply, Sleep, Work
-from holdfast.operations.link import LATE_TEXT, NOT_CONNECTED_TEXT, Caller, PrimaryLink
-from holdfast.operations.masters import ONE_MASTER_SECONDS, Masters
+from holdfast.operations.link import LATE_TEXT, NOT_CONNECTED_TEXT, USUAL, Caller, LinkOptions, PrimaryLink
+from holdfast.operations.masters import Masters
 from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
-from holdfast.transport.timeouts import SILENCE_SECONDS
 
 T = TypeVar("T")
 _SENT = (Message, Call)
@@ -32,13 +30,11 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         self,
         masters: Masters,
         caller: Caller,
-        connect_seconds: float = ONE_MASTER_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        tls: ssl.SSLContext | None = None,
+        options: LinkOptions = USUAL,
         threads: ThreadPoolExecutor | None = None,
     ) -> None:
         """`threads` do the long work; without them the loop's own do."""
-        super().__init__(masters, caller, connect_seconds, silence_seconds, tls)
+        super().__init__(masters, caller, options)
         self._dialing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -95,13 +91,6 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         for roused in self._pauses:
             roused.set()
 
-    def hang_up(self, reason: str) -> None:
-        """Close the connection: every call and every sleep, now and later, fails for this reason."""
-        self._caller.closed = reason
-        self._rouse()
-        if self._channel is not None:
-            self._channel.close()
-
     def _send(self, channel: AsyncChannel, message: Message, deadline: float) -> PendingAsyncCall:
         return channel.begin(message, deadline)
 
@@ -136,8 +125,8 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         if isinstance(effect, Work):
             return effect.run()
         if isinstance(effect, Open):
-            hello = self._caller.hello()
-            return await AsyncChannel.open(effect.address, hello, effect.deadline, self._silence_seconds, self._tls)
+            options, hello = self._options, self._caller.hello()
+            return await AsyncChannel.open(effect.address, hello, effect.deadline, options.silence_seconds, options.tls)
         if isinstance(effect, Pause):
             await self._pause(effect)
         elif isinstance(effect, Sleep):

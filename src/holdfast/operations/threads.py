@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import ssl
 import threading
 from typing import TypeVar
 
@@ -11,10 +10,9 @@ from holdfast.errors import HoldfastError, ReplyLost, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.shapes import Message
 from holdfast.operations.effects import Ahead, Call, Effect, LeaveMaster, Open, Operation, Pause, Reply, Sleep, Work
-from holdfast.operations.link import LATE_TEXT, NOT_CONNECTED_TEXT, Caller, PrimaryLink
-from holdfast.operations.masters import ONE_MASTER_SECONDS, Masters
+from holdfast.operations.link import LATE_TEXT, NOT_CONNECTED_TEXT, USUAL, Caller, LinkOptions, PrimaryLink
+from holdfast.operations.masters import Masters
 from holdfast.transport.channel import Channel, PendingCall
-from holdfast.transport.timeouts import SILENCE_SECONDS
 
 T = TypeVar("T")
 _SENT = (Message, Call)
@@ -23,15 +21,8 @@ _SENT = (Message, Call)
 class ThreadRunner(PrimaryLink[Channel]):
     """Any number of threads may run operations at once."""
 
-    def __init__(
-        self,
-        masters: Masters,
-        caller: Caller,
-        connect_seconds: float = ONE_MASTER_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        super().__init__(masters, caller, connect_seconds, silence_seconds, tls)
+    def __init__(self, masters: Masters, caller: Caller, options: LinkOptions = USUAL) -> None:
+        super().__init__(masters, caller, options)
         self._dialing = threading.Lock()
         self._roused = threading.Condition()
 
@@ -90,21 +81,18 @@ class ThreadRunner(PrimaryLink[Channel]):
 
     def rouse(self) -> None:
         """Have every paused operation check its condition."""
+        self._rouse()
+
+    def _rouse(self) -> None:
         with self._roused:
             self._roused.notify_all()
-
-    def hang_up(self, reason: str) -> None:
-        """Close the connection: every call and every sleep, now and later, fails for this reason."""
-        self._caller.closed = reason
-        self.rouse()
-        if self._channel is not None:
-            self._channel.close()
 
     def _do(self, effect: Effect) -> object:
         if isinstance(effect, Work):
             return effect.run()
         if isinstance(effect, Open):
-            return Channel.open(effect.address, self._caller.hello(), effect.deadline, self._silence_seconds, self._tls)
+            options, hello = self._options, self._caller.hello()
+            return Channel.open(effect.address, hello, effect.deadline, options.silence_seconds, options.tls)
         if isinstance(effect, Pause):
             self._wait(effect)
         elif isinstance(effect, Sleep):

@@ -26,7 +26,7 @@ from holdfast.node.disk import files
 from holdfast.node.disk.scrub import Scrub
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.operations.effects import Operation
-from holdfast.operations.link import PlainCaller
+from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
 from holdfast.supervisor import Supervisor
@@ -43,7 +43,7 @@ class CommandWorker:
     def __init__(self, name: str, address: str, token: str, supervisor: Supervisor) -> None:
         self._stopping = threading.Event()
         self._caller = PlainCaller(Hello(fresh_id(), token), Stopping)
-        self._runner = ThreadRunner(Masters(address), self._caller, CONNECT_SECONDS)
+        self._runner = ThreadRunner(Masters(address), self._caller, LinkOptions(CONNECT_SECONDS))
         self._orders: queue.Queue[tuple[str, Operation[Any]] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(
             target=supervisor.keep_thread, args=(name, self._run, self._stopping.wait), name=name, daemon=True

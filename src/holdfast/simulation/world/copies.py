@@ -22,7 +22,7 @@ from holdfast.node.commands.worker import CONNECT_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
 from holdfast.operations.effects import Operation, Work
-from holdfast.operations.link import PlainCaller
+from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.simulation.kernel.process import ProcessLoop
@@ -70,7 +70,7 @@ class SimulatedWorker:
         return True
 
     async def run(self, masters: str) -> None:
-        runner = LateRunner(Masters(masters), PlainCaller(Hello(fresh_id())), CONNECT_SECONDS)
+        runner = LateRunner(Masters(masters), PlainCaller(Hello(fresh_id())), LinkOptions(CONNECT_SECONDS))
         runner.late_seconds = self._late_seconds
         try:
             while True:

@@ -25,7 +25,7 @@ from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
-from holdfast.operations.link import PlainCaller
+from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.session.followers import CLOSED_TEXT, CONNECT_SECONDS
@@ -101,7 +101,7 @@ class ServedNode:
         name = self.name = machine.name
         self.lending = Lending()
         caller = PlainCaller(Hello(fresh_id(), "", control=True))
-        self._runner = TaskRunner(Masters(machine.masters), caller, CONNECT_SECONDS)
+        self._runner = TaskRunner(Masters(machine.masters), caller, LinkOptions(CONNECT_SECONDS))
         self.report = Report(self._runner.rouse)
         self._machine = machine
         self._refused = RefusedGrants(REFUSED_KEPT)
