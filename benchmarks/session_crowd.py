@@ -24,13 +24,13 @@ async def main(address: str, prefix: str, count: int) -> None:
     def perform(name: str, body: bytes) -> None:
         latencies_ms.append((SYSTEM_CLOCK() - int.from_bytes(body, "little")) / 1e6)
 
-    def heed(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if event.kind is Happening.OPENED:
             opened.release()
         elif event.kind in (Happening.JEOPARDY, Happening.EXPIRED):
             trouble.append(event.kind.value)
 
-    followers = [AsyncSessionFollower(address, f"{prefix}{number}", perform, heed) for number in range(count)]
+    followers = [AsyncSessionFollower(address, f"{prefix}{number}", perform, on_event) for number in range(count)]
     for start in range(0, count, AT_ONCE):
         some = followers[start : start + AT_ONCE]
         for follower in some:

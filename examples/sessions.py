@@ -41,13 +41,13 @@ class Worker:
 
     def __init__(self, address: str, name: str) -> None:
         self.name = name
-        self.follower = SessionFollower(address, name, self.perform, self.heed)
+        self.follower = SessionFollower(address, name, self.perform, self.on_event)
         self.follower.start()
 
     def perform(self, command: str, body: bytes) -> None:
         say(f"{self.name} does {command} {body.decode()}")
 
-    def heed(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if event.kind in (Happening.JEOPARDY, Happening.SAFE_AGAIN, Happening.EXPIRED, Happening.MASTER_CHANGED):
             say(f"{self.name}: {event.kind.value}")
 
@@ -66,13 +66,13 @@ class Book:
 
 
 async def lead(epoch: int, port: int, book: Book, joined: asyncio.Semaphore) -> tuple[SessionMaster, str]:
-    def heed(event: MasterEvent) -> None:
+    def on_event(event: MasterEvent) -> None:
         if event.kind is not MasterHappening.KEEPALIVE:
             say(f"master: session of {event.name} {event.kind.value}")
         if event.kind is MasterHappening.CREATED:
             joined.release()
 
-    master = SessionMaster(epoch, TIMES, heed, book.write, book.read())
+    master = SessionMaster(epoch, TIMES, on_event, book.write, book.read())
     return master, await master.start(port=port)
 
 

@@ -93,14 +93,14 @@ def test_every_follower_says_that_it_expired_before_the_master_does(tmp_path: Pa
         master = cluster.primary()
         said: dict[str, list[Happening]] = {f"f{i}": [] for i in range(5)}
 
-        def heed_as(name: str) -> Any:
-            def heed(event: Event) -> None:
+        def on_event_as(name: str) -> Any:
+            def on_event(event: Event) -> None:
                 said[name].append(event.kind)
 
-            return heed
+            return on_event
 
         with Relay(master.address) as relay:
-            followers = [SessionFollower(relay.address, name, heed=heed_as(name)) for name in said]
+            followers = [SessionFollower(relay.address, name, on_event=on_event_as(name)) for name in said]
             try:
                 for follower in followers:
                     follower.start()

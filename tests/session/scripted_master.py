@@ -33,7 +33,7 @@ class Played:
         self.master: Answer = self.alive
         self.master_is_gone = False
         self.follower = Follower(
-            "f", self._perform, self._heed, clock=lambda: self.now, master_is_gone=lambda: self.master_is_gone
+            "f", self._perform, self._on_event, clock=lambda: self.now, master_is_gone=lambda: self.master_is_gone
         )
         self._living = self.follower.live()
         self._effect: Effect = next(self._living)
@@ -41,7 +41,7 @@ class Played:
     def _perform(self, name: str, body: bytes) -> None:
         self.perform(name, body)
 
-    def _heed(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.events.append((self.now - START_MS, event.kind, event.text))
 
     # Masters.

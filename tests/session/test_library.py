@@ -54,10 +54,10 @@ class Told:
         self.remembered = Remembered()
         self.performed: list[tuple[str, bytes]] = []
 
-    def heed(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self.events.append(event.kind)
 
-    def heed_master(self, event: MasterEvent) -> None:
+    def on_master_event(self, event: MasterEvent) -> None:
         self.master_events.append(event.kind)
 
     def remember(self, what: Remembered) -> None:
@@ -77,7 +77,7 @@ def told() -> Told:
 @asynccontextmanager
 async def leading(told: Told, epoch: int = 1, port: int = 0, restored: Remembered | None = None,
                   token: str = "") -> AsyncIterator[tuple[SessionMaster, str]]:  # fmt: skip
-    master = SessionMaster(epoch, TIMES, told.heed_master, told.remember, restored, token=token,
+    master = SessionMaster(epoch, TIMES, told.on_master_event, told.remember, restored, token=token,
                            add_to_answer=lambda name: f"for {name}".encode())  # fmt: skip
     address = await master.start(port=port)
     try:
@@ -88,7 +88,7 @@ async def leading(told: Told, epoch: int = 1, port: int = 0, restored: Remembere
 
 @asynccontextmanager
 async def following(address: str, told: Told, name: str = "f", token: str = "") -> AsyncIterator[AsyncSessionFollower]:
-    follower = AsyncSessionFollower(address, name, told.perform, told.heed, token)
+    follower = AsyncSessionFollower(address, name, told.perform, told.on_event, token)
     await follower.start()
     try:
         yield follower
@@ -127,7 +127,7 @@ async def test_what_the_masters_user_adds_to_an_answer_reaches_the_followers_use
     bodies: list[bytes] = []
     async with leading(told) as (_, address):
         follower = AsyncSessionFollower(
-            address, "f", heed=lambda event: bodies.append(event.body) if event.kind is Happening.ANSWERED else None
+            address, "f", on_event=lambda event: bodies.append(event.body) if event.kind is Happening.ANSWERED else None
         )
         await follower.start()
         try:
@@ -141,7 +141,7 @@ async def test_the_next_master_takes_the_sessions_over(told: Told) -> None:
     """I6: under a higher epoch, with what the first one remembered."""
     async with leading(told) as (_, address):
         port = int(address.rpartition(":")[2])
-        follower = SessionFollower(address, "f", told.perform, told.heed)
+        follower = SessionFollower(address, "f", told.perform, told.on_event)
         follower.start()
         try:
             await until(lambda: Happening.ANSWERED in told.events)
@@ -165,7 +165,7 @@ async def test_the_next_master_takes_the_sessions_over(told: Told) -> None:
 async def test_a_follower_whose_master_never_comes_back_says_so_itself(told: Told) -> None:
     """I4."""
     async with leading(told) as (_, address):
-        follower = AsyncSessionFollower(address, "f", told.perform, told.heed)
+        follower = AsyncSessionFollower(address, "f", told.perform, told.on_event)
         await follower.start()
         await until(lambda: Happening.ANSWERED in told.events)
     await until(lambda: Happening.EXPIRED in told.events)
@@ -177,7 +177,7 @@ async def test_a_follower_whose_master_never_comes_back_says_so_itself(told: Tol
 async def test_a_master_without_the_sessions_has_them_opened_anew(told: Told) -> None:
     async with leading(told) as (_, address):
         port = int(address.rpartition(":")[2])
-        follower = AsyncSessionFollower(address, "f", told.perform, told.heed)
+        follower = AsyncSessionFollower(address, "f", told.perform, told.on_event)
         await follower.start()
         await until(lambda: Happening.ANSWERED in told.events)
     async with leading(told, port=port) as (second, _):

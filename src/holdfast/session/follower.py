@@ -67,7 +67,7 @@ class Follower:
         self,
         name: str,
         perform: Perform,
-        heed: Callable[[Event], None] = lambda event: None,
+        on_event: Callable[[Event], None] = lambda event: None,
         prepare: Callable[[Follower], Operation[None]] = no_preparation,
         clock: Callable[[], Instant] = now_ms,
         master_is_gone: Callable[[], bool] = lambda: False,
@@ -86,7 +86,7 @@ class Follower:
         self.stopping = False
         self.renewals = 0
         self._perform = perform
-        self._heed = heed
+        self._on_event = on_event
         self._prepare = prepare
         self._clock = clock
         self._master_is_gone = master_is_gone
@@ -107,7 +107,7 @@ class Follower:
         return self.stopping
 
     def _tell(self, kind: Happening, text: str = "", body: bytes = b"") -> None:
-        self._heed(Event(kind, self.session, self.epoch, text, body))
+        self._on_event(Event(kind, self.session, self.epoch, text, body))
 
     def live(self) -> Operation[None]:
         """Run until `stopping`. Raises errors that no retry can fix: the name is taken, the first opening refused."""

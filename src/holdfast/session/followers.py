@@ -38,8 +38,8 @@ class FollowerShell:
     """A follower of the master at `address`, and what its user may ask about it.
 
     `address` is one or several `host:port`, or a coordination URL, with `service=` for a name that is looked up once.
-    `heed` gets events and `perform` commands; both are called where the follower runs and must return soon: the next
-    keepalive waits for them.
+    `on_event` gets events and `perform` commands; both are called where the follower runs and must return soon: the
+    next keepalive waits for them.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class FollowerShell:
         address: str,
         name: str,
         perform: Perform = no_commands,
-        heed: Callable[[Event], None] = lambda event: None,
+        on_event: Callable[[Event], None] = lambda event: None,
         token: str = "",
     ) -> None:
         self.failure: HoldfastError | None = None
         """Why it cannot go on, if so: the name is taken, the token wrong."""
-        self._follower = Follower(name, perform, heed)
+        self._follower = Follower(name, perform, on_event)
         self._masters = Masters(address)
         self._caller = PlainCaller(Hello(fresh_id(), token, control=True))
 
@@ -119,7 +119,7 @@ class AsyncSessionFollower(FollowerShell):
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns at once; `heed` is called when the session is open."""
+        """Returns at once; `on_event` is called when the session is open."""
         runner = self._runner = TaskRunner(self._masters, self._caller, PATIENT)
         self._task = asyncio.create_task(
             Supervisor().keep(f"session of {self._follower.name}", lambda: self._run(runner))

@@ -70,7 +70,7 @@ class SessionMaster:
         self,
         epoch: int,
         times: SessionTimes | None = None,
-        heed: Callable[[MasterEvent], None] = lambda event: None,
+        on_event: Callable[[MasterEvent], None] = lambda event: None,
         remember: Callable[[Remembered], None] = lambda what: None,
         restored: Remembered | None = None,
         sure_after_ms: int = 0,
@@ -88,7 +88,7 @@ class SessionMaster:
         jeopardy_ms = max(times.jeopardy_ms, restored.times.jeopardy_ms)
         for number, name in restored.sessions.items():
             self._book.restore(number, name, lease_ms, jeopardy_ms, base)
-        self._heed = heed
+        self._on_event = on_event
         self._remember = remember
         self._listener = SessionListener(self._book, token, self._receive, self._lost)
         self._ticking: asyncio.Task[None] | None = None
@@ -211,7 +211,7 @@ class SessionMaster:
         self._remember(Remembered({one.id: one.name for one in book}, book.session_epoch, book.history, book.times))
 
     def _tell(self, kind: MasterHappening, session: Session, body: bytes = b"") -> None:
-        self._heed(MasterEvent(kind, session.id, session.name, body))
+        self._on_event(MasterEvent(kind, session.id, session.name, body))
 
     def _deliver(self) -> None:
         book = self._book

@@ -91,7 +91,9 @@ class NodeLife:
         clock: Callable[[], Instant] = now_ms,
     ) -> None:
         self._testimony = Testimony()
-        self.follower = Follower(card.name, perform, self._heed, self._mount, clock, self._testimony.primary_is_gone)
+        self.follower = Follower(
+            card.name, perform, self._on_event, self._mount, clock, self._testimony.primary_is_gone
+        )
         self._card = card
         self._lender = lender
         self._report = report
@@ -126,7 +128,7 @@ class NodeLife:
     def farewell(self) -> Operation[None]:
         yield from self.follower.farewell()
 
-    def _heed(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event.kind:
             case Happening.OPENED:
                 log.info("a session is open", epoch=event.epoch)
