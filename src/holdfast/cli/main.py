@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
 from holdfast.errors import HoldfastError
+from holdfast.escapes import printable
 
 COMPLETING = "_HOLDFAST_COMPLETE"
 NEEDED = ("typer", "rich", "pydantic_settings")
@@ -79,7 +80,7 @@ def verb_of(arguments: list[str]) -> str:
 def report(code: str, text: str, exit_code: int, as_json: bool, error: BaseException | None = None) -> int:
     if error is not None and os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}:
         raise error
-    one_line = " ".join(text.split())
+    one_line = printable(" ".join(text.split()))
     if as_json:
         print(json.dumps({"error": {"code": code, "text": one_line}}), flush=True)
     print(f"holdfast: {one_line}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """The output of a verb: for people, or JSON for scripts. Never both on stdout.
 
-Keys are printed as they are into a pipe; on a terminal, control characters are escaped, because a key could hold
-an escape sequence.
+For people, control characters in keys and names are escaped, also into a pipe, which often ends at a terminal or in a
+log: a key could hold an escape sequence, or a line break and what looks like another line. JSON has every key exactly.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.escapes import printable
+
 WIDE = 10_000
 """Columns assumed when the output is not a terminal, so that no line is ever wrapped for a script."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -28,28 +30,30 @@ class Output:
 
     def data(self, value: object) -> None:
         """One JSON document."""
-        sys.stdout.write(json.dumps(plain(value), ensure_ascii=False) + "\n")
+        document = json.dumps(plain(value), ensure_ascii=False)
+        # JSON itself escapes only some of what a terminal obeys: not 0x9b, which begins a sequence as ESC [ does.
+        sys.stdout.write((document if document.isprintable() else json.dumps(plain(value))) + "\n")
 
     def line(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable(text) + "\n")
 
     def note(self, text: str) -> None:
         """A remark for people; it never mixes with what a script reads."""
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(printable(text) + "\n")
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in headings:
             table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(shown(str(cell))) for cell in row))
+            table.add_row(*(Text(printable(str(cell))) for cell in row))
         _print(table)
 
     def facts(self, facts: Sequence[tuple[str, object]]) -> None:
         """Names and values, one per line."""
         table = Table.grid(padding=(0, 2))
         for name, value in facts:
-            table.add_row(Text(name, style="bold"), Text(shown(str(value))))
+            table.add_row(Text(name, style="bold"), Text(printable(str(value))))
         _print(table)
 
 
@@ -60,13 +64,6 @@ def _print(table: Table) -> None:
         console.print(table)
     # Cells are padded to the width of their column; the last one needs no padding.
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-
-def shown(text: str) -> str:
-    """Text that is safe to show where the output is a terminal."""
-    if text.isprintable() or not sys.stdout.isatty():
-        return text
-    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
 
 
 def plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -37,9 +38,41 @@ def test_ls_long_never_wraps_for_a_script_and_takes_no_markup(run: Run, cache: F
     assert json.loads(run("ls", "-l", "--json").out)["size_bytes"] == 5
 
 
-def test_a_key_cannot_send_escape_sequences_to_a_terminal(run: Run, cache: FakeCache) -> None:
-    cache.stored = {"a\x1b[2Jb": b"1"}
-    assert run("ls", terminal=True).out == b"a\\x1b[2Jb\n"
+COLOUR = re.compile("\x1b\\[[0-9;]*m")
+HOSTILE = "a\x1b[2Jb\nyes  c\x9bd\u202ee\u2028f\rg\x7f"
+"""Clears the screen, forges a line, turns the direction of writing around, and goes back to overwrite."""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    "verb", [["ls"], ["ls", "--long"], ["exists", HOSTILE], ["stat", HOSTILE], ["explain", HOSTILE]]
+)
+def test_a_key_cannot_control_a_terminal_or_forge_a_line(
+    run: Run, cache: FakeCache, verb: list[str], terminal: bool
+) -> None:
+    """Also not through a pipe, which often ends at a terminal."""
+    cache.stored = {HOSTILE: b"1"}
+    lines = COLOUR.sub("", run(*verb, terminal=terminal).text).split("\n")
+    assert all(line.isprintable() for line in lines)
+    if terminal:
+        return  # A long line is folded there.
+    assert sum(r"a\x1b[2Jb\nyes  c\x9bd\u202ee\u2028f\rg\x7f" in line for line in lines) == 1
+
+
+def test_json_has_the_key_exactly_and_nothing_that_a_terminal_obeys(run: Run, cache: FakeCache) -> None:
+    cache.stored = {HOSTILE: b"1", "schön": b"2"}
+    printed = run("ls", "--json").text
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert [json.loads(line)["key"] for line in printed.splitlines()] == [HOSTILE, "schön"]
+    assert "schön" in printed
+
+
+@pytest.mark.parametrize("verb", [["stat"], ["rm"], ["get"]])
+def test_an_error_that_quotes_a_key_is_one_printable_line(run: Run, cache: FakeCache, verb: list[str]) -> None:
+    result = run(*verb, HOSTILE)
+    assert result.code == 4
+    assert all(line.isprintable() for line in result.err.split("\n"))
+    assert r"\x1b[2J" in result.err
 
 
 def test_rm_removes_what_is_named_and_says_what_was_not_there(run: Run, cache: FakeCache) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import holdfast
 from tests.failover.cluster import Cluster, Process
@@ -75,6 +78,33 @@ def test_whoever_writes_a_line_it_is_json_with_name_and_cluster() -> None:
         assert sum(part in event for event in said) == 1, part
     assert any("nobody awaits this" in line.get("exception", "") for line in lines)
     assert all("level" in line and "timestamp" in line for line in lines)
+
+
+FORGING = """
+import logging
+from holdfast.cli.processes.logs import configure_logs
+configure_logs("info", STYLE, "master-1", "prod")
+import structlog
+name = "node\\n2026-11-18T00:00:00Z [info] forged\\x1b[2J"
+structlog.get_logger("holdfast.master").info("a node left: %s" % name, node=name)
+logging.getLogger("holdfast.client").warning("no such key: %s", name)
+try:
+    raise KeyError(name) from ValueError("of\\n2026-11-18T00:00:00Z [info] forged too\\x1b[2J")
+except KeyError:
+    structlog.get_logger("holdfast.master").exception("a request failed", key=name)
+"""
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_no_name_forges_a_line_of_the_log(style: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "NO_COLOR": "1"}
+    script = FORGING.replace("STYLE", repr(style))
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert "forged" in ran.stderr
+    for line in re.sub("\x1b\\[[0-9;]*m", "", ran.stderr).split("\n"):
+        assert not line.startswith("2026-11-18T00:00:00Z")
+        assert line.isprintable(), line
 
 
 def test_a_cluster_through_an_outage_and_a_failover_logs_json_only(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli import connection
 from holdfast.cli.exit_codes import NOT_FOUND, OK
 from holdfast.cli.options import takes
-from holdfast.cli.output import Output, human_bytes, human_ms, plain, shown
+from holdfast.cli.output import Output, human_bytes, human_ms, plain
 from holdfast.errors import ObjectNotFound
 from holdfast.settings import ClientSettings
 
@@ -32,7 +32,7 @@ def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
         out.data(dict(zip(keys, found, strict=True)))
     else:
         for key, there in zip(keys, found, strict=True):
-            out.line(f"{'yes' if there else 'no '}  {shown(key)}")
+            out.line(f"{'yes' if there else 'no '}  {key}")
     return OK if all(found) else NOT_FOUND
 
 
@@ -53,7 +53,7 @@ def ls(
                 if out.as_json:
                     out.data({"key": key})
                 else:
-                    out.line(shown(key))
+                    out.line(key)
             return
         while page := list(itertools.islice(found, PAGE)):
             _print_long(out, [stat for key in page if (stat := _stat_or_none(cache, key)) is not None])

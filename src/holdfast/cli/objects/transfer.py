@@ -26,6 +26,7 @@ from holdfast.cli import connection
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
 from holdfast.errors import BufferTooSmall, Refused
+from holdfast.escapes import printable
 from holdfast.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -191,5 +192,5 @@ def moving(what: str, size_bytes: int) -> Iterator[None]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         # One call moves the whole object, so the bar says that it is moving, not how far.
-        progress.add_task(f"{what} ({human_bytes(size_bytes)})", total=None)
+        progress.add_task(f"{printable(what)} ({human_bytes(size_bytes)})", total=None)
         yield

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict
 
+from holdfast.escapes import printable, printable_lines
 from holdfast.settings import LogFormat, LogLevel
 
 QUIET = ("uvicorn.error", "asyncio")
@@ -39,7 +40,7 @@ def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: s
         structlog.processors.format_exc_info,
         named,
     ]
-    shown: Callable[..., Any] = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    shown: Callable[..., Any] = structlog.processors.JSONRenderer() if as_json else _render_for_people
     structlog.configure(
         processors=[*shared, shown],
         wrapper_class=structlog.make_filtering_bound_logger(least),
@@ -52,6 +53,17 @@ def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: s
         # The C library under gRPC writes lines of its own to stderr.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return as_json
+
+
+_console = structlog.dev.ConsoleRenderer()
+
+
+def _render_for_people(logger: Any, method: str, event: EventDict) -> str | bytes:
+    """One entry, of which only the traceback takes further lines: no key or name can forge one."""
+    safe = {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+    if isinstance(trace := event.get("exception"), str):
+        safe["exception"] = printable_lines(trace)
+    return _console(logger, method, safe)
 
 
 def _take_over_stdlib(least: int, before: list[Callable[..., Any]], shown: Callable[..., Any]) -> None:
