@@ -15,11 +15,7 @@ def show(
     """The catalogue's keys from now on, and the memory that they are in. Tables have `places` at the least."""
     if memory is None:
         memory = np.zeros(words, np.uint64)
-
-    def discard(first: int, stop: int) -> None:
-        memory[max(first, places) : stop] = 0
-
-    shown = catalogue.shown = KeyTable(catalogue, memory, discard)
+    shown = catalogue.shown = KeyTable(catalogue, memory)
     return shown, memory
 
 

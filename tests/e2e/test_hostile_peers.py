@@ -10,7 +10,9 @@ import pytest
 from holdfast.messages.requests import Exists, Failed, Hello, Presence, Welcome
 from holdfast.wire.codec import decode_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, MAX_FRAME_BYTES, PREAMBLE, frame
+from tests.client.inside import core_of
 from tests.e2e.rig import Rig, raw_connection
+from tests.other_user import as_other_user, needs_root
 
 import socket  # isort: skip
 
@@ -123,3 +125,21 @@ def test_a_missing_token_is_refused() -> None:
             assert receive(peer) is None
         with rig.connect(token="secret") as cache:
             assert cache.put("k", b"x")
+
+
+@needs_root
+@pytest.mark.parametrize("token", ["", "a token for everybody"], ids=["open cluster", "cluster with a token"])
+def test_another_user_of_the_machine_uses_tcp_unless_a_token_is_asked_for(token: str) -> None:
+    """The abstract socket has no mode that keeps other users out: the master looks who they are. They are served, like
+    somebody from another machine."""
+    with Rig("32MiB", **({"token": token} if token else {})) as rig:
+
+        def use() -> tuple[bytes, bool]:
+            with rig.connect(token=token) as cache:
+                cache.put("theirs", b"1")
+                return cache.get("theirs"), core_of(cache).shown is not None
+
+        assert as_other_user(use) == (b"1", bool(token))
+        with rig.connect(token=token) as cache:
+            assert cache.get("theirs") == b"1"
+            assert core_of(cache).shown is not None

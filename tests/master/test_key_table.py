@@ -20,6 +20,7 @@ from holdfast.transport.key_table import fetch
 from holdfast.wire.key_table_layout import ASKED, CONFIRMED, GOOD_MS, MOST_BYTES, SEQUENCE
 from tests.core.shown import fingerprints_in
 from tests.master.engine.test_durability import Writer
+from tests.other_user import as_other_user, needs_root
 
 TURNS = 50
 
@@ -151,10 +152,10 @@ async def test_who_does_not_know_the_secret_is_shown_nothing(showing: KeyTablePu
 
 
 async def test_where_no_memory_is_to_be_had_the_master_serves_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(name: str, size_bytes: int) -> int:
+    def none_left(name: str, size_bytes: int) -> tuple[int, mmap.mmap]:
         raise OSError("no memory left")
 
-    monkeypatch.setattr("holdfast.master.key_table.create_memory", none_left)
+    monkeypatch.setattr("holdfast.master.key_table.map_alone", none_left)
     server = RpcServer("here", "", shows=True)
     await server.start("127.0.0.1", 0)
     try:
@@ -175,3 +176,52 @@ async def test_whoever_is_welcomed_is_told_where_the_keys_are_shown() -> None:
         await server.stop()
     with pytest.raises(Unreachable):
         await asyncio.to_thread(fetch, welcome.shown, welcome.shown_secret)
+
+
+async def test_no_reader_can_write_to_the_table(showing: KeyTablePublisher) -> None:
+    """Not by the descriptor, not by opening it anew, and not by changing its mode: the memory is sealed."""
+    descriptor = await asyncio.to_thread(fetch, showing.name, showing.secret)
+    try:
+        with pytest.raises(PermissionError):
+            os.write(descriptor, b"x")
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, 0)
+        os.fchmod(descriptor, 0o777)
+        again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+        try:
+            with pytest.raises(PermissionError):
+                mmap.mmap(again, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            readable = mmap.mmap(again, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(again)
+        with readable, pytest.raises(OSError, match="ermi"):
+            readable.madvise(mmap.MADV_REMOVE)
+    finally:
+        os.close(descriptor)
+    writer, words = await leading(showing)
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, "key")
+    writer.write()
+    await turn()
+    assert len(fingerprints_in(words)) == 1, "the master itself goes on writing"
+
+
+@needs_root
+@pytest.mark.parametrize("any_user", [False, True], ids=["open cluster", "cluster with a token"])
+async def test_another_user_of_the_machine_is_shown_the_keys_only_if_it_had_to_show_a_token(any_user: bool) -> None:
+    showing = KeyTablePublisher(Supervisor(), any_user)
+
+    def ask() -> str:
+        try:
+            os.close(fetch(showing.name, showing.secret))
+        except Unreachable as error:
+            return str(error)
+        return "shown"
+
+    try:
+        told = await asyncio.to_thread(as_other_user, ask)
+        assert told == "shown" if any_user else "does not show" in told or "Broken" in told or "reset" in told
+        os.close(await asyncio.to_thread(fetch, showing.name, showing.secret))
+    finally:
+        showing.close()

@@ -19,7 +19,7 @@ from holdfast.core.catalogue.key_table import KeyTable as Table
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Welcome
 from holdfast.transport.key_table import LOOK_SECONDS, KeyTableReader, shown_by
-from holdfast.wire.key_table_layout import GONE, KIND, SEQUENCE, fingerprint, fingerprints
+from holdfast.wire.key_table_layout import GONE, KIND, MASK, MOST_BYTES, SEQUENCE, fingerprint, fingerprints
 
 PLACES_BYTES = 1 << 20
 LEADS_MS = 5_000
@@ -41,16 +41,13 @@ class Shown:
         self.memory = mmap.mmap(-1, PLACES_BYTES)
         self.words = np.frombuffer(self.memory, np.uint64)
         self.catalogue = Catalogue()
-        self.table = self.catalogue.shown = Table(self.catalogue, self.words, self._discard)
+        self.table = self.catalogue.shown = Table(self.catalogue, self.words)
         self.now = 100.0
         self.line = Line("local:", self.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0))
         self.put("there")
         self.settle()
         self.reader = KeyTableReader(self.memory, self.line, lambda: self.now)
         self.confirm()
-
-    def _discard(self, first: int, stop: int) -> None:
-        self.words[first:stop] = 0
 
     def put(self, key: str) -> None:
         self.catalogue.insert(key, 1 + self.catalogue.count, 64, 0, 1, 0, 0, 0)
@@ -201,3 +198,26 @@ def test_waiting_for_a_hang_up_takes_no_bytes_from_the_line(shown: Shown) -> Non
     assert shown.reader.has("there") is True
     assert select.select([shown.near], [], [], 0)[0], "the bytes are still there"
     assert not shown.words[SEQUENCE] & 1
+
+
+def test_a_table_without_a_free_place_is_no_answer(shown: Shown) -> None:
+    """A look ends, whatever is in the memory."""
+    places = int(shown.words[MASK]) + 1
+    shown.words[places : 2 * places] = 7
+    assert shown.reader.has("anything") is None
+    assert shown.reader.has_each(["anything", "there"]) is None
+    assert shown.reader.has_each([]) == []
+
+
+@pytest.mark.parametrize("mask", [PLACES_BYTES // 16, MOST_BYTES, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_table_said_to_be_larger_than_its_memory_is_no_answer(shown: Shown, mask: int) -> None:
+    shown.words[MASK] = mask
+    assert shown.reader.has("there") is None
+    assert shown.reader.has_each(["there"]) is None
+
+
+def test_a_size_that_no_table_has_still_ends_inside_the_memory(shown: Shown) -> None:
+    for mask in (0, 1, 5, 8190, PLACES_BYTES // 16 - 1):
+        shown.words[MASK] = mask
+        shown.reader.has("there")
+        shown.reader.has_each(["there", "not there"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import mmap
 import os
 import platform
 import socket
@@ -21,7 +20,8 @@ from holdfast.entropy import fresh_bytes
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine
 from holdfast.supervisor import Supervisor
-from holdfast.transport.shared_memory import create_memory
+from holdfast.transport.peer_user import is_own_user
+from holdfast.transport.shared_memory import map_alone
 from holdfast.wire.key_table_layout import MOST_BYTES, SECRET_BYTES
 
 LONGEST_GOOD_MS = 60_000
@@ -39,17 +39,14 @@ def may_show() -> bool:
 class KeyTablePublisher:
     """The table's memory in one master process, and the socket that hands it to clients."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, any_user: bool = False) -> None:
+        """`any_user`: the secret is told only to those who have shown an identity, whichever users they are."""
         self._supervisor = supervisor
+        self._any_user = any_user
         self.name = f"holdfast-{fresh_bytes(12).hex()}"
         self.secret = fresh_bytes(SECRET_BYTES)
-        descriptor = create_memory("holdfast-keys", MOST_BYTES)
-        try:
-            self._map = mmap.mmap(descriptor, MOST_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-            self._readable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(descriptor)
-        self._words = np.frombuffer(self._map, np.uint64)
+        self._descriptor, memory = map_alone("holdfast-keys", MOST_BYTES)
+        self._words = np.frombuffer(memory, np.uint64)
         self._engine: Engine | None = None
         self._shown: KeyTable | None = None
         self._catching_up = False
@@ -67,13 +64,13 @@ class KeyTablePublisher:
         for asking in self._asking:
             asking.cancel()
         self._listener.close()
-        os.close(self._readable)
+        os.close(self._descriptor)
 
     def lead(self, engine: Engine) -> None:
         """Show the keys of this engine from now on."""
         catalogue = engine.state.catalogue
         self._engine = engine
-        self._shown = catalogue.shown = KeyTable(catalogue, self._words, self._discard)
+        self._shown = catalogue.shown = KeyTable(catalogue, self._words)
         self.changed()
 
     def follow(self) -> None:
@@ -109,12 +106,6 @@ class KeyTablePublisher:
         elif not (self._engine.waits_for_log or self._engine.state.away):
             self._shown.mark_right()
 
-    def _discard(self, first: int, stop: int) -> None:
-        try:
-            self._map.madvise(mmap.MADV_REMOVE, 8 * first, 8 * (stop - first))
-        except OSError:  # This kernel cannot free pages in the middle of a mapping.
-            self._words[first:stop] = 0
-
     async def _accept(self) -> None:
         while True:
             try:
@@ -122,7 +113,7 @@ class KeyTablePublisher:
             except OSError:  # No descriptor is left: the client must wait, or ask the master about keys.
                 await asyncio.sleep(ASKING_SECONDS)
                 continue
-            if len(self._asking) >= MOST_ASKING:
+            if len(self._asking) >= MOST_ASKING or not (self._any_user or is_own_user(connection)):
                 connection.close()
                 continue
             asking = asyncio.create_task(self._hand_out(connection))
@@ -131,14 +122,14 @@ class KeyTablePublisher:
             self._supervisor.watch("handing out the key table", asking)
 
     async def _hand_out(self, connection: socket.socket) -> None:
-        """Send the memory, for reading, to a client that presents the secret; others get no reply."""
+        """Send the memory, which it cannot write to, to a client that presents the secret; others get no reply."""
         said = b""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 while len(said) < SECRET_BYTES and (more := await self._loop.sock_recv(connection, SECRET_BYTES)):
                     said += more
             if hmac.compare_digest(said, self.secret):
-                socket.send_fds(connection, [b"\1"], [self._readable])
+                socket.send_fds(connection, [b"\1"], [self._descriptor])
         except (OSError, TimeoutError):
             pass  # It has gone or sends nothing: then it needs nothing.
         finally:

@@ -20,7 +20,16 @@ import structlog
 
 from holdfast.core.primary.decision import Parked
 from holdfast.entropy import fresh_bytes
-from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, NotLeader, Stopping, TryAgain
+from holdfast.errors import (
+    BadRequest,
+    HoldfastError,
+    LogFullInDoubt,
+    NotAuthorized,
+    NotLeader,
+    Stopping,
+    TryAgain,
+    Unreachable,
+)
 from holdfast.instant import Instant, now_ms
 from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.engine.engine import Engine
@@ -33,6 +42,7 @@ from holdfast.messages.shapes import Message
 from holdfast.replication.pending_log import PendingReply
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
+from holdfast.transport.peer_user import is_own_user
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -104,7 +114,7 @@ class RpcServer:
 
     def _begin_to_show(self) -> KeyTablePublisher | None:
         try:
-            return KeyTablePublisher(self.supervisor)
+            return KeyTablePublisher(self.supervisor, any_user=bool(self.token))
         except OSError as error:
             log.warning("keys cannot be shown in memory here; clients ask for them", why=str(error))
             return None
@@ -204,6 +214,10 @@ class RpcServer:
         for connection in list(self.connections.values()):
             connection.transport.abort()
 
+    def takes_user(self, stream: socket.socket) -> bool:
+        """May the process behind this connection greet? On the Unix socket, processes of other users need a token."""
+        return stream.family != socket.AF_UNIX or bool(self.token) or is_own_user(stream)
+
     def admit(self, connection: Connection) -> int:
         number = self._next
         self._next += 1
@@ -296,9 +310,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        _notice_silence(transport.get_extra_info("socket"))
+        stream = transport.get_extra_info("socket")
+        _notice_silence(stream)
         if len(self._server.connections) >= MAX_CONNECTIONS:
             self._refuse(TryAgain(f"{MAX_CONNECTIONS:,} connections are open, the most there may be; try again later"))
+            return
+        if not self._server.takes_user(stream):
+            # An error after which a client keeps its TCP connection, where it is served as from another machine.
+            self._refuse(Unreachable("this socket is for processes of the master's own user; use TCP"))
             return
         self.number = self._server.admit(self)
         self._patience = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._lose_patience)

@@ -1,7 +1,8 @@
 """Reads the key table that a master of this machine shows in memory (wire.key_table_layout): no round trip.
 
 Where the table gives no sure answer, the master is asked instead: while the table is being changed, while it is not
-known that the master still leads (I12), and when it has hung up.
+known that the master still leads (I12), and when it has hung up. Whatever is in the memory, a lookup stays inside of it
+and ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import select
 import socket
 import threading
-from typing import Protocol
+from typing import Protocol, cast
 
 from holdfast.errors import Unreachable
 from holdfast.instant import Clock, now_seconds, relied_on
@@ -25,6 +26,7 @@ from holdfast.wire.key_table_layout import (
     KIND,
     MAGIC,
     MASK,
+    MOST_PROBES,
     SEQUENCE,
     fingerprint,
     fingerprints,
@@ -90,6 +92,7 @@ class KeyTableReader:
         "_line",
         "_lock",
         "_look_at",
+        "_most_places",
         "_seen",
         "_top",
     )
@@ -98,6 +101,7 @@ class KeyTableReader:
         self._cells = memoryview(memory).cast("Q")
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
+        self._most_places = len(self._cells) // 2
         # Any number of threads may poll at once, which a select.poll object refuses.
         hang_up = select.epoll()
         hang_up.register(line.descriptor, 0)
@@ -117,36 +121,40 @@ class KeyTableReader:
         """Is it there? None: ask the master."""
         cells = self._cells
         sequence = cells[SEQUENCE]
-        if sequence & 1:
-            return None
         mask = cells[MASK]
+        if sequence & 1 or mask >= self._most_places:
+            return None
         wanted = fingerprint(key.encode())
-        at = wanted & mask
-        while (there := cells[mask + 1 + at]) != wanted and there:
-            at = (at + 1) & mask
-        return there == wanted if self._was_true(sequence) else None
+        there = cells[mask + 1 + (wanted & mask)]
+        # Most are found at the first place, or it is empty.
+        found = there == wanted or (there != 0 and self._is_behind(wanted, mask))
+        return found if self._was_true(sequence) else None
 
     def has_each(self, keys: list[str]) -> list[bool] | None:
         """The same for many, all at one moment."""
         cells = self._cells
         sequence = cells[SEQUENCE]
-        if sequence & 1:
-            return None
         mask = cells[MASK]
+        if sequence & 1 or mask >= self._most_places:
+            return None
         places = mask + 1
-        found = [
-            # Most are found at the first place, or it is empty.
+        found: list[bool | None] = [
             (there := cells[places + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
             for wanted in fingerprints(keys)
         ]
-        return found if self._was_true(sequence) else None
+        # None among them: a key may be further away than keys ever are, in a table that is wrong.
+        return cast("list[bool]", found) if None not in found and self._was_true(sequence) else None
 
-    def _is_behind(self, wanted: int, mask: int) -> bool:
+    def _is_behind(self, wanted: int, mask: int) -> bool | None:
+        """Is it behind its home place? None: not as far as keys ever are, and no free place was found either."""
         cells = self._cells
-        at = (wanted + 1) & mask
-        while (there := cells[mask + 1 + at]) != wanted and there:
-            at = (at + 1) & mask
-        return there == wanted
+        for at in range(wanted + 1, wanted + MOST_PROBES):
+            there = cells[mask + 1 + (at & mask)]
+            if there == wanted:
+                return True
+            if not there:
+                return False
+        return None
 
     def _was_true(self, sequence: int) -> bool:
         """Was a lookup that began at this sequence what the master would have answered?"""

@@ -32,25 +32,43 @@ POPULATE_WAIT_SECONDS = 10.0
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
 
+F_SEAL_FUTURE_WRITE = 0x0010
+"""Nobody maps it for writing or writes to it from now on, but for maps that exist. The fcntl module lacks the name."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _digest_of = xxhash.xxh3_64_intdigest
 
 
-def create_memory(name: str, size_bytes: int, huge_pages: bool = False) -> int:
+def create_memory(name: str, size_bytes: int, huge_pages: bool = False, seals: int = fcntl.F_SEAL_SEAL) -> int:
     """The descriptor of new shared memory, `size_bytes` long, none of it touched yet.
 
     It is sealed: a process that gets it can neither shrink nor grow it, which would kill the others that map it.
+    `seals` are those beside.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | (os.MFD_HUGETLB if huge_pages else 0)
     descriptor = os.memfd_create(name, flags)
     try:
         os.ftruncate(descriptor, size_bytes)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | seals)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def map_alone(name: str, size_bytes: int) -> tuple[int, mmap.mmap]:
+    """New shared memory that this process alone writes to: its descriptor, and the one writable map of it there is.
+
+    Whoever gets the descriptor can read. A read-only descriptor would not do: its owner could open it for writing."""
+    descriptor = create_memory(name, size_bytes, seals=0)
+    try:
+        map_ = mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, map_
 
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()

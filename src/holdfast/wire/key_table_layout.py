@@ -25,10 +25,17 @@ MASK: Final = 2
 ASKED: Final = 3
 CONFIRMED: Final = 4
 GOOD_MS: Final = 5
+USED: Final = 6
+"""The sizes of all tables that were begun in this memory, added up: each is a power of two. Those tables may hold
+words, and are emptied before they are used again."""
 FIRST_PLACES: Final = 8192
 """Large enough that tables begin on a page boundary, whatever the page size."""
 MOST_BYTES: Final = 1 << 30
 """Address space: memory is taken only as it is filled. Enough for 32 million keys."""
+
+MOST_PROBES: Final = 512
+"""The most places at which a key is looked for. Tables are at most half full, so chance makes no run as long: in the
+largest one the longest is some 150. Keys that were chosen to share a home place do."""
 
 EMPTY: Final = 0
 GONE: Final = 1

@@ -20,6 +20,7 @@ from holdfast.transport.attach import NodeLink
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
 from tests.node.rig import SIZE, Served, open_files, read_to_end, soon
+from tests.other_user import as_other_user, needs_root
 from tests.waiting import wait_until
 
 
@@ -30,6 +31,29 @@ def answer(connected: socket.socket) -> tuple[object, list[int]]:
 
 def test_only_the_nodes_own_user_can_connect(served: Served) -> None:
     assert stat.S_IMODE(os.stat(served.path).st_mode) == 0o600
+
+
+@needs_root
+def test_another_user_is_passed_no_memory_even_if_the_file_lets_it_in(served: Served) -> None:
+    """The socket's mode keeps it out. Whoever changes that by mistake gives nothing away."""
+    path = Path(served.path)
+
+    def answered() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+            connected.settimeout(20)
+            connected.connect(path.name)
+            data, descriptors, _, _ = socket.recv_fds(connected, 65_536, 4)
+            assert not descriptors
+            return data
+
+    path.chmod(0o666)
+    path.parent.chmod(0o711)
+    reply = decode_data_reply(as_other_user(answered, str(path.parent))[HEAD_BYTES:])
+    assert isinstance(reply, Failed)
+    assert (reply.code, "own user only" in reply.text) == ("unreachable", True)
+    assert served.gone_writers() == []
+    with served.link() as own:
+        own.attach(served.name(), False, soon()).close()
 
 
 def test_a_request_that_comes_byte_by_byte_is_answered(served: Served) -> None:

@@ -3,11 +3,14 @@
 Nothing here is durable or part of the state. Changes are noted as they are applied, and from then on the table is
 marked as off; `catch_up` carries them out, and `mark_right` ends that, which its owner calls only when all changes
 are durable. When the table is too full another one is begun, and filled slice by slice.
+
+No probe goes further than `MOST_PROBES`, whatever is in the memory. Keys that were chosen to share a home place would
+need more: then no table is shown, and clients ask the master, until the number of keys has changed so much that it is
+worth another try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +25,9 @@ from holdfast.wire.key_table_layout import (
     KIND,
     MAGIC,
     MASK,
+    MOST_PROBES,
     SEQUENCE,
+    USED,
 )
 
 if TYPE_CHECKING:
@@ -30,24 +35,29 @@ if TYPE_CHECKING:
 
 SLICE = 8192
 """Slots of the catalogue to add per step: some 2 ms."""
+CLEARED = 1 << 18
+"""Words to zero per step: 2 MiB, some 0.3 ms."""
 ROOMY = 3
 """A new table has at least this many places per key."""
 ALL = 1 << 62
 
 
 class KeyTable:
-    """`words` is the memory; `discard(first, stop)` zeroes these words of it and gives their pages back."""
+    """`words` is the memory."""
 
-    def __init__(self, catalogue: Catalogue, words: Words, discard: Callable[[int, int], None]) -> None:
+    def __init__(self, catalogue: Catalogue, words: Words) -> None:
         self._catalogue = catalogue
         self._words = words
         self._cells = words.data
-        self._discard = discard
         self._noted: list[tuple[bool, int | Words]] = []
         """(shown or hidden, one fingerprint or several), in order."""
         self._places = 0
         self._inserted = 0
         """Number of insertions since this table was begun."""
+        self._uncleared = 0
+        """Places at the end of the new table that may hold words of an older one of its size."""
+        self._count_without = 0
+        """Number of keys when it was decided to show no table."""
         self._swept = 0
         """Slots from here on are not in the table yet; changes to them need no note, for the sweep will see them."""
         if self._cells[KIND] != MAGIC:
@@ -98,7 +108,9 @@ class KeyTable:
                 self._insert_one(max(hashes, GONE + 1))
             else:
                 self._remove_one(max(hashes, GONE + 1))
-        return self._places > 0 and self._swept != ALL and self._sweep()
+        if not self._places and not self._count_without / 2 <= self._catalogue.count <= 2 * self._count_without:
+            self._begin()
+        return self._places > 0 and self._swept != ALL and (self._clear() or self._sweep())
 
     def mark_right(self) -> None:
         """Mark the table as right: it holds exactly the keys of the catalogue, and all of them may be published."""
@@ -115,17 +127,32 @@ class KeyTable:
 
     def _begin(self) -> None:
         """Begin an empty table with room for the current keys. If the memory is too small for one, there is none."""
-        self.turn_off()
-        before = int(self._cells[MASK]) + 1
-        self._discard(before, 2 * before)
         places = FIRST_PLACES
         while places < ROOMY * self._catalogue.count:
             places *= 2
+        self._start(places if 2 * places <= len(self._words) else 0)
+
+    def _start(self, places: int) -> None:
+        """Begin an empty table of this size. 0: show none, because they do not fit, or a key is too far from home."""
+        self.turn_off()
+        self._count_without = self._catalogue.count
         self._noted.clear()
         self._inserted = 0
         self._swept = 0
-        self._places = places if 2 * places <= len(self._words) else 0
-        self._cells[MASK] = max(FIRST_PLACES, self._places) - 1
+        self._places = places
+        # A table of a size that was never used is empty, and its pages are not touched before they are needed.
+        self._uncleared = places if self._cells[USED] & places else 0
+        self._cells[USED] |= places
+        self._cells[MASK] = max(FIRST_PLACES, places) - 1
+
+    def _clear(self) -> bool:
+        """Empty the next part of a table that was used before. False: it is empty."""
+        if not self._uncleared:
+            return False
+        stop = self._places + self._uncleared
+        self._uncleared = max(0, self._uncleared - CLEARED)
+        self._words[self._places + self._uncleared : stop] = EMPTY
+        return True
 
     def _sweep(self) -> bool:
         catalogue = self._catalogue
@@ -149,19 +176,22 @@ class KeyTable:
     def _insert_one(self, hash_: int) -> None:
         if self._has_room(1):
             cells, places = self._cells, self._places
-            at = hash_ & (places - 1)
-            while cells[places + at] > GONE:
-                at = (at + 1) & (places - 1)
-            cells[places + at] = hash_
+            for at in range(hash_, hash_ + MOST_PROBES):
+                place = places + (at & (places - 1))
+                if cells[place] <= GONE:
+                    cells[place] = hash_
+                    return
+            self._start(0)
 
     def _remove_one(self, hash_: int) -> None:
         cells, places = self._cells, self._places
-        at = hash_ & (places - 1)
-        while (there := cells[places + at]) != hash_:
-            if there == EMPTY:
+        for at in range(hash_, hash_ + MOST_PROBES if places else hash_):
+            place = places + (at & (places - 1))
+            there = cells[place]
+            if there == hash_:
+                cells[place] = GONE
+            if there in (hash_, EMPTY):
                 return
-            at = (at + 1) & (places - 1)
-        cells[places + at] = GONE
 
     def _insert(self, hashes: Words) -> None:
         if not len(hashes) or not self._has_room(len(hashes)):
@@ -169,18 +199,23 @@ class KeyTable:
         if _has_twins(hashes):
             self._inserted -= len(hashes)
             for hash_ in hashes.tolist():
+                if not self._places:
+                    return
                 self._insert_one(hash_)
             return
         table = self._words[self._places : 2 * self._places]
         mask = self._places - 1
         at = (hashes & np.uint64(mask)).astype(np.intp)
-        while len(hashes):
+        for _ in range(MOST_PROBES):
             free = table[at] <= GONE
             table[at[free]] = hashes[free]
             # Of two that wanted the same place, the last one got it.
             left = ~(free & (table[at] == hashes))
             hashes = hashes[left]
+            if not len(hashes):
+                return
             at = (at[left] + 1) & mask
+        self._start(0)
 
     def _remove(self, hashes: Words) -> None:
         if _has_twins(hashes):
@@ -190,12 +225,14 @@ class KeyTable:
         table = self._words[self._places : 2 * self._places]
         mask = self._places - 1
         at = (hashes & np.uint64(mask)).astype(np.intp)
-        while len(hashes):
+        for _ in range(MOST_PROBES if self._places else 0):
             there = table[at]
             found = there == hashes
             table[at[found]] = GONE
             left = ~found & (there != EMPTY)
             hashes = hashes[left]
+            if not len(hashes):
+                return
             at = (at[left] + 1) & mask
 
 

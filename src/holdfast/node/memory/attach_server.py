@@ -18,12 +18,13 @@ from collections import deque
 
 import structlog
 
-from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment
+from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment, Unreachable
 from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.session.report import Report
 from holdfast.supervisor import Supervisor
+from holdfast.transport.peer_user import is_own_user
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -191,8 +192,12 @@ class AttachServer:
             log.warning("a connection was not accepted", reason=str(error))
             return
         connected.setblocking(False)
-        if len(self.attachments) >= self._max_connections:
+        refusal: HoldfastError | None = None
+        if not is_own_user(connected):
+            refusal = Unreachable("the node passes its memory to processes of its own user only; read over TCP")
+        elif len(self.attachments) >= self._max_connections:
             refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+        if refusal is not None:
             with contextlib.suppress(OSError):
                 connected.send(frame(0, 0, encode(failed(refusal))))
             connected.close()
