@@ -16,7 +16,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.coordination import watches
-from holdfast.coordination.campaign import Look, campaign
+from holdfast.coordination.campaign import Look
+from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.interface import (
     MIB,
     Batches,
@@ -26,7 +27,6 @@ from holdfast.coordination.interface import (
     Landmark,
     Leader,
     LogBehind,
-    Term,
 )
 from holdfast.coordination.terms import (
     LeaderProcess,
@@ -35,7 +35,6 @@ from holdfast.coordination.terms import (
     TermSeat,
     Timing,
     Verdict,
-    WonTerms,
     append_unknown,
     check_size,
     out_of_order,
@@ -195,7 +194,7 @@ class MemoryTerm(Tenure):
         await self._link.answer()
 
 
-class MemoryCoordination:
+class MemoryCoordination(Candidate):
     max_batch_bytes = MIB
     appends_in_flight = 4
     look_every_s = 1.0
@@ -210,24 +209,12 @@ class MemoryCoordination:
         link: MemoryLink | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        self.supervisor = supervisor if supervisor is not None else Supervisor()
-        self.timing = Timing(leader_ttl_ms / 1000, clock, sleep)
+        self._link = link if link is not None else MemoryLink(store, sleep)
+        super().__init__(Timing(leader_ttl_ms / 1000, clock, sleep), supervisor, self._link.changes)
         self._clock = store.clock
         self._faults = store.faults
-        self._link = link if link is not None else MemoryLink(store, sleep)
         self._cluster = store.cluster(cluster)
         self._cluster.links.append(self._link)
-        self._terms = WonTerms()
-        self.epoch_floor = 0
-
-    async def campaign(self, address: str, replacing: int | None = None) -> Term:
-        return await campaign(self, address, replacing)
-
-    def leader_changes(self) -> int:
-        return self._link.changes.count
-
-    async def leader_changed(self, seen: int, wait_s: float) -> None:
-        await self._link.changes.beyond(seen, wait_s)
 
     async def look(self) -> Look:
         await self._link.arrive()
@@ -260,11 +247,6 @@ class MemoryCoordination:
         record, beat = self._cluster.record, self._cluster.beat
         await self._link.answer()
         return None if record is None or beat is None else Leader(record.epoch, record.address)
-
-    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
-        return watches.watch_leader(
-            self.leader, self.leader_changes, self.leader_changed, self.look_every_s, self.timing.sleep
-        )
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         return watches.follow_log(self._read_after, after_index, self.timing.sleep)

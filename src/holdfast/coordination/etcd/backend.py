@@ -17,7 +17,8 @@ from typing import Any
 from aetcd import rpc
 
 from holdfast.coordination import watches
-from holdfast.coordination.campaign import Look, campaign
+from holdfast.coordination.campaign import Look
+from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import decode_batch, decode_leader, encode_leader, encode_process, encode_record
 from holdfast.coordination.etcd.channel import EtcdChannel, range_end_of
 from holdfast.coordination.etcd.keys import (
@@ -35,8 +36,8 @@ from holdfast.coordination.etcd.keys import (
 from holdfast.coordination.etcd.leases import SharedLeases
 from holdfast.coordination.etcd.log_watch import EtcdFollower
 from holdfast.coordination.etcd.term import EtcdTerm
-from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Landmark, Leader, Term
-from holdfast.coordination.terms import Tenure, TermRecord, TermSeat, Timing, Verdict, WonTerms
+from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Landmark, Leader
+from holdfast.coordination.terms import Tenure, TermRecord, TermSeat, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.errors import HoldfastError, Uncertain
 from holdfast.instant import now_seconds
@@ -49,23 +50,19 @@ LEASE_GONE = "requested lease not found"
 TRIM_KEYS = 512
 
 
-class EtcdCoordination:
+class EtcdCoordination(Candidate):
     max_batch_bytes = MIB
     appends_in_flight = 4
     look_every_s = 0.5
 
     def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
-        self.supervisor = supervisor if supervisor is not None else Supervisor()
-        self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
+        super().__init__(Timing(leader_ttl_ms / 1000, now_seconds), supervisor)
         self.keys = Keys(place.cluster)
         self.channel = EtcdChannel(place, self.timing.answer_s)
         self._compacts = place.options.get("compact", "on") != "off"
-        self._leader_changes = watches.Changes()
         self._news = watches.Changes()
         self._leases = SharedLeases(self.channel, self.timing.clock)
         self._watching: asyncio.Task[None] | None = None
-        self._terms = WonTerms()
-        self.epoch_floor = 0
 
     async def open(self) -> None:
         await self.channel.authenticate()
@@ -92,15 +89,6 @@ class EtcdCoordination:
 
     async def _write(self, request: Any) -> Any:
         return await self.channel.write(lambda stubs: stubs.kv.Txn, request)
-
-    async def campaign(self, address: str, replacing: int | None = None) -> Term:
-        return await campaign(self, address, replacing)
-
-    def leader_changes(self) -> int:
-        return self._leader_changes.count
-
-    async def leader_changed(self, seen: int, wait_s: float) -> None:
-        await self._leader_changes.beyond(seen, wait_s)
 
     async def look(self) -> Look:
         keys = self.keys
@@ -180,9 +168,6 @@ class EtcdCoordination:
     async def leader(self) -> Leader | None:
         kvs = found(await self._read(get(self.keys.leader)), 0)
         return decode_leader(kvs[0].value) if kvs else None
-
-    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
-        return watches.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
 
     async def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         follower = EtcdFollower(self.channel, self.keys, self.look_every_s, self.supervisor)

@@ -17,14 +17,15 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.coordination import watches
-from holdfast.coordination.campaign import Look, campaign
-from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind, Term
+from holdfast.coordination.campaign import Look
+from holdfast.coordination.candidate import Candidate
+from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind
 from holdfast.coordination.sqlite.file import WAL_LIMIT_BYTES, lay_out_wal, prepare
 from holdfast.coordination.sqlite.process_proof import LeaderLock, is_free, kill_for_sure, writer_of
 from holdfast.coordination.sqlite.published import names_after, note_published
 from holdfast.coordination.sqlite.term import SqliteTerm
 from holdfast.coordination.sqlite.worker import Result, Worker
-from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, TermSeat, Timing, Verdict, WonTerms
+from holdfast.coordination.terms import LeaderProcess, Tenure, TermRecord, TermSeat, Timing, Verdict
 from holdfast.ids import ProcessName
 from holdfast.instant import now_ms, now_seconds
 from holdfast.supervisor import Supervisor
@@ -75,7 +76,7 @@ def lock_path(path: Path, cluster: str, epoch: int) -> Path:
     return path.with_name(f"{path.name}.{cluster}.{epoch}.lock")
 
 
-class SqliteCoordination:
+class SqliteCoordination(Candidate):
     max_batch_bytes = MIB
     appends_in_flight = 1
     look_every_s = POLL_S[1]
@@ -88,24 +89,18 @@ class SqliteCoordination:
         synchronous: str = "FULL",
         supervisor: Supervisor | None = None,
     ) -> None:
-        self.supervisor = supervisor if supervisor is not None else Supervisor()
-        self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
+        super().__init__(Timing(leader_ttl_ms / 1000, now_seconds), supervisor)
         self._path = path
         self._cluster = cluster
         # Short enough that a renewal and an append, one after the other, fail before either times out.
         busy_s = self.timing.answer_s / 4
         self._writer = Worker(path, "write", busy_s, synchronous)
         self._reader = Worker(path, "read", busy_s)
-        self._terms = WonTerms()
-        self.epoch_floor = 0
 
     async def open(self) -> None:
         self._writer.creates = True
         await self._writer.run(lambda connection: prepare(connection, self._cluster))
         self._writer.creates = False
-
-    async def campaign(self, address: str, replacing: int | None = None) -> Term:
-        return await campaign(self, address, replacing)
 
     def leader_changes(self) -> int:
         return 0

@@ -18,7 +18,8 @@ import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from holdfast.coordination import watches
-from holdfast.coordination.campaign import Look, campaign
+from holdfast.coordination.campaign import Look
+from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import (
     HEADER,
     Tail,
@@ -32,8 +33,8 @@ from holdfast.coordination.codec import (
     encode_record,
     encode_tail,
 )
-from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind, Term
-from holdfast.coordination.terms import Tenure, TermSeat, Timing, Verdict, WonTerms
+from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind
+from holdfast.coordination.terms import Tenure, TermSeat, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.coordination.zookeeper.published import PublishedWatch
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
@@ -54,23 +55,19 @@ class ZooKeeperLook(Look):
     leader_version: int | None = None
 
 
-class ZooKeeperCoordination:
+class ZooKeeperCoordination(Candidate):
     max_batch_bytes = MAX_BATCH_BYTES
     appends_in_flight = 4
     look_every_s = 0.5
 
     def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
-        self.supervisor = supervisor if supervisor is not None else Supervisor()
-        self.timing = Timing(leader_ttl_ms / 1000, now_seconds)
+        super().__init__(Timing(leader_ttl_ms / 1000, now_seconds), supervisor)
         self.paths = Paths(place.cluster)
         self.session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)
         self.client = self.session.client
-        self._leader_changes = watches.Changes()
         self._log_changes = watches.Changes()
         self._seen: dict[str, tuple[int, float]] = {}
         self._expiring: deque[tuple[float, str]] = deque()
-        self._terms = WonTerms()
-        self.epoch_floor = 0
         self.session.when_moved(self._leader_changes.bump)
         self.session.when_moved(self._log_changes.bump)
         self.session.when_lost(self._lose_terms)
@@ -99,15 +96,6 @@ class ZooKeeperCoordination:
 
     def _lose_terms(self) -> None:
         self._terms.finish("the ZooKeeper session was lost")
-
-    async def campaign(self, address: str, replacing: int | None = None) -> Term:
-        return await campaign(self, address, replacing)
-
-    def leader_changes(self) -> int:
-        return self._leader_changes.count
-
-    async def leader_changed(self, seen: int, wait_s: float) -> None:
-        await self._leader_changes.beyond(seen, wait_s)
 
     def _leader_event(self, _: Any) -> None:
         self.session.soon(self._leader_changes.bump)
@@ -193,9 +181,6 @@ class ZooKeeperCoordination:
     async def leader(self) -> Leader | None:
         found = await self._leader_node()
         return None if found is None else decode_leader(found[0])
-
-    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
-        return watches.watch_leader(self.leader, self.leader_changes, self.leader_changed, self.look_every_s)
 
     def follow(self, after_index: int) -> AsyncGenerator[Batches, None]:
         limit = READ_NODES[0]
