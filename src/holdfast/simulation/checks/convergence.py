@@ -71,6 +71,8 @@ class Convergence:
 
     def _converged(self) -> str:
         world = self._world
+        if world.restores.insists:  # The order replaces a history that was begun meanwhile, and what was read in it.
+            return "the operator is about to order the restore again"
         for name, client in world.clients.items():
             if client.cache is None:
                 return f"{name} has not connected"

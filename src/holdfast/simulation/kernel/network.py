@@ -8,8 +8,10 @@ stay open and silent.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,9 +23,15 @@ SYN_AGAIN_NS = 200 * MS
 
 
 class _UnixLike:
-    """A socket of which production code reads only the family: this one takes no TCP options."""
+    """A socket of which production code reads the family, because this one takes no TCP options, and the user of the
+    other end, which is always this one."""
 
     family = socket.AF_UNIX
+
+    @staticmethod
+    def getsockopt(level: int, option: int, length: int) -> bytes:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_PEERCRED), "nothing else is asked of it"
+        return struct.pack("3i", os.getpid(), os.geteuid(), os.getegid())
 
 
 class Endpoint(asyncio.Transport):

@@ -46,6 +46,8 @@ class RestoreOperator:
     """The history that the store lost last."""
     kept: bytes = b""
     """A snapshot of it, older than its log."""
+    insists: bool = False
+    """A stubborn operator will give the order again."""
     _kept_log_id: int = 0
     _answers: dict[str, HistoriesDescribed] = field(default_factory=dict)
 
@@ -72,6 +74,7 @@ class RestoreOperator:
 
     def order(self, source: str, stubborn: bool = False, tries: int = 0, fruitless: int = 0) -> None:
         """Give the command; a stubborn operator repeats it until the history is served again."""
+        self.insists = False
         if not self.lost or (stubborn and (self.is_restored or tries >= MOST_TRIES)):
             if stubborn and not self.lost:
                 self.give_up()
@@ -79,6 +82,7 @@ class RestoreOperator:
         if stubborn and fruitless >= FRUITLESS:
             self.give_up()
             return
+        self.insists = stubborn
         answers: dict[str, HistoriesDescribed] = {}
         self._answers = answers
         for name, machine in self.masters.items():
