@@ -24,6 +24,14 @@ SLOWEST_BYTES_PER_SECOND = 10_000_000
 """A transfer between two machines that is slower than this is given up. The side that waits for the outcome of another
 side's transfer allows for the same speed."""
 
+RESERVED = "\x01"
+"""Inside a master, a key that begins with it is a tenant's (`namespace_of`). No client may send one."""
+FIRST_FREE = "\x02"
+"""The first string that is greater than all reserved keys: one comparison tells most keys from them."""
+NAMESPACE_CHARACTERS = 3
+_FIRST_DIGIT, _DIGITS = 2, 126
+MAX_TENANTS = _DIGITS * _DIGITS - 1
+
 COPIES = 0
 """The client number of grants for copies, which the primary makes and no client has."""
 
@@ -68,3 +76,24 @@ def extent_of(size_bytes: int) -> int:
     """The memory that an object of this size takes: whole pages when large, whole cache lines when small."""
     align = LARGE_ALIGN if size_bytes >= LARGE_FROM else SMALL_ALIGN
     return -(-size_bytes // align) * align
+
+
+def namespace_of(tenant: int) -> str:
+    """The prefix of a tenant's keys inside masters: none for the default tenant, else three ASCII characters. Always
+    three: no prefix begins with another."""
+    if not tenant:
+        return ""
+    high, low = divmod(tenant, _DIGITS)
+    return RESERVED + chr(_FIRST_DIGIT + high) + chr(_FIRST_DIGIT + low)
+
+
+def is_reserved(key: str) -> bool:
+    """Inside a master: is it a tenant's? From a client: is it a key that nobody may send?"""
+    return RESERVED <= key < FIRST_FREE
+
+
+def tenant_of(key: str) -> int:
+    """The tenant of a key inside a master."""
+    if not is_reserved(key):
+        return 0
+    return (ord(key[1]) - _FIRST_DIGIT) * _DIGITS + ord(key[2]) - _FIRST_DIGIT

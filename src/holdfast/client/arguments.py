@@ -11,7 +11,7 @@ from typing import TypeAlias, cast, final
 from holdfast.client.buffers import BytesLike, flat
 from holdfast.client.targets import CallersTarget, Part, Scattered
 from holdfast.errors import BadKey, BadValue
-from holdfast.ids import MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_REPLICAS
+from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_REPLICAS, RESERVED, is_reserved
 
 SHORT_BYTES = 64 << 10
 _shape = attrgetter("format", "ndim", "contiguous", "readonly")
@@ -20,8 +20,11 @@ _shape = attrgetter("format", "ndim", "contiguous", "readonly")
 def checked_key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}; nothing was sent")
-    if not key:
-        raise BadKey("a key cannot be empty; nothing was sent")
+    if key < FIRST_FREE:
+        if not key:
+            raise BadKey("a key cannot be empty; nothing was sent")
+        if is_reserved(key):
+            raise BadValue("a key cannot begin with \\x01, which is reserved; nothing was sent")
     # The size of an ASCII key is its length: it need not be encoded.
     if key.isascii():
         size = len(key)
@@ -40,8 +43,8 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
         raise TypeError(f"a list of keys is wanted, not one {type(keys).__name__}; nothing was sent")
     listed = list(keys)
     try:
-        # One check of all keys is quicker than one per key: ASCII, none empty, none too long.
-        if "".join(listed).isascii():
+        # One check of all keys is quicker than one per key: ASCII, none empty, none too long, none reserved.
+        if (joined := "".join(listed)).isascii() and RESERVED not in joined:
             lengths = list(map(len, listed))
             if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES):
                 return listed

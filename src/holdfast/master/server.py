@@ -30,12 +30,14 @@ from holdfast.errors import (
     TryAgain,
     Unreachable,
 )
+from holdfast.identity.identities import EVERYBODY, Identity
 from holdfast.instant import Instant, now_ms
 from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
 from holdfast.master.engine.waiting_room import Answer, Waiting
 from holdfast.master.key_table import KeyTablePublisher, may_show
+from holdfast.master.tenancy import Tenancies, Tenancy
 from holdfast.messages.of_sessions import GiveSign, KeepAlive
 from holdfast.messages.requests import Done, Failed, GrantRanges, Hello, Welcome
 from holdfast.messages.shapes import Message
@@ -78,6 +80,7 @@ class RpcServer:
         """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
+        self._tenancies = Tenancies()
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
         self.on_reply_sent: Callable[[], None] = lambda: None
@@ -131,8 +134,17 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """Decide requests here from now on."""
         self.engine = engine
+        self.settle_tenancies(engine)
         if self._showing is not None:
             self._showing.lead(engine)
+
+    def settle_tenancies(self, engine: Engine) -> None:
+        """Give every connection the view of its tenant."""
+        for refused in self._tenancies.settle_all(self._greeted(), engine, now_ms()):
+            refused.transport.close()
+
+    def _greeted(self) -> list[Connection]:
+        return [connection for connection in self.connections.values() if connection.is_greeted]
 
     def follow(self, why: str) -> None:
         """Decide no requests from now on. Clients that wait for a reply ask the next primary: changes that are not
@@ -230,6 +242,17 @@ class RpcServer:
             del self.controls[connection.client]
         if self.engine is not None:
             self.engine.connection_lost(connection.number)
+            self._tenancies.leave(connection, self.engine)
+
+    def show_tenant(self, connection: Connection, welcome: Welcome) -> None:
+        """Give a connection that has greeted the view of its tenant, and tell the client."""
+        if self.engine is None:
+            return
+        self._tenancies.settle(connection, self._greeted, self.engine, now_ms())
+        if connection.tenancy is not None:
+            welcome.namespace = connection.tenancy.prefix
+        if not connection.identity.shared_memory:
+            welcome.shown, welcome.shown_secret = "", b""
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
@@ -303,10 +326,13 @@ class Connection(asyncio.BufferedProtocol):
         self._goes_on = False
         """Frames are buffered that the next turn of the loop will handle."""
         self._opened = False
-        self._greeted = False
+        self.is_greeted = False
         self.number = 0
         self.client = 0
         self.looks = False
+        self.identity: Identity = EVERYBODY
+        self.tenancy: Tenancy | None = None
+        """Its view of the keys. None: it sees them as they are, because there are no tenants."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -328,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.forget(self)
 
     def _lose_patience(self) -> None:
-        if not self._greeted:
+        if not self.is_greeted:
             self._refuse(BadRequest("no greeting came in time; the connection is closed"))
 
     def pause_writing(self) -> None:
@@ -347,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._reading = True
         try:
-            if self._greeted:
+            if self.is_greeted:
                 received = frames.sole_frame(nbytes)
                 if received is not None:
                     self._receive(*received, now_ms())
@@ -412,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         kind = type(request)
         server.requests[kind] += 1
-        if not self._greeted:
+        if not self.is_greeted:
             self._greet(request_id, request)
         elif kind in server.views:
             server.views[kind](request, partial(self.send, request_id))
@@ -422,6 +448,8 @@ class Connection(asyncio.BufferedProtocol):
             self.send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
             try:
+                if self.tenancy is not None:
+                    self.tenancy.inward(request, server.engine.state.catalogue)
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
                     self._park(request_id, timeout_ms, request, now)
@@ -430,6 +458,8 @@ class Connection(asyncio.BufferedProtocol):
                     server.engine.when_durable(after, DurableReply(self, request_id, reply, deadline))
                 else:
                     self.send(request_id, reply)
+            except HoldfastError as error:
+                self.send(request_id, failed(error))
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.
                 log.exception("a request failed unexpectedly", verb=kind.__name__)
                 self.send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
@@ -447,10 +477,13 @@ class Connection(asyncio.BufferedProtocol):
         welcome = self._server.greet(self, request)
         self.client = request.client
         self.looks = request.looks
-        self._greeted = True
+        self.is_greeted = True
+        self._server.show_tenant(self, welcome)
         self.send(request_id, welcome)
 
     def send(self, request_id: int, reply: Message) -> None:
+        if self.tenancy is not None:
+            self.tenancy.outward(reply)
         data = frame(request_id, 0, encode(reply))
         if self._reading:
             self._out.append(data)

@@ -259,3 +259,22 @@ class MemoryVerified(Record, tag=45):
     dropped."""
 
     handles: list[SegmentHandle]
+
+
+class TenantChanged(Record, tag=50):
+    """A tenant was defined, or its quotas were changed. Its number is never given to another name."""
+
+    number: int
+    name: str
+    guaranteed_bytes: int = 0
+    """Memory that others cannot evict."""
+    limit_bytes: int = 0
+    """Memory that it cannot exceed; 0: no limit."""
+    max_objects: int = 0
+    """0: no limit."""
+
+
+class TenantRemoved(Record, tag=51):
+    """The tenant, which has no objects, is gone."""
+
+    number: int

@@ -215,6 +215,8 @@ class Welcome(Message, tag=96):
     shown: str = ""
     """Another one, at which it hands out the memory of its key table, to clients that present the secret."""
     shown_secret: bytes = b""
+    namespace: str = ""
+    """The prefix of the keys of the client's tenant in the key table."""
 
 
 class Failed(Message, tag=97):

@@ -54,6 +54,8 @@ _decode = msgspec.msgpack.Decoder(
         | r.HistoryRestored
         | r.MemorySettled
         | r.MemoryVerified
+        | r.TenantChanged
+        | r.TenantRemoved
     ]
 ).decode
 

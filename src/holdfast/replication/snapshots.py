@@ -20,6 +20,7 @@ import xxhash
 from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.state import Drain, Origin, Segment, State
+from holdfast.core.state.tenants import Tenant, Tenants
 from holdfast.errors import Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
@@ -85,6 +86,8 @@ class Head(msgspec.Struct, array_like=True):
     wanted: list[tuple[GrantId, int]] = []
     """Grants with fewer ranges than the replicas asked for: (grant, replicas asked for)."""
     drains: dict[str, Drain] = {}
+    tenants: list[Tenant] = []
+    next_tenant: int = 1
 
 
 @dataclass(slots=True)
@@ -167,6 +170,8 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         most_nodes=state.most_nodes,
         wanted=[(grant.id, grant.wanted) for grant in state.grants.values() if grant.wanted],
         drains=state.drains,
+        tenants=list(state.tenants.by_number.values()),
+        next_tenant=state.tenants.next_number,
     )
 
 
@@ -276,6 +281,7 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         unsettled={segment.handle for segment in head.segments} & {*head.unsettled},
         unverified={segment.handle for segment in head.segments} & {*head.unverified},
         drains=head.drains,
+        tenants=Tenants(head.tenants, head.next_tenant),
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

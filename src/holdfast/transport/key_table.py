@@ -59,7 +59,7 @@ def shown_by(line: Line) -> KeyTableReader | None:
             memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        return KeyTableReader(memory, line)
+        return TenantKeyTableReader(memory, line) if welcome.namespace else KeyTableReader(memory, line)
     except (OSError, ValueError, Unreachable):
         # No descriptor or address space is left, or the master is about to end.
         return None
@@ -184,3 +184,20 @@ class KeyTableReader:
             if since is not None:
                 self._good_until = since + relied_on(cells[GOOD_MS] / 1000)
             self._look_at = now + LOOK_SECONDS
+
+
+class TenantKeyTableReader(KeyTableReader):
+    """The same for a client of a tenant: its keys have a prefix there."""
+
+    __slots__ = ("_namespace",)
+
+    def __init__(self, memory: mmap.mmap, line: Line, clock: Clock = now_seconds) -> None:
+        super().__init__(memory, line, clock)
+        self._namespace = line.welcome.namespace
+
+    def has(self, key: str) -> bool | None:
+        found = self.has_each([key])
+        return None if found is None else found[0]
+
+    def has_each(self, keys: list[str]) -> list[bool] | None:
+        return super().has_each([self._namespace + key for key in keys])

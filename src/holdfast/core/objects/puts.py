@@ -31,6 +31,7 @@ from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import PUT_TABLE, table_of
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
 from holdfast.ids import (
+    FIRST_FREE,
     LARGE_ALIGN,
     LARGE_FROM,
     MAX_KEY_BYTES,
@@ -39,6 +40,7 @@ from holdfast.ids import (
     GrantId,
     SegmentHandle,
     extent_of,
+    is_reserved,
     object_id,
 )
 from holdfast.instant import Instant
@@ -268,6 +270,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     state = primary.state
     grant = state.grants.get(_own(request.grant, client))
     check_keys(request.keys)
+    _check_namespace(primary, request.keys, client)
     check_rows(PutRow, request.rows, len(request.keys))
     if request.durability not in DURABILITIES:
         raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
@@ -329,6 +332,7 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or state.mask
         or state.away
         or not 0 < len(key) <= MAX_KEY_BYTES // 4
+        or (key < FIRST_FREE and is_reserved(key) and not key.startswith(primary.namespaces.get(client, FIRST_FREE)))
         or size == 0
         or offset % align
         or end > grant.length
@@ -339,6 +343,14 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         return None
     first_id = object_id(state.epoch, state.next_counter)
     return ObjectsCommitted(grant.id, first_id, request.keys, request.rows, request.soft_pin, request.hard_pin)
+
+
+def _check_namespace(primary: Primary, keys: list[str], client: int) -> None:
+    """Refuse to store anything in a namespace that is not the client's own, whoever asks for it (I20)."""
+    if keys and min(keys) < FIRST_FREE:
+        own = primary.namespaces.get(client, FIRST_FREE)
+        if any(is_reserved(key) and not key.startswith(own) for key in keys):
+            raise BadValue("a key begins with \\x01, which is reserved; nothing was stored")
 
 
 def _check_row_sizes(rows: bytes) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import LOCATED_TABLE, new_table
 from holdfast.core.state.state import State
-from holdfast.ids import extent_of
+from holdfast.ids import extent_of, is_reserved
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import LeasesRenewed
@@ -218,11 +218,14 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
+    """Without a prefix, those of the default tenant: the prefix of a tenant's listing begins with its namespace."""
     named = primary.state.catalogue.keys
     stop = request.cursor + LIST_SLOTS
     slice_ = named[request.cursor : stop] if request.cursor >= 0 else []
     if request.prefix:
         keys = [key for key in slice_ if key is not None and key.startswith(request.prefix)]
+    elif primary.state.tenants:
+        keys = [key for key in slice_ if key is not None and not is_reserved(key)]
     else:
         keys = [key for key in slice_ if key is not None]
     if primary.state.mask:

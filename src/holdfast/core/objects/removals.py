@@ -19,6 +19,7 @@ from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import VISIT_SLOTS
 from holdfast.errors import BadPattern
+from holdfast.ids import NAMESPACE_CHARACTERS, RESERVED, is_reserved
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import Cause, ObjectsRemoved, RemovalAnswered
@@ -43,7 +44,8 @@ def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> De
 
 
 def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, now: Instant) -> Decision:
-    matches = compiled(request.pattern).search if request.pattern else None
+    namespace, pattern = _within(request.pattern)
+    matches = compiled(pattern).search if pattern else None
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
         return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
@@ -53,14 +55,24 @@ def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, no
     slots = [
         slot
         for slot, key in enumerate(named[first:stop], first)
-        if key is not None and (matches is None or matches(key))
+        if key is not None
+        and (key.startswith(namespace) if namespace else not is_reserved(key))
+        and (matches is None or matches(key[len(namespace) :]))
     ]
-    cause = Cause.REMOVE_BY_REGEX if request.pattern else Cause.REMOVE_ALL
+    cause = Cause.REMOVE_BY_REGEX if pattern else Cause.REMOVE_ALL
     answer, records = _remove(primary, slots, request, client, cause, now)
     answer = q.Removed(
         answer.removed, answer.leased, answer.lease_left_ms, stop if stop < len(named) else 0, 0, answer.pinned
     )
     return Decision(answer, _remembered(answer, records, client, request.serial))
+
+
+def _within(pattern: str) -> tuple[str, str]:
+    """(namespace whose keys are meant, the expression that they must match behind it). A master puts a tenant's
+    namespace before the tenant's pattern; patterns of clients do not begin with the reserved character."""
+    if pattern.startswith(RESERVED):
+        return pattern[:NAMESPACE_CHARACTERS], pattern[NAMESPACE_CHARACTERS:]
+    return "", pattern
 
 
 @lru_cache(maxsize=64)

@@ -136,6 +136,8 @@ class Primary:
         """If this history was restored: when the last lease given before its segment was verified has ended."""
         self.disk_kept_until: dict[SegmentHandle, Instant] = {}
         """Disk that is away -> when its replicas are given up."""
+        self.namespaces: dict[int, str] = {}
+        """Client -> the prefix of its tenant's keys, for the clients of tenants that are connected."""
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
         """Lost files since this primary began, by the disk's node and the kind of damage."""
 

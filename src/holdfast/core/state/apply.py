@@ -18,6 +18,7 @@ from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BE
 from holdfast.core.state.applied import UNREMARKABLE, Applied, Freed, FreedRanges
 from holdfast.core.state.apply_replicas import APPLY_REPLICAS
 from holdfast.core.state.apply_restored import APPLY_RESTORED
+from holdfast.core.state.apply_tenants import APPLY_TENANTS
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.renewals import renew
@@ -339,4 +340,5 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.LeasesRenewed: _leases_renewed,
     **APPLY_REPLICAS,
     **APPLY_RESTORED,
+    **APPLY_TENANTS,
 }

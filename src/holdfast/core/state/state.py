@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.core.catalogue.catalogue import DISK, MEMORY, Catalogue
 from holdfast.core.state.departed import Departed
 from holdfast.core.state.grants import Grant, Quarantined
+from holdfast.core.state.tenants import Tenants
 from holdfast.core.state.unlogged import EvictionMask
 from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName, object_id
 from holdfast.messages.shapes import SettingValue
@@ -141,6 +142,7 @@ class State:
     """Memory that writers or readers of an older history may still use: none of its free space is granted."""
     unverified: set[SegmentHandle] = field(default_factory=set)
     """Memory whose content may differ from the restored catalogue: readers copy, and compare the checksum."""
+    tenants: Tenants = field(default_factory=Tenants)
 
     def end_of_epoch(self, epoch: int) -> int:
         """The most records that a master of that epoch can have made durable, as far as this log tells; for the

@@ -18,6 +18,7 @@ from holdfast.core.primary.decision import Command, Parked, Planned
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.state.state import State
+from holdfast.core.tenants import defined
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain
 from holdfast.instant import Instant
@@ -156,6 +157,18 @@ class Engine:
         longest = max(self.state.longest_lease_ms, rules.lease_ttl_ms)
         ttls = settings_changed(rules, self.state.changed, longest)
         self.carry_out(Planned([EpochStarted(epoch), ttls, *evicted_alone(self.state)]), now)
+
+    def tenant(self, name: str, now: Instant) -> int:
+        """The number of this tenant, which is defined if it is new. No reply need wait for that record: everything
+        stored under the number is logged after it."""
+        number = self.state.tenants.number_of(name)
+        if number is None:
+            if now >= self.leads_until() or (self.log is not None and self.log.full):
+                raise self._not_leading()
+            record = defined(self.state, name)
+            self.carry_out(Planned([record]), now)
+            number = record.number
+        return number
 
     # Requests.
 

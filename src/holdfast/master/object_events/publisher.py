@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.addresses import join_address, split_address
 from holdfast.errors import HoldfastError
+from holdfast.ids import is_reserved
 from holdfast.master.object_events.events import Told
 from holdfast.settings import BadSetting
 from holdfast.supervisor import Supervisor
@@ -163,6 +164,8 @@ class EventPublisher(Collector):
         for stored, keys in told.changes:
             kind = "stored" if stored else "removed"
             for key in keys:
+                if is_reserved(key):
+                    continue  # It is a tenant's, and everybody can hear this socket.
                 yield {**self._event(kind, told.number, now), "object_key": key}
 
     def _event(self, kind: str, number: int, now: float) -> dict[str, Any]:

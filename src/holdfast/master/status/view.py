@@ -20,6 +20,7 @@ from holdfast.core.objects.reads import list_keys, stat_of
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, Refused
+from holdfast.ids import is_reserved, namespace_of
 from holdfast.instant import now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.waiting_room import Answer
@@ -180,30 +181,39 @@ class MasterView:
     def nodes(self) -> list[dict[str, Any]]:
         return [_fields(node) for node in self.nodes_message().nodes]
 
-    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
-        """A page of objects, and the cursor for the next page; 0 when all were seen."""
+    def objects(self, prefix: str, cursor: int, limit: int, tenant: str = "") -> dict[str, Any]:
+        """A page of the tenant's objects, and the cursor for the next page; 0 when all were seen."""
         engine = self.master.engine
-        if engine is None:
+        namespace = self._namespace(tenant, prefix)
+        if engine is None or namespace is None:
             return {"objects": [], "cursor": 0}
         primary = engine.primary
         now = now_ms()
-        reply = list_keys(primary, ListKeys(prefix, cursor), 0, now).reply
+        reply = list_keys(primary, ListKeys(namespace + prefix, cursor), 0, now).reply
         assert isinstance(reply, KeyList)
         found = []
         keys = reply.keys[:limit]
         for key in keys:
             known = stat_of(primary, key, now)
             if known is not None:
-                found.append(_stat_fields(known))
+                found.append(_stat_fields(known, namespace))
         after = reply.cursor
         if len(reply.keys) > limit:
             after = primary.state.catalogue.by_key.slot_of(keys[-1]) + 1
         return {"objects": found, "cursor": after}
 
-    def stat(self, key: str) -> dict[str, Any] | None:
+    def stat(self, key: str, tenant: str = "") -> dict[str, Any] | None:
         engine = self.master.engine
-        known = stat_of(engine.primary, key, now_ms()) if engine is not None else None
-        return _stat_fields(known) if known is not None else None
+        namespace = self._namespace(tenant, key)
+        if engine is None or namespace is None:
+            return None
+        known = stat_of(engine.primary, namespace + key, now_ms())
+        return _stat_fields(known, namespace) if known is not None else None
+
+    def _namespace(self, tenant: str, key: str) -> str | None:
+        """The prefix of the tenant's keys. None if it has no keys, or if nobody may name this one."""
+        number = self.state.tenants.number_of(tenant)
+        return None if number is None or is_reserved(key) else namespace_of(number)
 
     def ready(self) -> tuple[bool, str]:
         if self.master.server.stopping:
@@ -231,8 +241,11 @@ def _fields(message: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(message)
 
 
-def _stat_fields(stat: ObjectStat) -> dict[str, Any]:
-    return _fields(stat) | {"replicas": [_fields(replica) for replica in stat.replicas]}
+def _stat_fields(stat: ObjectStat, namespace: str) -> dict[str, Any]:
+    return _fields(stat) | {
+        "key": stat.key[len(namespace) :],
+        "replicas": [_fields(replica) for replica in stat.replicas],
+    }
 
 
 def _lost_files(engine: Engine | None) -> Metric:

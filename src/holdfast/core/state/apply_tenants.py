@@ -1,0 +1,31 @@
+"""Apply records of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.state.applied import UNREMARKABLE, Applied
+from holdfast.core.state.state import State
+from holdfast.core.state.tenants import Tenant
+from holdfast.instant import Instant
+from holdfast.messages import records as r
+from holdfast.messages.shapes import Record
+
+
+def _tenant_changed(state: State, record: r.TenantChanged, now: Instant) -> Applied:
+    state.tenants.put(
+        Tenant(record.number, record.name, record.guaranteed_bytes, record.limit_bytes, record.max_objects)
+    )
+    return UNREMARKABLE
+
+
+def _tenant_removed(state: State, record: r.TenantRemoved, now: Instant) -> Applied:
+    state.tenants.remove(record.number)
+    return UNREMARKABLE
+
+
+APPLY_TENANTS: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
+    r.TenantChanged: _tenant_changed,
+    r.TenantRemoved: _tenant_removed,
+}

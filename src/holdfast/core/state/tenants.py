@@ -1,0 +1,50 @@
+"""Tenants: names with a number and quotas. Their keys are kept apart by a prefix (`ids.namespace_of`, ADR 50)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DEFAULT_NAME = "default"
+"""The tenant of identities that name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    number: int
+    name: str
+    guaranteed_bytes: int = 0
+    """Memory that others cannot evict."""
+    limit_bytes: int = 0
+    """Memory that it cannot exceed; 0: no limit."""
+    max_objects: int = 0
+    """0: no limit."""
+
+
+class Tenants:
+    """All tenants that were defined, by number. False while there are none: then only the default tenant exists."""
+
+    __slots__ = ("_numbers", "by_number", "next_number")
+
+    def __init__(self, tenants: Iterable[Tenant] = (), next_number: int = 1) -> None:
+        self.by_number: dict[int, Tenant] = {}
+        self._numbers: dict[str, int] = {}
+        self.next_number = next_number
+        """Numbers below it were given out, and are not again: old keys and old clients may remember them."""
+        for tenant in tenants:
+            self.put(tenant)
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def put(self, tenant: Tenant) -> None:
+        self.by_number[tenant.number] = tenant
+        self._numbers[tenant.name] = tenant.number
+        self.next_number = max(self.next_number, tenant.number + 1)
+
+    def remove(self, number: int) -> None:
+        del self._numbers[self.by_number.pop(number).name]
+
+    def number_of(self, name: str) -> int | None:
+        """None if no tenant of this name was defined; 0 for the default tenant, which always exists."""
+        return 0 if name in ("", DEFAULT_NAME) else self._numbers.get(name)
