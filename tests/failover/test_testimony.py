@@ -54,7 +54,14 @@ def led_by_the_first(cluster: Cluster) -> tuple[Process, Process]:
         hand_over(cluster, second)
     wait_until(lambda: second.status().get("promotable"), 40, "the second master could take over")
     assert cluster.primary() is first
+    wait_until_met(first, second)
     return first, second
+
+
+def wait_until_met(primary: Process, standby: Process) -> None:
+    """A standby suspects only a primary that it has reached: a port that was always refused may be a wrong address."""
+    met = f'"epoch": {primary.status()["epoch"]}, "address": "{primary.address}", "event": "the primary answers here'
+    wait_until(lambda: met in standby.said(), 40, "the standby has reached the primary")
 
 
 def hand_over(cluster: Cluster, primary: Process) -> None:
@@ -91,6 +98,7 @@ def test_a_second_death_is_proven_too(witnessed: Cluster) -> None:
         first.wait_until_ready()
         wait_until(lambda: first.status().get("promotable"), 40, "the first master could take over")
         hand_over(witnessed, second)
+        wait_until_met(first, second)
         first.kill()
         assert cache.remove("twice/b", force=True) == 1
 

@@ -11,11 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+import structlog
+
 from holdfast.addresses import DEFAULT_PORT, split_address
 from holdfast.coordination.interface import Leader
 from holdfast.wire.frames import PREAMBLE
 
 LOOK_SECONDS = 0.1
+log = structlog.get_logger("holdfast.master")
 
 
 async def refused_leader(leader: Callable[[], Leader | None], own_address: str, known: int | None = None) -> int:
@@ -25,19 +28,23 @@ async def refused_leader(leader: Callable[[], Leader | None], own_address: str, 
     while True:
         suspect = leader()
         if suspect is not None and suspect.address != own_address and suspect.epoch != known:
-            if await _until_it_breaks(suspect.address):
+            if await _until_it_breaks(suspect, told=suspect == met):
                 met = suspect
             if met == suspect == leader() and await _is_refused(suspect.address):
                 return suspect.epoch
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _until_it_breaks(address: str) -> bool:
+async def _until_it_breaks(leader: Leader, told: bool) -> bool:
     """Was there a connection? A live master closes it too, after a while, because no greeting comes."""
     try:
-        reader, writer = await asyncio.open_connection(*split_address(address, DEFAULT_PORT))
+        reader, writer = await asyncio.open_connection(*split_address(leader.address, DEFAULT_PORT))
     except OSError:
         return False
+    if not told:
+        log.info(
+            "the primary answers here: its end will be noticed at once", epoch=leader.epoch, address=leader.address
+        )
     try:
         writer.write(PREAMBLE)
         while await reader.read(4096):
