@@ -231,6 +231,9 @@ class MasterSettings(Settings):
     tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
     tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
     tls_ask_clients: bool = Field(False, description="Let in only clients and nodes with a certificate of tls_ca's.")
+    insecure: bool = Field(
+        False, description="Listen beyond this machine although anybody may connect, or nothing is encrypted."
+    )
     busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = Field(
         100, description="How long to look for the next request before sleeping; 0 saves CPU, and answers later."
     )
@@ -268,6 +271,9 @@ class NodeSettings(Settings):
     tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
     tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
     tls_ask_clients: bool = Field(False, description="Let in only clients with a certificate of tls_ca's.")
+    insecure: bool = Field(
+        False, description="Listen beyond this machine although anybody may connect, or nothing is encrypted."
+    )
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
     max_connections: Positive = Field(1024, description="Clients that may be connected at once.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
@@ -296,6 +302,9 @@ class UpSettings(Settings):
         False, description="Begin empty if the log is empty, though another history is known here. To be given once."
     )
     token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
+    insecure: bool = Field(
+        False, description="Listen beyond this machine although anybody may connect, or nothing is encrypted."
+    )
     ready_file: Path | None = Field(
         None, description="File for all addresses and process ids, as JSON, once it serves."
     )

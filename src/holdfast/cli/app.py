@@ -25,7 +25,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "up": Verb("processes.up", "Processes", "Example: holdfast up --size 4GiB --nodes 2"),
-    "master": Verb("processes.run", "Processes", "Example: holdfast master --listen 0.0.0.0:7070 --name master-1"),
+    "master": Verb("processes.run", "Processes", "Example: holdfast master --listen 127.0.0.1:7070 --name master-1"),
     "node": Verb(
         "processes.run", "Processes", "Example: holdfast node --address 10.0.0.1:7070 --name node-7 --size 64GiB"
     ),

@@ -24,5 +24,7 @@ class Plan:
     """The size of the pieces in which a restore writes the catalogue to the log."""
     new_history: bool = False
     """If the store is empty, begin an empty history, whatever other histories are known here."""
+    insecure: tuple[str, ...] = ()
+    """Listeners beyond this machine that lack protection, and what each lacks."""
     again_seconds: float = 0.5
     """How long a role waits before it tries again what has failed."""

@@ -19,6 +19,7 @@ from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
+from holdfast.exposure import Listener, check_exposure
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
@@ -26,6 +27,7 @@ from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.outage import Outage
+from holdfast.private_files import private_directory
 from holdfast.replication.depots import open_depot
 from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
@@ -75,6 +77,7 @@ def serve(settings: MasterSettings) -> int:
 
 
 async def _serve(settings: MasterSettings) -> int:
+    exposed = _exposed(settings)
     tls = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -90,7 +93,7 @@ async def _serve(settings: MasterSettings) -> int:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)
         events = ObjectEvents(publisher) if publisher is not None else None
-        master = _master(settings, server, coordination, join_address(host, port), events)
+        master = _master(settings, server, coordination, join_address(host, port), events, exposed)
         view = MasterView(master)
         if publisher is not None:
             view.registry.register(publisher)
@@ -124,6 +127,23 @@ async def _serve(settings: MasterSettings) -> int:
     return 0
 
 
+def _exposed(settings: MasterSettings) -> list[str]:
+    """The listeners that strangers can reach, with what each lacks; `Exposed` unless the operator insists."""
+    asks = bool(settings.token or settings.tls_ask_clients)
+    encrypts = settings.tls_cert is not None
+    listeners = [
+        Listener("--listen", settings.listen, asks, encrypts),
+        Listener("--http", settings.http, False, False, "HTTP has neither: put a proxy before it"),
+        Listener("--mooncake-http", settings.mooncake_http, False, False, "Mooncake's paths have neither"),
+        Listener("--events", settings.events, False, False, "ZeroMQ has neither: let subscribers use a tunnel"),
+        Listener("--events-replay", settings.events_replay, False, False, "ZeroMQ has neither"),
+    ]
+    found = check_exposure([one for one in listeners if one.address], settings.insecure, "HOLDFAST_TOKEN")
+    for text in found:
+        log.warning("open to strangers, as --insecure insists", listener=text)
+    return found
+
+
 def _publisher(settings: MasterSettings, supervisor: Supervisor) -> EventPublisher | None:
     if not settings.events:
         if settings.events_replay:
@@ -140,6 +160,7 @@ def _master(
     coordination: Coordination | None,
     listening: str,
     events: ObjectEvents | None,
+    exposed: list[str],
 ) -> Master:
     plan = Plan(
         rules=rules_of(settings),
@@ -151,12 +172,13 @@ def _master(
         early_takeover=settings.early_takeover and not settings.coordination.startswith("sqlite"),
         snapshot_bytes=settings.snapshot_bytes,
         new_history=settings.new_history,
+        insecure=tuple(exposed),
     )
     return Master(server, coordination, plan, _store(settings), events)
 
 
 def _store(settings: MasterSettings) -> SnapshotStore:
-    directory = settings.data_dir / "snapshots" if settings.data_dir is not None else None
+    directory = private_directory(settings.data_dir) / "snapshots" if settings.data_dir is not None else None
     if not settings.snapshots:
         return SnapshotStore(directory)
     if directory is None:

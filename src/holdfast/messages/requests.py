@@ -380,6 +380,8 @@ class Status(Message, tag=110):
     """Why it waits for the operator's decision before a history begins; empty if it does not."""
     log_id: str = ""
     """The history that it follows or leads, in hexadecimal."""
+    insecure: list[str] = []
+    """Its listeners that strangers can reach, and what each lacks (`--insecure`)."""
 
 
 class NodeInfo(Message, tag=111):

@@ -35,6 +35,7 @@ from holdfast.node.session.session_threads import SessionThreads
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
+from holdfast.private_files import private_directory
 from holdfast.session.followers import CONNECT_SECONDS
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
@@ -61,6 +62,8 @@ class NodePlan:
     disk_size_bytes: int = 0
     tls: ssl.SSLContext | None = None
     """The TLS context of the data port."""
+    insecure: int = 0
+    """Listeners that strangers can reach."""
     force: bool = False
     """Take memory and disk space even if the machine seems to lack it."""
 
@@ -165,6 +168,7 @@ class Node:
             "tcp_connections": self._data.connections,
             "copied_bytes": self._workers.copied_bytes,
             "lost_files": self._report.lost_files.found.total(),
+            "insecure": self._plan.insecure,
             **self._data.transfers().figures(),
         }
 
@@ -197,7 +201,7 @@ class Node:
             self._made_dir = tempfile.mkdtemp(prefix="holdfast-")
             directory = Path(self._made_dir)
         else:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_directory(directory)
             remove_dead_sockets(directory, self._plan.name)
         path = str(directory / f"{self._plan.name}.{os.getpid()}.sock")
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:

@@ -19,6 +19,7 @@ import structlog
 from holdfast.errors import TryAgain
 from holdfast.instant import now_ms
 from holdfast.messages.of_masters import SnapshotPiece
+from holdfast.private_files import private_directory
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import (
     HEAD_PREFIX_BYTES,
@@ -81,7 +82,7 @@ class SnapshotStore:
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+            private_directory(directory)
             for unfinished in (*directory.glob("*.partial"), *directory.glob("*.unproven")):
                 unfinished.unlink()
             self._name_by_history()
@@ -270,7 +271,7 @@ class SnapshotStore:
                 with contextlib.suppress(FileNotFoundError):  # It was removed just now.
                     found.append((path.name, path.stat().st_size))
         except FileNotFoundError:
-            directory.mkdir(parents=True, exist_ok=True)
+            private_directory(directory)
             log.error("the directory of the snapshots was deleted; it is made again, and is empty", path=str(directory))
         return sorted(found)
 

@@ -27,6 +27,7 @@ from holdfast.settings import ClientSettings
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
+    from holdfast.messages.requests import Status
 
 FILES_WANTED = 4096
 TRIAL_BYTES = 4096
@@ -143,6 +144,7 @@ def _of_cluster(cache: Cache, address: str) -> Iterator[Finding]:
         status = cache.status()
         yield Finding("master", "ok", f"{status.name} answers at {address} ({status.role}, epoch {status.epoch})")
         yield _versions(__version__, status.version)
+        yield _protection(status)
         yield _memory(cache)
         yield _round_trip(cache)
     except HoldfastError as error:
@@ -154,6 +156,13 @@ def _versions(ours: str, theirs: str) -> Finding:
         advice = "they may differ during an upgrade; install the same version in the end"
         return Finding("versions", "warn", f"here {ours}, master {theirs}", advice)
     return Finding("versions", "ok", ours)
+
+
+def _protection(status: Status) -> Finding:
+    if status.insecure:
+        advice = "protect it as docs/guides/security.md shows, and start it without --insecure"
+        return Finding("protection", "warn", "; ".join(status.insecure), advice)
+    return Finding("protection", "ok", "no port of the master is open to strangers")
 
 
 def _memory(cache: Cache) -> Finding:

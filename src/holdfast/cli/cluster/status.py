@@ -85,6 +85,7 @@ def show_primary(out: Output, found: Status) -> None:
             ("free", human_bytes(found.free_bytes)),
             ("log", f"index {found.log_index}, applied {found.applied_index}, durable {found.durable_index}"),
             ("digest", found.digest),
+            *[("INSECURE", text) for text in found.insecure],
         ]
     )
 

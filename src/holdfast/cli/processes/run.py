@@ -15,6 +15,7 @@ from collections.abc import Callable
 from holdfast.cli.exit_codes import FAILED, exit_code_of
 from holdfast.cli.options import takes
 from holdfast.errors import HoldfastError, Stopping
+from holdfast.private_files import keep_private
 from holdfast.settings import MasterSettings, NodeSettings
 
 PARENT = "HOLDFAST_PARENT_PID"
@@ -27,6 +28,7 @@ def master(settings: MasterSettings) -> int:
     from holdfast.cli.processes.logs import configure_logs
 
     die_with_parent()
+    keep_private()
     as_json = configure_logs(settings.log_level, settings.log_format, settings.name, settings.cluster)
     from holdfast.master.process import serve
 
@@ -39,6 +41,7 @@ def node(settings: NodeSettings) -> int:
     from holdfast.cli.processes.logs import configure_logs
 
     die_with_parent()
+    keep_private()
     as_json = configure_logs(settings.log_level, settings.log_format, settings.name, cluster_in(settings.address))
     from holdfast.node.process import serve
 

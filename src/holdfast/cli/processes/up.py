@@ -24,6 +24,7 @@ from holdfast.cli.processes.ports import check_port_is_free, reachable
 from holdfast.errors import Refused
 from holdfast.messages.requests import Status
 from holdfast.node.host_capacity import available_memory, check_memory
+from holdfast.private_files import keep_private, private_directory
 from holdfast.settings import UpSettings
 
 
@@ -38,7 +39,8 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     if not settings.force:
         check_memory(settings.size * settings.nodes, available_memory())
     data_dir = settings.data_dir.expanduser()
-    data_dir.mkdir(parents=True, exist_ok=True)
+    keep_private()
+    private_directory(data_dir)
     stop = Event()
     with held(data_dir), on_signals(stop), tempfile.TemporaryDirectory(prefix="holdfast-up-") as run_dir:
         fleet = Fleet(stop, say)
@@ -76,7 +78,11 @@ def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path 
         nodes=settings.nodes,
         coordination=settings.coordination,
         token=settings.token,
-        arguments=("--log-level", settings.log_level, *(("--config", str(config)) if config is not None else ())),
+        arguments=(
+            *("--log-level", settings.log_level),
+            *(("--config", str(config)) if config is not None else ()),
+            *(("--insecure",) if settings.insecure else ()),
+        ),
         master_arguments=("--preset", settings.preset) if settings.preset is not None else (),
         node_arguments=("--force",) if settings.force else (),
         new_history=settings.new_history,

@@ -17,6 +17,7 @@ from holdfast.coordination.interface import CoordinationLost, StoreFull
 from holdfast.coordination.sqlite.process_proof import writer_of
 from holdfast.coordination.sqlite.published import NEWS_SCHEMA
 from holdfast.errors import BadValue, HoldfastError, ReplyLost, WrongVersion
+from holdfast.private_files import close_to_others
 
 SCHEMA_VERSION = 1
 FILES = ("", "-wal", "-shm")
@@ -87,6 +88,8 @@ def connect(path: Path, busy_s: float, synchronous: str, creates: bool) -> sqlit
     mode = "rwc" if creates else "rw"
     # Without an (empty) authority, a path that begins with two slashes would be read as one.
     scheme = "file://" if path.is_absolute() else "file:"
+    for suffix in FILES:
+        close_to_others(Path(f"{path}{suffix}"))
     try:
         connection = sqlite3.connect(
             f"{scheme}{quote(str(path))}?mode={mode}",

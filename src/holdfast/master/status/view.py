@@ -132,6 +132,7 @@ class MasterView:
             hidden=len(state.mask),
             waits=master.histories.waits if master.histories is not None else "",
             log_id=f"{state.log_id:016x}",
+            insecure=list(master.plan.insecure),
             **self._renewals(),
         )
 
@@ -290,6 +291,7 @@ class Figures(Collector):
             "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
         }
         yield self._sessions()
+        yield self._insecure()
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value)
         yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)
@@ -311,6 +313,16 @@ class Figures(Collector):
         for standing in ("safe", "jeopardy"):
             sessions.add_metric([standing], standings.get(standing, 0))
         return sessions
+
+    def _insecure(self) -> Metric:
+        """Listeners that strangers can reach: this master's, and those that nodes report."""
+        master = self._view.master
+        found = GaugeMetricFamily("holdfast_insecure", "Listeners open to strangers (--insecure).", labels=["process"])
+        found.add_metric([master.server.name], len(master.plan.insecure))
+        for member in list(master.engine.primary.members.values()) if master.engine is not None else ():
+            if "insecure" in member.figures:  # Not before its first report.
+                found.add_metric([member.name], member.figures["insecure"])
+        return found
 
     def _restored(self) -> Iterator[Metric]:
         """Figures of a restored history; zeros otherwise."""

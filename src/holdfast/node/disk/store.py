@@ -31,6 +31,7 @@ from holdfast.entropy import fresh_id
 from holdfast.errors import Refused, ReplicaLost, TryAgain, UnknownSegment
 from holdfast.ids import ObjectId
 from holdfast.messages.of_nodes import Damage
+from holdfast.private_files import private_directory
 
 HEADER = struct.Struct("<8sIIQQQQQQ")
 """magic, version, unused, log, object, offset, size, checksum of the bytes, checksum of the fields before"""
@@ -81,7 +82,7 @@ class Files:
 
     def take(self, directory: Path) -> int | None:
         """Make the directory if there is none, and take its lock; None: another process holds it."""
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
