@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.exposure import Exposed, Listener, check_exposure, is_loopback
+from holdfast.exposure import Exposed, PlannedListener, check_exposure, is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
@@ -31,7 +31,7 @@ def test_hosts_that_others_may_reach(host: str) -> None:
     ],
 )
 def test_both_are_needed_beyond_loopback(address: str, asks: bool, encrypts: bool, is_protected: bool) -> None:
-    listeners = [Listener("--listen", address, asks, encrypts)]
+    listeners = [PlannedListener("--listen", address, asks, encrypts)]
     assert bool(check_exposure(listeners, insecure=True, ways="--token-file")) is not is_protected
     if is_protected:
         assert check_exposure(listeners, insecure=False, ways="--token-file") == []
@@ -42,9 +42,9 @@ def test_both_are_needed_beyond_loopback(address: str, asks: bool, encrypts: boo
 
 def test_the_refusal_names_each_listener_and_what_it_lacks() -> None:
     listeners = [
-        Listener("--listen", "10.0.0.1:7070", asks=True, encrypts=False),
-        Listener("--http", "127.0.0.1:7080", asks=False, encrypts=False),
-        Listener("--events", "10.0.0.1:5557", asks=False, encrypts=False, why="it has neither"),
+        PlannedListener("--listen", "10.0.0.1:7070", asks=True, encrypts=False),
+        PlannedListener("--http", "127.0.0.1:7080", asks=False, encrypts=False),
+        PlannedListener("--events", "10.0.0.1:5557", asks=False, encrypts=False, why="it has neither"),
     ]
     with pytest.raises(Exposed) as refused:
         check_exposure(listeners, insecure=False, ways="--identities")

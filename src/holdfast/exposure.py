@@ -27,7 +27,7 @@ class Exposed(BadValue):
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class PlannedListener:
     """A listener that a process is about to open."""
 
     flag: str
@@ -47,7 +47,7 @@ class Listener:
         return f"{self.flag} {self.address}: {' and '.join(lacking)}{f' ({self.why})' if self.why else ''}"
 
 
-def check_exposure(listeners: Iterable[Listener], insecure: bool, ways: str) -> list[str]:
+def check_exposure(listeners: Iterable[PlannedListener], insecure: bool, ways: str) -> list[str]:
     """What each listener beyond loopback lacks. `Exposed` if there is any and nobody insists (`insecure`).
 
     `ways` names the flags by which this process can be told whom to let in.

@@ -19,7 +19,7 @@ from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
-from holdfast.exposure import Listener, check_exposure
+from holdfast.exposure import PlannedListener, check_exposure
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
@@ -132,11 +132,11 @@ def _exposed(settings: MasterSettings) -> list[str]:
     asks = bool(settings.token or settings.tls_ask_clients)
     encrypts = settings.tls_cert is not None
     listeners = [
-        Listener("--listen", settings.listen, asks, encrypts),
-        Listener("--http", settings.http, False, False, "HTTP has neither: put a proxy before it"),
-        Listener("--mooncake-http", settings.mooncake_http, False, False, "Mooncake's paths have neither"),
-        Listener("--events", settings.events, False, False, "ZeroMQ has neither: let subscribers use a tunnel"),
-        Listener("--events-replay", settings.events_replay, False, False, "ZeroMQ has neither"),
+        PlannedListener("--listen", settings.listen, asks, encrypts),
+        PlannedListener("--http", settings.http, False, False, "HTTP has neither: put a proxy before it"),
+        PlannedListener("--mooncake-http", settings.mooncake_http, False, False, "Mooncake's paths have neither"),
+        PlannedListener("--events", settings.events, False, False, "ZeroMQ has neither: let subscribers use a tunnel"),
+        PlannedListener("--events-replay", settings.events_replay, False, False, "ZeroMQ has neither"),
     ]
     found = check_exposure([one for one in listeners if one.address], settings.insecure, "HOLDFAST_TOKEN")
     for text in found:

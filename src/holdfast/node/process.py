@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, NameTaken
-from holdfast.exposure import Listener, check_exposure
+from holdfast.exposure import PlannedListener, check_exposure
 from holdfast.node.node import Node, NodePlan
 from holdfast.settings import NodeSettings
 from holdfast.transport.tls import take_identity
@@ -72,7 +72,7 @@ def _exposed(settings: NodeSettings) -> int:
     """How many listeners strangers can reach. Whom clients must be is the masters' to ask: they hand out what a read or
     a write needs. So it is enough that the node itself shows who it is: by a token, or by a certificate of tls_ca's."""
     shows = bool(settings.token or settings.tls_ca or settings.tls_ask_clients)
-    data_port = Listener("--listen", settings.listen, asks=shows, encrypts=settings.tls_cert is not None)
+    data_port = PlannedListener("--listen", settings.listen, asks=shows, encrypts=settings.tls_cert is not None)
     found = check_exposure([data_port], settings.insecure, "HOLDFAST_TOKEN")
     for text in found:
         log.warning("open to strangers, as --insecure insists: %s", text)
