@@ -106,6 +106,12 @@ class NotAuthorized(Refused):
     code = "not_authorized"
 
 
+class NotAllowed(Refused):
+    """The caller is known, and its role does not include this."""
+
+    code = "not_allowed"
+
+
 class NameTaken(Refused):
     """A live node already uses this name."""
 

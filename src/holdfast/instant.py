@@ -64,3 +64,9 @@ def lengthened(ms: int) -> int:
 def relied_on(duration: float) -> float:
     """For the side that was given a promise whose giver counts the plain time."""
     return duration * RELIED_SHARE
+
+
+def calendar_seconds() -> float:
+    """Seconds since 1970, for dates that people write down. It jumps when the clock is set: no decision of the
+    protocol may depend on it."""
+    return time.time()

@@ -121,6 +121,16 @@ def test_a_takeover_by_proof_evicts_what_the_standby_had_evicted_alone(world: Wo
     assert engine.primary.free_bytes == world.primary.free_bytes
 
 
+def test_the_identity_that_opened_a_session_owns_it_also_under_the_next_primary(world: World) -> None:
+    world.primary.sessions.speakers[9] = "node of the trainers"
+    world.engine.handle(ss.OpenSession(70, "c"), 0, 9, world.now)
+    for state in states(world):
+        primary = promote(state, world.primary.rules, 5_000, proven=True, now=5_000)
+        assert {one.name: one.owner for one in primary.sessions} == {"a": "", "b": "", "c": "node of the trainers"}
+    world.engine.handle(ss.CloseSession(70), 0, 9, world.now)
+    assert world.state.session_owners == {}
+
+
 def test_grants_quarantine_and_answers_survive(world: World) -> None:
     for state in states(world):
         primary = promote(state, world.primary.rules, 5_000, proven=True, now=5_000)

@@ -78,7 +78,9 @@ def _expect_back(primary: Primary, base: Instant) -> None:
     jeopardy_ms = max(state.session_jeopardy_ms, times.jeopardy_ms)
     by_name = {}
     for session, name in state.sessions.items():
-        by_name[name] = primary.sessions.restore(session, name, lease_ms, jeopardy_ms, base).id
+        restored = primary.sessions.restore(session, name, lease_ms, jeopardy_ms, base)
+        restored.owner = state.session_owners.get(session, "")
+        by_name[name] = restored.id
     given_up_at = base + lengthened(lease_ms + jeopardy_ms)
     for segment in state.memory_segments():
         node, boot = segment.name.node, segment.name.boot

@@ -45,6 +45,9 @@ class Identity:
 EVERYBODY = Identity("", ALL_ROLES)
 """What a cluster without token and file gives to every connection."""
 
+ONE_TOKEN = Identity("token", ALL_ROLES)
+"""Whoever shows the one token of a cluster without a file of identities."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -72,7 +75,12 @@ class Identities:
 
     @classmethod
     def of_one_token(cls, token: str) -> Identities:
-        return cls([Entry(Identity("token", ALL_ROLES), (hash_of(token),))])
+        return cls([Entry(ONE_TOKEN, (hash_of(token),))])
+
+    @property
+    def gives_all_roles(self) -> bool:
+        """Is there only one identity, with all roles? Then nothing that is sent needs to be checked."""
+        return self.open_to_all or [entry.identity for entry in self.entries] == [ONE_TOKEN]
 
     def of_token(self, token: str, now: float) -> Identity:
         """Whom this token stands for; `now` in seconds since 1970."""

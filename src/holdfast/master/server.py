@@ -8,7 +8,6 @@ closed.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 import ssl
 from collections import Counter
@@ -24,14 +23,23 @@ from holdfast.errors import (
     BadRequest,
     HoldfastError,
     LogFullInDoubt,
-    NotAuthorized,
     NotLeader,
     Stopping,
     TryAgain,
     Unreachable,
 )
-from holdfast.identity.identities import EVERYBODY, Identity
-from holdfast.instant import Instant, now_ms
+from holdfast.identity.identities import EVERYBODY, Identities, Identity
+from holdfast.identity.roles import Role
+from holdfast.instant import Instant, calendar_seconds, now_ms
+from holdfast.master.access.permissions import (
+    CHECKED,
+    check_force,
+    decode_hello,
+    decoder_for,
+    is_other_than_hello,
+    why_not_decoded,
+)
+from holdfast.master.access.session_owners import check_owner
 from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
@@ -66,6 +74,7 @@ class RpcServer:
         busy_poll_us: int = 0,
         shows: bool = False,
         supervisor: Supervisor | None = None,
+        identities: Identities | None = None,
     ) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
         """Supervises all background work of this master."""
@@ -73,6 +82,11 @@ class RpcServer:
         self.leader_hint = ""
         self.name = name
         self.token = token
+        """What this master shows to the others."""
+        if identities is None:
+            identities = Identities.of_one_token(token) if token else Identities.of_everybody()
+        self.identities = identities
+        """Whom connections can belong to."""
         self.requests: Counter[type[Message]] = Counter()
         self.views: dict[type[Message], Callable[[Any, Answer], None]] = {
             GiveSign: lambda request, answer: answer(Done())
@@ -117,7 +131,7 @@ class RpcServer:
 
     def _begin_to_show(self) -> KeyTablePublisher | None:
         try:
-            return KeyTablePublisher(self.supervisor, any_user=bool(self.token))
+            return KeyTablePublisher(self.supervisor, any_user=not self.identities.open_to_all)
         except OSError as error:
             log.warning("keys cannot be shown in memory here; clients ask for them", why=str(error))
             return None
@@ -228,7 +242,7 @@ class RpcServer:
 
     def takes_user(self, stream: socket.socket) -> bool:
         """May the process behind this connection greet? On the Unix socket, processes of other users need a token."""
-        return stream.family != socket.AF_UNIX or bool(self.token) or is_own_user(stream)
+        return stream.family != socket.AF_UNIX or not self.identities.open_to_all or is_own_user(stream)
 
     def admit(self, connection: Connection) -> int:
         number = self._next
@@ -255,8 +269,7 @@ class RpcServer:
             welcome.shown, welcome.shown_secret = "", b""
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
-        if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
-            raise NotAuthorized("the token is missing or wrong; the connection is closed. Give the cluster's token")
+        connection.become(self.identities.of_token(hello.token, calendar_seconds()))
         if self.engine is None:
             if not hello.looks:
                 raise self.not_leading()
@@ -327,10 +340,14 @@ class Connection(asyncio.BufferedProtocol):
         """Frames are buffered that the next turn of the loop will handle."""
         self._opened = False
         self.is_greeted = False
+        self._decode = decode_hello
+        self._is_bounded = False
+        """It belongs to one of several identities, so that more than its role counts."""
+        self.identity: Identity = EVERYBODY
+        """Valid once it has greeted."""
         self.number = 0
         self.client = 0
         self.looks = False
-        self.identity: Identity = EVERYBODY
         self.tenancy: Tenancy | None = None
         """Its view of the keys. None: it sees them as they are, because there are no tenants."""
 
@@ -430,12 +447,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, now: Instant) -> None:
-        try:
-            request = decode_request(payload)
-        except BadRequest as error:
-            self.send(request_id, failed(error))
-            return
         server = self._server
+        try:
+            request = self._decode(payload)
+            if self._is_bounded and type(request) in CHECKED:
+                self._check(request)
+        except HoldfastError as error:
+            self._refuse_request(request_id, payload, error)
+            return
         kind = type(request)
         server.requests[kind] += 1
         if not self.is_greeted:
@@ -463,6 +482,30 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.
                 log.exception("a request failed unexpectedly", verb=kind.__name__)
                 self.send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
+
+    def become(self, identity: Identity) -> None:
+        """It belongs to this identity, and may send what that may send."""
+        self.identity = identity
+        self._is_bounded = not self._server.identities.gives_all_roles
+        self._decode = decoder_for(identity.roles) if self._is_bounded else decode_request
+
+    def _check(self, request: Message) -> None:
+        """More than its role: what is removed with force, and for which node it speaks."""
+        check_force(request, self.identity)
+        if self._server.engine is not None and request.needs is Role.NODE:
+            sessions = self._server.engine.primary.sessions
+            check_owner(sessions, request, self.identity.name)
+            sessions.speakers[self.number] = self.identity.name
+
+    def _refuse_request(self, request_id: int, payload: memoryview, error: HoldfastError) -> None:
+        """Answer a request that is not even decided. The connection goes on, unless it did not begin with Hello."""
+        if not self.is_greeted and is_other_than_hello(payload):
+            raise BadRequest("the first request must be Hello; the connection is closed")
+        if self._is_bounded and isinstance(error, BadRequest):
+            error = why_not_decoded(payload, self.identity, error)
+        if self._server.engine is not None:
+            self._server.engine.failures[error.code] += 1
+        self.send(request_id, failed(error))
 
     def _park(self, request_id: int, timeout_ms: int, request: Message, now: Instant) -> None:
         assert isinstance(request, GrantRanges | KeepAlive), "only a grant waits for room, a keepalive for its time"

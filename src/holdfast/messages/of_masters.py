@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.identity.roles import Role
 from holdfast.messages.shapes import Message
 
 
 class FetchSnapshot(Message, tag=17):
     """Fetch a piece of the newest snapshot that this master keeps (`batch` 0), or of that batch; any role answers."""
 
+    needs = Role.MASTER
     batch: int = 0
     offset: int = 0
     log_id: int = 0
@@ -19,9 +21,14 @@ class FetchSnapshot(Message, tag=17):
 class HandOver(Message, tag=18):
     """Have the primary make all its records durable, resign, and become a standby."""
 
+    needs = Role.OPERATOR
+
 
 class TakeSnapshot(Message, tag=19):
     """Write a snapshot now. Answered by `Done` with the number of the last batch in it."""
+
+    needs = Role.OPERATOR
+    also_for = frozenset({Role.MASTER})
 
 
 class SnapshotPiece(Message, tag=113):
@@ -37,11 +44,14 @@ class SnapshotPiece(Message, tag=113):
 class DescribeHistories(Message, tag=44):
     """Ask which histories this master serves, holds and keeps. Answered by `HistoriesDescribed`, in every role."""
 
+    needs = Role.OPERATOR
+
 
 class OfferCatalogue(Message, tag=45):
     """Send a piece of a snapshot from which to restore a history. Offset 0 begins anew; answered by `Done` with the
     bytes received so far."""
 
+    needs = Role.OPERATOR
     offset: int
     content: bytes
 
@@ -53,6 +63,7 @@ class RestoreHistory(Message, tag=46):
     It replaces the history that is served now, if any; one with objects in it only if `replace`.
     """
 
+    needs = Role.OPERATOR
     log_id: int
     where: str = ""
     replace: bool = False

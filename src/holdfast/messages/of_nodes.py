@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from holdfast.identity.roles import Role
 from holdfast.ids import GrantId, ProcessName, SegmentName
 from holdfast.messages.shapes import Message
 
@@ -26,6 +27,7 @@ class RegisterNode(Message, tag=64):
     `MemoryVoid` if the master does not know the memory, or lacks a part of the log that the node knows of.
     """
 
+    needs = Role.NODE
     session: int
     boot: int
     log_id: int
@@ -47,6 +49,7 @@ class ReportWriters(Message, tag=65):
     The node repeats both until it gets a reply; a repetition is harmless.
     """
 
+    needs = Role.NODE
     session: int
     boot: int
     gone_writers: list[int] = []
@@ -60,6 +63,7 @@ class ReportGone(Message, tag=60):
     by `Done` with the number of those that were suspected. A repetition does nothing.
     """
 
+    needs = Role.NODE
     session: int
     boot: int
     machine: str
@@ -73,6 +77,7 @@ class ReportUsage(Message, tag=66):
     they went, but a request of one may have taken longer to arrive.
     """
 
+    needs = Role.NODE
     session: int
     boot: int
     figures: dict[str, int]
@@ -168,6 +173,7 @@ class AddReplicas(Message, tag=88):
     with this: nothing writes to it from now on.
     """
 
+    needs = Role.NODE
     node: str
     grant: GrantId
     rows: bytes
@@ -180,6 +186,7 @@ class MountDisk(Message, tag=89):
     Answered by `DiskMounted`, or `MemoryVoid` if the files are of another history: empty the disk then.
     """
 
+    needs = Role.NODE
     node: str
     boot: int
     disk: int
@@ -192,6 +199,7 @@ class MountDisk(Message, tag=89):
 class ReportFiles(Message, tag=90):
     """These files, a `FileRow` each, are on the disk. Answered by `FilesForgotten`: those that are not in the log."""
 
+    needs = Role.NODE
     node: str
     disk: int
     rows: bytes
@@ -200,6 +208,7 @@ class ReportFiles(Message, tag=90):
 class ReportDisk(Message, tag=91):
     """The disk is failing: nothing more is written to it. Unless `readable`, nothing can be read from it either."""
 
+    needs = Role.NODE
     node: str
     disk: int
     reason: str
@@ -223,6 +232,7 @@ class ReportLostFiles(Message, tag=57):
     is skipped, so a repetition is harmless. Answered by `Done` with the number of replicas dropped.
     """
 
+    needs = Role.NODE
     node: str
     disk: int
     rows: bytes
@@ -231,6 +241,7 @@ class ReportLostFiles(Message, tag=57):
 class ListFiles(Message, tag=58):
     """Which files does the log hold on this disk? Answered by `FileList`, a page at a time, the first at cursor 0."""
 
+    needs = Role.NODE
     node: str
     disk: int
     cursor: int = 0
@@ -250,6 +261,7 @@ class FileList(Message, tag=143):
 class MountSegment(Message, tag=92):
     """A member node lends one more segment, of this number."""
 
+    needs = Role.NODE
     node: str
     boot: int
     number: int
@@ -278,6 +290,7 @@ class ReportFilesVerified(Message, tag=51):
     Answered by `Done`.
     """
 
+    needs = Role.NODE
     node: str
     disk: int
     log_id: int
@@ -291,6 +304,7 @@ class VerifyRanges(Message, tag=50):
     Answered by `RangesToVerify`; `cursor` is the one of the last reply, 0 at the beginning.
     """
 
+    needs = Role.NODE
     session: int
     boot: int
     cursor: int = 0

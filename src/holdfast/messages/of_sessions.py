@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.identity.roles import Role
 from holdfast.messages.shapes import Message
 
 
@@ -23,6 +24,7 @@ class SessionCommand(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class OpenSession(Message, tag=70):
     """Begin a session under this name. Answered by `Opened`; `NameTaken` while another's connection is open."""
 
+    needs = Role.NODE
     session: int
     name: str
 
@@ -34,6 +36,7 @@ class KeepAlive(Message, tag=71):
     `NotLeader` by a process that is not, or no longer, the master.
     """
 
+    needs = Role.NODE
     session: int
     serial: int
     """Grows with each keepalive of a session, so that a late one is recognised."""
@@ -49,6 +52,7 @@ class KeepAlive(Message, tag=71):
 class CloseSession(Message, tag=72):
     """Goodbye: everything that the session held is given up at once."""
 
+    needs = Role.NODE
     session: int
 
 
@@ -87,3 +91,5 @@ class EpochDiffers(Message, tag=75):
 
 class GiveSign(Message, tag=76):
     """Are you alive? Answered at once, by every role: a stopped process keeps its connections open."""
+
+    needs = None

@@ -144,6 +144,8 @@ class SessionOpened(Record, tag=13):
     session: int
     name: str
     session_epoch: int
+    owner: str = ""
+    """The identity that opened it; empty where identities do not matter."""
 
 
 class SessionEnd(enum.IntEnum):

@@ -7,6 +7,7 @@ Tags 1..63 are a client's, 64..95 a node's or a session's, 96..127 replies. A ta
 
 from __future__ import annotations
 
+from holdfast.identity.roles import Role
 from holdfast.ids import GrantId
 from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace, SettingValue
 
@@ -25,6 +26,7 @@ class Hello(Message, tag=1):
 class Exists(Message, tag=2):
     """Which keys are stored? With `touch`, those found are leased and marked as used, as by a read."""
 
+    needs = Role.READER
     keys: list[str]
     touch: bool = False
     use: bool = False
@@ -36,6 +38,7 @@ class Exists(Message, tag=2):
 class Locate(Message, tag=3):
     """Where are the bytes of these keys? Grants a lease on each that is found."""
 
+    needs = Role.READER
     keys: list[str]
 
 
@@ -45,6 +48,7 @@ class RenewLeases(Message, tag=4):
     `rows`: a `SeenRow` per object. Answered by `Presence`: 1 if that object is still at that place.
     """
 
+    needs = Role.READER
     rows: bytes
 
 
@@ -55,6 +59,7 @@ class GrantRanges(Message, tag=5):
     the same grant.
     """
 
+    needs = Role.WRITER
     grant: GrantId
     sizes: bytes
     keys: list[str] = []
@@ -73,6 +78,7 @@ class GrantRanges(Message, tag=5):
 class ExtendGrants(Message, tag=6):
     """The writer is alive and still needs these grants."""
 
+    needs = Role.WRITER
     grants: list[GrantId]
 
 
@@ -82,6 +88,7 @@ class CommitPuts(Message, tag=7):
     `rows`: a `PutRow` per key. Idempotent by (grant, offset).
     """
 
+    needs = Role.WRITER
     grant: GrantId
     keys: list[str]
     rows: bytes
@@ -99,6 +106,7 @@ class ReturnGrants(Message, tag=8):
     """The writer is done with these grants. `settled`: no byte can still be written to them, so that the unused part is
     free at once; otherwise it is quarantined until the nodes have closed the connections that may still carry bytes."""
 
+    needs = Role.WRITER
     grants: list[GrantId]
     settled: bool = True
 
@@ -109,6 +117,8 @@ class Remove(Message, tag=9):
     `forgotten`: the client has dropped its own leases on these keys and reads none of them, so they are ignored.
     """
 
+    needs = Role.WRITER
+    force_needs = Role.OPERATOR
     keys: list[str]
     serial: int
     force: bool = False
@@ -121,6 +131,8 @@ class RemoveMatching(Message, tag=10):
     One call visits a bounded number of slots; the reply's cursor is where to go on, 0 if all were visited.
     """
 
+    needs = Role.WRITER
+    force_needs = Role.OPERATOR
     pattern: str
     serial: int
     cursor: int = 0
@@ -132,35 +144,45 @@ class RemoveMatching(Message, tag=10):
 class ListKeys(Message, tag=11):
     """List the keys that begin with `prefix`, a bounded number of slots at a time, in no order."""
 
+    needs = Role.READER
     prefix: str = ""
     cursor: int = 0
 
 
 class Stat(Message, tag=12):
+    needs = Role.READER
     keys: list[str]
 
 
 class Explain(Message, tag=13):
     """Why is this object kept, or why is it gone?"""
 
+    needs = Role.READER
     keys: list[str]
 
 
 class ListSegments(Message, tag=14):
     """List every mounted segment and how to reach it."""
 
+    needs = Role.READER
+
 
 class GetStatus(Message, tag=15):
     """The master's own view of the cluster; the same as `/api/v1/status`."""
+
+    needs = Role.READER
 
 
 class ListNodes(Message, tag=16):
     """The nodes and their standing; the same as `/api/v1/nodes`."""
 
+    needs = Role.READER
+
 
 class ChangeMode(Message, tag=30):
     """Make a node `open`, `cordoned` (nothing new is placed there) or `draining` (its objects also move away)."""
 
+    needs = Role.OPERATOR
     node: str
     mode: str
     evict: bool = False
@@ -172,6 +194,7 @@ class ResizeNode(Message, tag=31):
 
     More than the node has reported that its machine has is refused, unless `force`."""
 
+    needs = Role.OPERATOR
     node: str
     size_bytes: int
     force: bool = False
@@ -180,6 +203,7 @@ class ResizeNode(Message, tag=31):
 class RevokeWrites(Message, tag=32):
     """End this client's uncommitted grants, and accept no further bytes from it."""
 
+    needs = Role.OPERATOR
     client: int
 
 
@@ -187,6 +211,7 @@ class ChangeCopying(Message, tag=33):
     """Set the speed at which a node may copy objects for recovery, draining and the disk tier, in bytes per second; 0
     for no limit."""
 
+    needs = Role.OPERATOR
     bytes_per_second: int
 
 
@@ -194,6 +219,7 @@ class ChangeSettings(Message, tag=24):
     """Change settings of the running cluster; None resets one to what each master was started with. Without changes, it
     only asks. Answered by `SettingsInForce`."""
 
+    needs = Role.OPERATOR
     changes: dict[str, SettingValue | None] = {}
 
 

@@ -6,10 +6,11 @@ All travel as msgpack arrays with a small integer tag. Columns of numbers travel
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
+from holdfast.identity.roles import Role
 from holdfast.ids import GrantId, SegmentHandle, SegmentName
 
 SettingValue: TypeAlias = bool | int | float
@@ -17,6 +18,14 @@ SettingValue: TypeAlias = bool | int | float
 
 class Message(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
     """A request or a reply."""
+
+    needs: ClassVar[Role | None]
+    """Of a request to a master: the role that may send it; None for whoever was let in. A class that does not say is
+    refused to all who do not have every role."""
+    also_for: ClassVar[frozenset[Role]] = frozenset()
+    """Further roles that may send it."""
+    force_needs: ClassVar[Role | None] = None
+    """The role that it needs with `force`; None: no other than without."""
 
 
 class Record(msgspec.Struct, array_like=True, gc=False, tag_field="t"):

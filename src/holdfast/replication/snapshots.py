@@ -88,6 +88,7 @@ class Head(msgspec.Struct, array_like=True):
     drains: dict[str, Drain] = {}
     tenants: list[Tenant] = []
     next_tenant: int = 1
+    session_owners: dict[int, str] = {}
 
 
 @dataclass(slots=True)
@@ -155,6 +156,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         others=[(by_slot[slot], list(places)) for slot, places in state.catalogue.others.items()],
         soft_pins=[(by_slot[slot], max(0, until - now)) for slot, until in state.catalogue.soft_pin_until.items()],
         sessions=state.sessions,
+        session_owners=state.session_owners,
         session_epoch=state.session_epoch,
         session_lease_ms=state.session_lease_ms,
         session_jeopardy_ms=state.session_jeopardy_ms,
@@ -270,6 +272,7 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         next_counter=head.next_counter,
         next_quarantine=head.next_quarantine,
         sessions=head.sessions,
+        session_owners=head.session_owners,
         session_epoch=head.session_epoch,
         session_lease_ms=head.session_lease_ms,
         session_jeopardy_ms=head.session_jeopardy_ms,

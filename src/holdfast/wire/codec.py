@@ -128,6 +128,19 @@ def decoder(kinds: tuple[type[Message], ...]) -> Decode:
     return decode_payload
 
 
+def tag_of(payload: bytes | memoryview) -> int:
+    """The tag of a message, without decoding it; -1 if it is no array that begins with a small number."""
+    head = bytes(payload[:7])
+    if not head:
+        return -1
+    first = 1 if head[0] & 0xF0 == 0x90 else {0xDC: 3, 0xDD: 5}.get(head[0], len(head))
+    if len(head) > first and head[first] < 0x80:
+        return head[first]
+    if len(head) > first + 1 and head[first] == 0xCC:
+        return head[first + 1]
+    return -1
+
+
 decode_request = decoder(REQUESTS)
 decode_reply = decoder(REPLIES)
 decode_data_request = decoder(DATA_REQUESTS)

@@ -23,7 +23,7 @@ from holdfast.cli.cluster.masters import (
 from holdfast.cli.exit_codes import LATER, OK
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
-from holdfast.errors import TryAgain
+from holdfast.errors import NotAllowed, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, NodeInfo, Status
@@ -106,16 +106,24 @@ def snapshot(settings: ClientSettings, out: Output) -> None:
     chosen = next((one for one in reached if one.promotable), reached[0])
     assert chosen.status is not None
     batch = ask_one(chosen.address, settings.token, TakeSnapshot(), Done, deadline).count
-    piece = ask_one(chosen.address, settings.token, FetchSnapshot(batch, PAST_ANY_SNAPSHOT), SnapshotPiece, deadline)
+    size_bytes = _size_of_snapshot(chosen.address, settings.token, batch, deadline)
     facts = {"master": chosen.status.name, "address": chosen.address, "role": chosen.role, "batch": batch}
     if out.as_json:
-        out.data({**facts, "size_bytes": piece.size_bytes or None})
+        out.data({**facts, "size_bytes": size_bytes or None})
         return
-    size = f" ({human_bytes(piece.size_bytes)})" if piece.size_bytes else ""
+    size = f" ({human_bytes(size_bytes)})" if size_bytes else ""
     out.line(
         f"{chosen.status.name} ({chosen.role}) wrote a snapshot{size} of the log through batch {batch} "
         "to its data directory"
     )
+
+
+def _size_of_snapshot(address: str, token: str, batch: int, deadline: float) -> int:
+    """0 where it is not known: snapshots, and their sizes, are for masters only where there are roles."""
+    try:
+        return ask_one(address, token, FetchSnapshot(batch, PAST_ANY_SNAPSHOT), SnapshotPiece, deadline).size_bytes
+    except NotAllowed:
+        return 0
 
 
 @takes(ClientSettings)

@@ -27,7 +27,8 @@ def open_session(primary: Primary, request: OpenSession, connection: int, now: I
             # The node belongs to the new session if that registers it; else it is given up when the older one expires.
             member.session, member.given_up_at = 0, older.expires_at
     if is_new:
-        records.append(SessionOpened(session.id, session.name, session.session_epoch))
+        session.owner = primary.sessions.speakers.get(connection, "")
+        records.append(SessionOpened(session.id, session.name, session.session_epoch, session.owner))
     reply, returned = primary.sessions.opened(session, connection, now)
     return Decision(reply, records, freed=returned)
 

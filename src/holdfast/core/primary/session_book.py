@@ -101,6 +101,8 @@ class Session:
     held: WaitingKeepalive | None = None
     commands: deque[Queued] = field(default_factory=deque)
     last_command: str = ""
+    owner: str = ""
+    """The identity that opened it; empty where identities do not matter."""
 
     def is_live(self, now: Instant) -> bool:
         """Is it connected, or expected back, with a lease that is not over?"""
@@ -121,6 +123,8 @@ class Book:
         self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
         """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
+        self.speakers: dict[int, str] = {}
+        """Connection -> its identity, where identities matter."""
         self._sessions: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
@@ -404,6 +408,7 @@ class Book:
                 self._say(queued.confirm, error)
 
     def connection_lost(self, connection: int) -> None:
+        self.speakers.pop(connection, None)
         for session in list(self._by_connection.get(connection, ())):
             found = self._sessions[session]
             found.held = None

@@ -313,12 +313,15 @@ def _removal_answered(state: State, record: r.RemovalAnswered, now: Instant) -> 
 
 def _session_opened(state: State, record: r.SessionOpened, now: Instant) -> Applied:
     state.sessions[record.session] = record.name
+    if record.owner:
+        state.session_owners[record.session] = record.owner
     state.session_epoch = record.session_epoch
     return UNREMARKABLE
 
 
 def _session_closed(state: State, record: r.SessionClosed, now: Instant) -> Applied:
     del state.sessions[record.session]
+    state.session_owners.pop(record.session, None)
     return UNREMARKABLE
 
 

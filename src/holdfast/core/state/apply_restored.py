@@ -39,6 +39,7 @@ def begin_history(state: State, log_id: int, secret: bytes, index: int, replaces
     state.quarantine.clear()
     state.moved.clear()
     state.sessions.clear()
+    state.session_owners.clear()
     state.epoch_starts.clear()
     state.unsettled = set(state.segments)
     state.unverified = set(state.segments)

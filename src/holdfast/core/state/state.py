@@ -122,6 +122,8 @@ class State:
     departed: Departed = field(default_factory=Departed)
     sessions: dict[int, str] = field(default_factory=dict)
     """Session -> the name of its follower."""
+    session_owners: dict[int, str] = field(default_factory=dict)
+    """Session -> the identity that opened it, where identities matter."""
     session_epoch: int = 0
     session_lease_ms: int = 0
     session_jeopardy_ms: int = 0
