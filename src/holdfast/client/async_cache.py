@@ -9,28 +9,32 @@ import functools
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.client import calls
-from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout, checked_value
+from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.buffers import BytesLike
 from holdfast.client.calls import PutKeywords, PutMany, ReserveKeywords
 from holdfast.client.operations import batch_reservations, gets, reservations, verbs
 from holdfast.client.operations.batch_views import ViewsBlock
 from holdfast.client.operations.places import refresh
-from holdfast.client.operations.views import Block, ViewBlock
+from holdfast.client.operations.views import ViewBlock
 from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
+    InPlace,
+    OneInPlace,
     ReservedObject,
     Shell,
+    absent,
     new_state,
+    only_outcome,
     own_reservations,
     spelled_out,
 )
 from holdfast.client.state.client import Core
-from holdfast.errors import HoldfastError, ObjectNotFound
+from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
 
@@ -77,15 +81,10 @@ class Connecting:
             await self._cache.close()
 
 
-class _Shown(Generic[S]):
-    """An `async with` block in which objects are seen in place."""
+class _Block(InPlace["AsyncCache", S]):
+    """The `async with` block: it ends with the error that the caller's code raised, if there is one."""
 
-    __slots__ = ("_block", "_cache")
-    _block: Block[S]
-
-    def __init__(self, cache: AsyncCache, block: Block[S]) -> None:
-        self._cache = cache
-        self._block = block
+    __slots__ = ()
 
     async def __aenter__(self) -> S:
         return await self._cache._run_for(self._block.open)
@@ -102,20 +101,13 @@ class _Shown(Generic[S]):
         return False
 
 
-class AsyncView(_Shown[memoryview]):
+class AsyncView(_Block[memoryview], OneInPlace["AsyncCache"]):
     """`async with cache.view(key) as view`: the object's bytes in place, read-only, under a lease kept alive."""
 
     __slots__ = ()
-    _block: ViewBlock
-
-    @property
-    def revoked(self) -> bool:
-        """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
-        right until its lease ends, but they are old: a caller that can should end the block and read again."""
-        return self._block.revoked
 
 
-class AsyncViews(_Shown[list[memoryview | HoldfastError | None]]):
+class AsyncViews(_Block[list[memoryview | HoldfastError | None]]):
     """`async with cache.view_many(keys) as views`: as `AsyncView`, for many objects."""
 
     __slots__ = ()
@@ -130,15 +122,11 @@ class AsyncReservation(ReservedObject["AsyncCache"]):
     async def write(self, start: int, buffer: BytesLike) -> None:
         """Write bytes [start, start + length of the buffer). Every byte is written once. A write that fails costs the
         reservation."""
-        part = checked_value(buffer)
-        await self._cache._run_for(lambda due: reservations.write(self._cache._core, self._reserved, start, part, due))
+        await self._cache._run_for(self._writes(start, buffer))
 
     async def commit(self) -> bool:
         """Store it, when every byte is written. False: another put of the key came first, and its object is kept."""
-        (outcome,) = await self._cache.commit_many([self])
-        if isinstance(outcome, HoldfastError):
-            raise outcome
-        return outcome
+        return only_outcome(await self._cache.commit_many([self]))
 
     async def abandon(self) -> None:
         """Give the memory back. Does nothing if it was committed or has ended."""
@@ -230,11 +218,7 @@ class AsyncCache(Shell):
             return data
         deadline = now_seconds() + self.timeout
         data = await self._run(gets.get(self._core, checked_key(key), deadline), deadline)
-        if data is not None:
-            return data
-        if default is RAISE:
-            raise ObjectNotFound(f"no object is stored under {key!r}")
-        return default
+        return data if data is not None else absent(key, default)
 
     get_into = _call(calls.get_into)
     get_many = _call(calls.get_many)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import ssl
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
-from holdfast.client.blocking_runner import CLOSED_TEXT, CLOSING_SECONDS
-from holdfast.client.operations.reservations import abandon_all
-from holdfast.client.operations.views import abandon_views
+from holdfast.client.departure import (
+    CLOSED_TEXT,
+    CLOSING_SECONDS,
+    forget_all,
+    leave_to_parent_at_fork,
+    retire_grants,
+)
 from holdfast.client.state.client import Core
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.operations.link import LinkOptions
@@ -35,7 +37,7 @@ class AsyncRunner(TaskRunner):
         self._supervisor = Supervisor()
         self._wakes_at = math.inf
         core.keep = self._rouse_keeper
-        _runners.add(self)
+        leave_to_parent_at_fork(core)
 
     async def close(self) -> None:
         core = self._core
@@ -44,22 +46,15 @@ class AsyncRunner(TaskRunner):
         await self._stop_keeper()
         if self._working:
             await asyncio.wait(self._working, timeout=CLOSING_SECONDS)
-        now = core.clock()
-        abandon_all(core)
-        core.grants.retire_all(now)
+        deadline = retire_grants(core)
         try:
-            if self._channel is not None and not self._channel.closed:
-                deadline = now + CLOSING_SECONDS
+            if self._open_channel() is not None:
                 await self.run(return_grants(core, deadline), deadline)
         except HoldfastError:
             # The master is away or refuses. The nodes tell it that this writer is gone.
             pass
         finally:
-            core.closed = CLOSED_TEXT
-            abandon_views(core)
-            core.held_leases.clear()
-            core.leases.clear()
-            core.shown = None
+            forget_all(core)
             self.hang_up(CLOSED_TEXT)
             # Unmapping waits for the threads that fill in page tables, so it must not run on the event loop.
             unmapping = self._loop.run_in_executor(self._own_threads, core.bytes.close)
@@ -101,17 +96,3 @@ class AsyncRunner(TaskRunner):
             except TimeoutError:
                 if due is None:
                     return
-
-    def leave_to_parent(self) -> None:
-        self._core.leave_to_parent()
-
-
-_runners: weakref.WeakSet[AsyncRunner] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for runner in list(_runners):
-        runner.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

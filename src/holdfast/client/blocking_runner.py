@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import ssl
 import threading
 import weakref
 
 from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
-from holdfast.client.operations.reservations import abandon_all
-from holdfast.client.operations.views import abandon_views
+from holdfast.client.departure import CLOSED_TEXT, forget_all, leave_to_parent_at_fork, retire_grants
 from holdfast.client.state.client import Core
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.operations.link import LinkOptions
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
 from holdfast.supervisor import Supervisor
-
-CLOSING_SECONDS = 1.0
-CLOSED_TEXT = "the client was closed; connect again"
 
 
 class Runner(ThreadRunner):
@@ -31,7 +26,7 @@ class Runner(ThreadRunner):
         self._closing = threading.Lock()
         self._keeper = Keeper(core, self)
         core.keep = self._keeper.rouse
-        _runners.add(self)
+        leave_to_parent_at_fork(core)
 
     def close(self) -> None:
         core = self._core
@@ -39,27 +34,17 @@ class Runner(ThreadRunner):
             if core.closed:
                 return
             self._keeper.stop()
-            now = core.clock()
-            abandon_all(core)
-            core.grants.retire_all(now)
+            deadline = retire_grants(core)
             try:
-                if self._channel is not None and not self._channel.closed:
-                    deadline = now + CLOSING_SECONDS
+                if self._open_channel() is not None:
                     self.run(return_grants(core, deadline), deadline)
             except HoldfastError:
                 # The master is away or refuses. The nodes tell it that this writer is gone.
                 pass
             finally:
-                core.closed = CLOSED_TEXT
-                abandon_views(core)
-                core.held_leases.clear()
-                core.leases.clear()
+                forget_all(core)
                 core.bytes.close()
-                core.shown = None
                 self.hang_up(CLOSED_TEXT)
-
-    def leave_to_parent(self) -> None:
-        self._core.leave_to_parent()
 
 
 class Keeper:
@@ -132,14 +117,3 @@ class Keeper:
                 return False
             self._thread = None
             return True
-
-
-_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for runner in list(_runners):
-        runner.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.client import calls, first_tries
-from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout, checked_value
+from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
 from holdfast.client.blocking_runner import Runner
 from holdfast.client.buffers import BytesLike
 from holdfast.client.calls import PutKeywords, PutMany, ReserveKeywords
@@ -19,18 +19,22 @@ from holdfast.client.first_tries import ASK
 from holdfast.client.operations import batch_reservations, gets, reservations, verbs
 from holdfast.client.operations.batch_views import ViewsBlock
 from holdfast.client.operations.places import refresh
-from holdfast.client.operations.views import Block, ViewBlock
+from holdfast.client.operations.views import ViewBlock
 from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
+    InPlace,
+    OneInPlace,
     ReservedObject,
     Shell,
+    absent,
     new_state,
+    only_outcome,
     own_reservations,
     spelled_out,
 )
 from holdfast.client.state.client import Core
-from holdfast.errors import HoldfastError, ObjectNotFound
+from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
 
@@ -54,15 +58,10 @@ def open_cache(
     return Cache(core, runner, timeout)
 
 
-class _Shown(Generic[S]):
-    """A `with` block in which objects are seen in place."""
+class _Block(InPlace["Cache", S]):
+    """The `with` block: it ends with the error that the caller's code raised, if there is one."""
 
-    __slots__ = ("_block", "_cache")
-    _block: Block[S]
-
-    def __init__(self, cache: Cache, block: Block[S]) -> None:
-        self._cache = cache
-        self._block = block
+    __slots__ = ()
 
     def __enter__(self) -> S:
         return self._cache._run_for(self._block.open)
@@ -79,20 +78,13 @@ class _Shown(Generic[S]):
         return False
 
 
-class View(_Shown[memoryview]):
+class View(_Block[memoryview], OneInPlace["Cache"]):
     """`with cache.view(key) as view`: the object's bytes in place, read-only, under a lease that is kept alive."""
 
     __slots__ = ()
-    _block: ViewBlock
-
-    @property
-    def revoked(self) -> bool:
-        """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
-        right until its lease ends, but they are old: a caller that can should end the block and read again."""
-        return self._block.revoked
 
 
-class Views(_Shown[list[memoryview | HoldfastError | None]]):
+class Views(_Block[list[memoryview | HoldfastError | None]]):
     """`with cache.view_many(keys) as views`: as `View`, for many objects."""
 
     __slots__ = ()
@@ -107,15 +99,11 @@ class Reservation(ReservedObject["Cache"]):
     def write(self, start: int, buffer: BytesLike) -> None:
         """Write bytes [start, start + length of the buffer). Every byte is written once. A write that fails costs the
         reservation."""
-        part = checked_value(buffer)
-        self._cache._run_for(lambda due: reservations.write(self._cache._core, self._reserved, start, part, due))
+        self._cache._run_for(self._writes(start, buffer))
 
     def commit(self) -> bool:
         """Store it, when every byte is written. False: another put of the key came first, and its object is kept."""
-        (outcome,) = self._cache.commit_many([self])
-        if isinstance(outcome, HoldfastError):
-            raise outcome
-        return outcome
+        return only_outcome(self._cache.commit_many([self]))
 
     def abandon(self) -> None:
         """Give the memory back. Does nothing if it was committed or has ended."""
@@ -206,11 +194,7 @@ class Cache(Shell):
         found = first_tries.get(self._core, self._at_once, checked_key(key), deadline)
         if found is ASK:
             found = self._run(gets.get(self._core, key, deadline), deadline)
-        if found is not None:
-            return found
-        if default is RAISE:
-            raise ObjectNotFound(f"no object is stored under {key!r}")
-        return default
+        return found if found is not None else absent(key, default)
 
     get_into = _call(calls.get_into)
     get_many = _call(calls.get_many)

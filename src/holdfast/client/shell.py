@@ -7,18 +7,29 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout, checked_tls
+from holdfast.client.arguments import (
+    checked_key,
+    checked_keys,
+    checked_text,
+    checked_timeout,
+    checked_tls,
+    checked_value,
+)
 from holdfast.client.buffers import BytesLike, flat
 from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.calls import PutKeywords, ReserveKeywords, put
+from holdfast.client.operations import reservations
 from holdfast.client.operations.reservations import Reserved
+from holdfast.client.operations.views import Block, ViewBlock
 from holdfast.client.state.client import Core
-from holdfast.errors import Refused
+from holdfast.errors import HoldfastError, ObjectNotFound, Refused
 from holdfast.instant import now_seconds
+from holdfast.operations.effects import Operation
 from holdfast.operations.masters import Masters
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Client = TypeVar("Client")
+Client = TypeVar("Client", bound="Shell")
+S = TypeVar("S")
 
 CONNECT_SECONDS = 5.0
 RAISE: Any = object()
@@ -62,6 +73,27 @@ class Shell:
         return self._core.shown_at_once(checked_key(key))
 
 
+class InPlace(Generic[Client, S]):
+    """A `with` block in which objects are seen in place."""
+
+    __slots__ = ("_block", "_cache")
+
+    def __init__(self, cache: Client, block: Block[S]) -> None:
+        self._cache = cache
+        self._block: Block[S] = block
+
+
+class OneInPlace(InPlace[Client, memoryview]):
+    __slots__ = ()
+    _block: ViewBlock
+
+    @property
+    def revoked(self) -> bool:
+        """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
+        right until its lease ends, but they are old: a caller that can should end the block and read again."""
+        return self._block.revoked
+
+
 class ReservedObject(Generic[Client]):
     """Memory for one object, and the client that reserved it."""
 
@@ -78,6 +110,25 @@ class ReservedObject(Generic[Client]):
     @property
     def size(self) -> int:
         return self._reserved.size
+
+    def _writes(self, start: int, buffer: BytesLike) -> Callable[[float], Operation[None]]:
+        part = checked_value(buffer)
+        return lambda deadline: reservations.write(self._cache._core, self._reserved, start, part, deadline)
+
+
+def only_outcome(outcomes: list[bool | HoldfastError]) -> bool:
+    """The outcome of a batch of one. Raises if it is an error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, HoldfastError):
+        raise outcome
+    return outcome
+
+
+def absent(key: str, default: Any) -> Any:
+    """The result of a `get` of a key that is not stored."""
+    if default is RAISE:
+        raise ObjectNotFound(f"no object is stored under {key!r}")
+    return default
 
 
 def own_reservations(
