@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from holdfast.errors import Unreachable
+from holdfast.master.connection import Connection
 from holdfast.master.key_table import KeyTablePublisher
-from holdfast.master.server import Connection, RpcServer
+from holdfast.master.server import RpcServer
 from holdfast.messages import requests as q
 from holdfast.supervisor import Supervisor
 from holdfast.transport.key_table import fetch

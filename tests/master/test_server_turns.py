@@ -13,9 +13,10 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import now_ms
+from holdfast.master.connection import LONG_BYTES, Connection
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.shell import EngineShell
-from holdfast.master.server import LONG_BYTES, Connection, RpcServer
+from holdfast.master.server import RpcServer
 from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Hello, Locate
 from holdfast.messages.shapes import Message
