@@ -51,7 +51,8 @@ class Witness:
         since: dict[str, int] = {}
         if step.verb in READS:
             # A location may be reused while its lease lives, so what is read may be as old as that.
-            since = {key: now - self._lease_ns for key in step.keys if now - self._read_at.get(key, 0) < self._lease_ns}
+            oldest = now - self._lease_ns
+            since = {key: oldest for key in step.keys if self._read_at.get(key, oldest) > oldest}
             self._located(step)
         self._without_before[step.number] = self._without
         self._history.began(step.number, step.verb, step.keys, step.size, since, step.pin)
