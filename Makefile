@@ -30,8 +30,12 @@ PEERS := .venv-peers
 PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis pymemcache pytest
 PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
 
+# Generates messages_pb2: the oldest that this code may meet, because generated code refuses an older protobuf than its own.
+PROTOS := .venv-protos
+PROTOC_PACKAGES := grpcio-tools==1.67.1 'setuptools<81'
+
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress protos fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -97,6 +101,11 @@ stress: apt $(STAMP) ## the end-to-end, failover and chaos tests TIMES=10 times 
 	done; \
 	echo "$$failed of $(TIMES) runs failed"; [ $$failed = 0 ]
 
+protos: ## generate coordination/etcd/messages_pb2 from messages.proto
+	$(PYTHON) -m venv $(PROTOS)
+	$(PROTOS)/bin/python -m pip install --quiet $(PROTOC_PACKAGES)
+	$(PROTOS)/bin/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src holdfast/coordination/etcd/messages.proto
+
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -128,5 +137,5 @@ soak: $(STAMP) ## minutes of a cluster's life: the log is trimmed, nothing grows
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(PEERS) .ecosystem build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS) $(PROTOS) .ecosystem build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

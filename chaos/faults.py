@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
-from aetcd import rpc
 
 from chaos.cluster import ETCD, ETCD_QUOTA_BYTES, ChaosCluster, Client
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import stubs_on
 from holdfast.errors import HoldfastError
 from holdfast.messages.of_masters import HandOver

@@ -42,7 +42,6 @@ NUMBER = struct.Struct("!i")
 
 # Whatever a process imports. Nothing here may start a thread or a loop: the server checks that it has one thread.
 WARM = (
-    "aetcd",
     "fastapi.openapi.utils",
     "grpc.aio",
     "holdfast.cli.app",

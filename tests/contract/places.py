@@ -8,10 +8,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from aetcd import rpc
 from kazoo.client import KazooClient
 
 from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel, range_end_of
 from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.coordination.memory import named_store

@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from aetcd import rpc
 
 from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.interface import CoordinationLost
 from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import ReplyLost
@@ -26,7 +26,7 @@ async def raft_leader(members: dict[str, Server]) -> Server:
     """The member that leads the others."""
     for member in members.values():
         async with grpc.aio.insecure_channel(f"127.0.0.1:{member.port}") as channel:
-            status = await rpc.MaintenanceStub(channel).Status(rpc.StatusRequest(), timeout=10)
+            status = await rpc.stub(channel, "Maintenance").Status(rpc.StatusRequest(), timeout=10)
         if status.leader == status.header.member_id:
             return member
     raise AssertionError("no member leads")
@@ -62,7 +62,7 @@ async def small_etcd(tmp_path: Path) -> AsyncIterator[Server]:
 async def make_room(server: Server) -> None:
     """What an operator does: defragment, then disarm the alarm."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        stub = rpc.MaintenanceStub(channel)
+        stub = rpc.stub(channel, "Maintenance")
         await stub.Defragment(rpc.DefragmentRequest(), timeout=20)
         for alarm in (await stub.Alarm(rpc.AlarmRequest(action=rpc.AlarmRequest.GET), timeout=20)).alarms:
             disarm = rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, memberID=alarm.memberID, alarm=alarm.alarm)
@@ -124,9 +124,9 @@ async def test_a_revoked_lease_ends_the_term_and_the_next_waits_out_its_promise(
     promised = old.valid_until
     waiting = asyncio.create_task(two.campaign("two:7070"))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{etcd_server.port}") as channel:
-        kvs = (await rpc.KVStub(channel).Range(rpc.RangeRequest(key=b"/holdfast/revoked/leader"), timeout=10)).kvs
+        kvs = (await rpc.stub(channel, "KV").Range(rpc.RangeRequest(key=b"/holdfast/revoked/leader"), timeout=10)).kvs
         await append_all(old, 1, [b"a"])
-        await rpc.LeaseStub(channel).LeaseRevoke(rpc.LeaseRevokeRequest(ID=kvs[0].lease), timeout=10)
+        await rpc.stub(channel, "Lease").LeaseRevoke(rpc.LeaseRevokeRequest(ID=kvs[0].lease), timeout=10)
     assert await soon(old.ended())
     assert await has_passed(old)
     new = await soon(waiting)

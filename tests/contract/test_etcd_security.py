@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from aetcd import rpc
 
 from holdfast.coordination.backends import open_coordination
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.backend import EtcdCoordination
 from holdfast.coordination.interface import CoordinationLost, Leader, Term
 from holdfast.coordination.leader_lookup import find_leader
@@ -28,7 +28,7 @@ async def guarded_etcd(tmp_path: Path) -> AsyncIterator[Server]:
     try:
         server.wait_until_it_serves()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            auth = rpc.AuthStub(channel)
+            auth = rpc.stub(channel, "Auth")
             await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password="p&ss word"), timeout=10)
             await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"), timeout=10)
             await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)

@@ -10,8 +10,8 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from aetcd import rpc
 
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.backend import EtcdCoordination
 from holdfast.coordination.etcd.channel import EtcdChannel
 from holdfast.coordination.etcd.log_watch import FOLLOW_EVERY_S

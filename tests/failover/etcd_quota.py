@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import grpc
-from aetcd import rpc
 
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import stubs_on
 from tests.contract.servers import Server
 
@@ -31,7 +31,7 @@ def fill(etcd: Server, quota_bytes: int) -> None:
 def make_room(etcd: Server) -> None:
     """As the error says: compact, defragment, and disarm the alarm."""
     with grpc.insecure_channel(f"{etcd.host}:{etcd.port}") as channel:
-        stubs, maintenance = stubs_on(channel), rpc.MaintenanceStub(channel)
+        stubs, maintenance = stubs_on(channel), rpc.stub(channel, "Maintenance")
         deleted = stubs.kv.DeleteRange(rpc.DeleteRangeRequest(key=FILLING, range_end=FAR_END), timeout=WITHIN_S)
         stubs.kv.Compact(rpc.CompactionRequest(revision=deleted.header.revision, physical=True), timeout=WITHIN_S)
         maintenance.Defragment(rpc.DefragmentRequest(), timeout=WITHIN_S)

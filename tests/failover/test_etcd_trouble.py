@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
-from aetcd import rpc
 
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import stubs_on
 from holdfast.coordination.etcd.keys import Keys
 from holdfast.errors import HoldfastError

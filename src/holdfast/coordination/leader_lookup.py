@@ -75,9 +75,9 @@ def _find_in_sqlite(place: Location, timeout: float) -> Leader | None:
 def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
     try:
         import grpc
-        from aetcd import rpc
 
         from holdfast.coordination.codec import decode_leader
+        from holdfast.coordination.etcd import rpc
         from holdfast.coordination.etcd.channel import OPTIONS, credentials_of, stubs_on, told
         from holdfast.coordination.etcd.keys import Keys
     except ImportError as error:

@@ -43,7 +43,7 @@ EXTRAS = {
         "structlog",
         "re2",
     ),
-    "etcd": ("grpc", "aetcd"),
+    "etcd": ("grpc", "google.protobuf"),
     "zookeeper": ("kazoo",),
 }
 
@@ -82,10 +82,15 @@ def check_python() -> Finding:
     return Finding("python", "ok", found)
 
 
+def is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # Not even the package around it.
+        return False
+
+
 def check_extras() -> Finding:
-    absent = {
-        extra: [name for name in names if importlib.util.find_spec(name) is None] for extra, names in EXTRAS.items()
-    }
+    absent = {extra: [name for name in names if not is_installed(name)] for extra, names in EXTRAS.items()}
     there = [extra for extra, names in absent.items() if not names]
     text = f"installed: {', '.join(there) or 'none'}"
     if absent["server"]:

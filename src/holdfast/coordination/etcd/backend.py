@@ -14,12 +14,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from aetcd import rpc
-
 from holdfast.coordination import watches
 from holdfast.coordination.campaign import Look
 from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import decode_batch, decode_leader, encode_leader, encode_process, encode_record
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel, range_end_of
 from holdfast.coordination.etcd.keys import (
     Keys,

@@ -1,7 +1,6 @@
 """Requests to etcd: to one of several members at a time, to the next one when it fails, each with a deadline.
 
-The stubs come from aetcd; the channel is our own, because ours has TLS, several members and tokens. A write whose
-reply is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLost`.
+A write whose reply is lost is `ReplyLost`; one that certainly did nothing is `CoordinationLost`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
-from aetcd import rpc
 
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.interface import CoordinationLost, StoreFull, StoreFullInDoubt
 from holdfast.coordination.urls import Location
 from holdfast.errors import BadValue, HoldfastError, NotAuthorized, ReplyLost
@@ -45,7 +44,7 @@ class Stubs(NamedTuple):
 
 
 def stubs_on(channel: Any) -> Stubs:
-    return Stubs(channel, rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.WatchStub(channel), rpc.AuthStub(channel))
+    return Stubs(channel, *(rpc.stub(channel, service) for service in ("KV", "Lease", "Watch", "Auth")))
 
 
 def credentials_of(place: Location) -> Any:

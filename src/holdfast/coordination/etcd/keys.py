@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aetcd import rpc
-
 from holdfast.coordination import codec
 from holdfast.coordination.codec import Tail
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.terms import LeaderProcess, TermRecord
 
 

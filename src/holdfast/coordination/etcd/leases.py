@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from aetcd import rpc
-
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
 from holdfast.instant import Clock
 

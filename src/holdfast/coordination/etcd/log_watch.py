@@ -10,9 +10,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from aetcd import rpc
-
 from holdfast.coordination.codec import decode_batch
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
 from holdfast.coordination.etcd.keys import Keys, decode_tail, found, get, txn
 from holdfast.coordination.interface import Batches, Compacted, LogBehind

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from aetcd import rpc
 
 from holdfast.coordination.codec import Tail, decode_batch, encode_batch, encode_record, encode_tail
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
 from holdfast.coordination.etcd.keys import (
     Keys,
