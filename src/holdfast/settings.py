@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -20,10 +20,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from holdfast.addresses import split_address
 from holdfast.core.rules import DEFAULTS, LeaseSync, StandbyEviction
 from holdfast.errors import BadValue
+from holdfast.identity.secret_files import read_token
 
 MIB = 1 << 20
 GIB = 1 << 30
 PREFIX = "HOLDFAST_"
+READ_FROM_TEXT = "File that holds the token, in the place of token; no other user may read it."
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
@@ -227,6 +229,10 @@ class MasterSettings(Settings):
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )
     token: str = Field("", repr=False, description="Secret that clients and nodes must show. Empty: none is asked.")
+    token_file: Path | None = Field(None, description=READ_FROM_TEXT)
+    identities: Path | None = Field(
+        None, description="File of those who may connect, and as what; the token is then this master's own."
+    )
     tls_cert: Path | None = Field(None, description="Certificate (PEM) to present; with it, TLS between hosts is on.")
     tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
     tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
@@ -267,6 +273,7 @@ class NodeSettings(Settings):
     force: bool = Field(False, description="Take memory and disk space even if the machine seems to lack them.")
     socket_dir: Path | None = Field(None, description="Directory of the Unix socket for clients on this host.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
+    token_file: Path | None = Field(None, description=READ_FROM_TEXT)
     tls_cert: Path | None = Field(None, description="Certificate (PEM) to present; with it, TLS between hosts is on.")
     tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
     tls_ca: Path | None = Field(None, description="Certificates (PEM) of the authority that signed the others'.")
@@ -302,6 +309,10 @@ class UpSettings(Settings):
         False, description="Begin empty if the log is empty, though another history is known here. To be given once."
     )
     token: str = Field("", repr=False, description="Secret that clients must show. Empty: none is asked.")
+    token_file: Path | None = Field(None, description=READ_FROM_TEXT)
+    identities: Path | None = Field(
+        None, description="File of those who may connect, and as what; the token is then the masters' and nodes' own."
+    )
     insecure: bool = Field(
         False, description="Listen beyond this machine although anybody may connect, or nothing is encrypted."
     )
@@ -367,6 +378,7 @@ class ClientSettings(Settings):
 
     address: Address = Field("127.0.0.1:7070", description="The cluster's address: HOST:PORT, or several with commas.")
     token: str = Field("", repr=False, description="Secret that the master asks for.")
+    token_file: Path | None = Field(None, description=READ_FROM_TEXT)
     tls_cert: Path | None = Field(None, description="Certificate (PEM) to present, where the masters ask for one.")
     tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
     tls_ca: Path | None = Field(
@@ -392,13 +404,31 @@ def variable_of(field: str) -> str:
 
 
 def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None = None) -> AnySettings:
-    """The settings of one process, from its flags, the environment and the file, in this order of precedence."""
+    """The settings of one process, from its flags, the environment and the file, in this order of precedence. A token
+    in a file of its own has been read: `token` is the token, wherever it came from."""
     filed = read_file(config).get(model.table, {}) if config is not None else {}
     named = EnvSettingsSource(model)()
+    given = {**filed, **named, **flags}
+    if "token_file" in given:
+        given = _with_token(given, [flags, named, filed])
     try:
-        return model(**{**filed, **named, **flags})
+        return model(**given)
     except ValidationError as error:
         raise BadSetting(_say(error, flags, named, config)) from error
+
+
+def _with_token(given: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """These settings, with the token of the source that wins: a flag wins over a variable, also as --token-file over
+    HOLDFAST_TOKEN."""
+    winning = next(one for one in sources if "token" in one or "token_file" in one)
+    if "token" in winning and "token_file" in winning:
+        raise BadSetting("token and token_file are both given, in the same way; give one of them")
+    if "token" in winning:
+        return {name: value for name, value in given.items() if name != "token_file"}
+    try:
+        return {**given, "token": read_token(Path(winning["token_file"]))}
+    except BadValue as error:
+        raise BadSetting(f"token_file: {error}") from None
 
 
 def read_file(path: Path) -> dict[str, dict[str, Any]]:

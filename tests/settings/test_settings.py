@@ -198,3 +198,26 @@ def test_a_preset_that_nobody_knows_is_refused_by_name() -> None:
 def test_a_keepalive_that_could_not_be_answered_within_its_lease_is_refused() -> None:
     with pytest.raises(BadSetting, match="answered before its lease ends"):
         load(MasterSettings, {"session_lease_ms": 3_000, "session_reply_left_ms": 3_000})
+
+
+def test_a_token_may_come_from_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source that wins says the token, in either way."""
+    path = tmp_path / "token"
+    path.write_text("hush\n")
+    path.chmod(0o600)
+    with_one = [model for model in MODELS.values() if "token" in model.model_fields]
+    for model in with_one:
+        assert load(model, {"token_file": str(path)}).model_dump()["token"] == "hush"
+    monkeypatch.setenv("HOLDFAST_TOKEN", "of the environment")
+    assert load(NodeSettings, {"token_file": str(path)}).token == "hush"
+    monkeypatch.delenv("HOLDFAST_TOKEN")
+    monkeypatch.setenv("HOLDFAST_TOKEN_FILE", str(path))
+    assert load(NodeSettings, {"token": "given"}).token == "given"
+    assert load(NodeSettings, {}).token == "hush"
+    monkeypatch.setenv("HOLDFAST_TOKEN", "of the environment")
+    with pytest.raises(BadSetting, match="both given"):
+        load(NodeSettings, {})
+    path.chmod(0o644)
+    with pytest.raises(BadSetting, match="token_file: other users may read") as caught:
+        load(ClientSettings, {"token_file": str(path)})
+    assert "hush" not in str(caught.value)

@@ -65,9 +65,12 @@ class Entry:
 class Identities:
     """All identities of a cluster."""
 
-    def __init__(self, entries: Iterable[Entry], *, open_to_all: bool = False) -> None:
+    def __init__(self, entries: Iterable[Entry], *, open_to_all: bool = False, one_token: bool = False) -> None:
         self.entries = tuple(entries)
         self.open_to_all = open_to_all
+        self._one_token = one_token
+        self.fault = ""
+        """Why the file that is there now is not in force; empty: it is, or there is none."""
 
     @classmethod
     def of_everybody(cls) -> Identities:
@@ -75,12 +78,22 @@ class Identities:
 
     @classmethod
     def of_one_token(cls, token: str) -> Identities:
-        return cls([Entry(ONE_TOKEN, (hash_of(token),))])
+        return cls([Entry(ONE_TOKEN, (hash_of(token),))], one_token=True)
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """These are in force from now on. Whoever holds this object sees them: the servers of RPC and of HTTP do."""
+        self.entries = tuple(entries)
+        self.fault = ""
 
     @property
     def gives_all_roles(self) -> bool:
         """Is there only one identity, with all roles? Then nothing that is sent needs to be checked."""
-        return self.open_to_all or [entry.identity for entry in self.entries] == [ONE_TOKEN]
+        return self.open_to_all or self._one_token
+
+    def of_greeting(self, token: str, certificate_names: Iterable[str], now: float) -> Identity:
+        """Whom a connection belongs to that shows this token, or none and a certificate of these names."""
+        known = next((name for name in certificate_names if self.knows_certificate(name)), "") if not token else ""
+        return self.of_certificate(known, now) if known else self.of_token(token, now)
 
     def of_token(self, token: str, now: float) -> Identity:
         """Whom this token stands for; `now` in seconds since 1970."""
@@ -107,6 +120,10 @@ class Identities:
 
     def knows_certificate(self, name: str) -> bool:
         return any(name in entry.certificates for entry in self.entries)
+
+    def next_end(self, now: float) -> float:
+        """When the next of those that still count ends, in seconds since 1970."""
+        return min((entry.not_after for entry in self.entries if entry.not_after > now), default=math.inf)
 
     def still_admits(self, identity: Identity, now: float) -> bool:
         """Whether a connection that was admitted as this identity would be admitted as the same one now."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from holdfast.core.primary.decision import Parked
-from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, Stopping, TryAgain, Unreachable
+from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, Stopping, TryAgain, Unreachable
 from holdfast.identity.identities import EVERYBODY, Identity
 from holdfast.identity.roles import Role
 from holdfast.instant import Instant, now_ms
@@ -34,6 +34,7 @@ from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.requests import Failed, GrantRanges, Hello
 from holdfast.messages.shapes import Message
 from holdfast.replication.pending_log import PendingReply
+from holdfast.transport.tls import names_in
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
 
@@ -93,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         """It belongs to one of several identities, so that more than its role counts."""
         self.identity: Identity = EVERYBODY
         """Valid once it has greeted."""
+        self.certificate_names: list[str] = []
         self.number = 0
         self.client = 0
         self.looks = False
@@ -103,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)
         stream = transport.get_extra_info("socket")
         _notice_silence(stream)
+        self.certificate_names = names_in(transport.get_extra_info("peercert"))
         if len(self._server.connections) >= MAX_CONNECTIONS:
             self._refuse(TryAgain(f"{MAX_CONNECTIONS:,} connections are open, the most there may be; try again later"))
             return
@@ -281,6 +284,14 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.transport.is_closing():
             self._server.on_reply_sent()
             self.transport.write(data)
+
+    def refuse_withdrawn(self) -> None:
+        self._refuse(
+            NotAuthorized(
+                f"the identity {self.identity.name!r} was changed, withdrawn or has expired; the connection is closed. "
+                "Connect again, with a token that is listed"
+            )
+        )
 
     def _refuse(self, error: HoldfastError) -> None:
         """Send the error, and close. Request id 0 belongs to no request: the peer takes it as an error of the

@@ -20,6 +20,8 @@ from holdfast.core.rules import Rules
 from holdfast.dashboard.http import build_app, serve_http
 from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.exposure import PlannedListener, check_exposure
+from holdfast.identity.identities_file import IdentitiesFile
+from holdfast.master.access.identity_upkeep import IdentityUpkeep
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
@@ -36,6 +38,7 @@ from holdfast.supervisor import Supervisor
 from holdfast.transport.tls import take_identity
 
 log = structlog.get_logger("holdfast.master")
+WAYS = "--identities, --token-file or HOLDFAST_TOKEN"
 
 
 def rules_of(settings: MasterSettings) -> Rules:
@@ -88,7 +91,7 @@ async def _serve(settings: MasterSettings) -> int:
     coordination = await _coordination(settings, stopped, supervisor)
     if stopped.is_set():
         return 0
-    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, shows=True, supervisor=supervisor)
+    server, upkeep = _server(settings, supervisor)
     try:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls)
@@ -109,27 +112,41 @@ async def _serve(settings: MasterSettings) -> int:
         return 1
     spare_the_collector()
     running = asyncio.create_task(supervisor.keep("roles", master.run))
+    keeping = [asyncio.create_task(supervisor.keep("identities", one.run)) for one in upkeep]
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, [http.address for http in served], publisher)
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    for task in (*keeping, running):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
     await server.stop()
     for http in served:
         await http.stop()
+    await _close(coordination, publisher)
+    return 0
+
+
+async def _close(coordination: Coordination | None, publisher: EventPublisher | None) -> None:
     if coordination is not None:
         await coordination.close()
     if publisher is not None:
         publisher.close()
-    return 0
+
+
+def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer, list[IdentityUpkeep]]:
+    """The server, and what keeps its identities as their file says, if there is one."""
+    listed = IdentitiesFile(settings.identities) if settings.identities is not None else None
+    identities = listed.identities if listed is not None else None
+    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, True, supervisor, identities)
+    return server, [IdentityUpkeep(listed, server)] if listed is not None else []
 
 
 def _exposed(settings: MasterSettings) -> list[str]:
     """The listeners that strangers can reach, with what each lacks; `Exposed` unless the operator insists."""
-    asks = bool(settings.token or settings.tls_ask_clients)
+    asks = bool(settings.token or settings.identities or settings.tls_ask_clients)
     encrypts = settings.tls_cert is not None
     listeners = [
         PlannedListener("--listen", settings.listen, asks, encrypts),
@@ -138,7 +155,7 @@ def _exposed(settings: MasterSettings) -> list[str]:
         PlannedListener("--events", settings.events, False, False, "ZeroMQ has neither: let subscribers use a tunnel"),
         PlannedListener("--events-replay", settings.events_replay, False, False, "ZeroMQ has neither"),
     ]
-    found = check_exposure([one for one in listeners if one.address], settings.insecure, "HOLDFAST_TOKEN")
+    found = check_exposure([one for one in listeners if one.address], settings.insecure, WAYS)
     for text in found:
         log.warning("open to strangers, as --insecure insists", listener=text)
     return found

@@ -127,6 +127,14 @@ class RpcServer:
         for refused in self._tenancies.settle_all(self._greeted(), engine, now_ms()):
             refused.transport.close()
 
+    def part_from_withdrawn(self, now: float) -> list[str]:
+        """Close the connections whose identity is not admitted any longer, or not as it was. Whose they were.
+        `now` in seconds since 1970."""
+        gone = [one for one in self._greeted() if not self.identities.still_admits(one.identity, now)]
+        for connection in gone:
+            connection.refuse_withdrawn()
+        return [connection.identity.name for connection in gone]
+
     def _greeted(self) -> list[Connection]:
         return [connection for connection in self.connections.values() if connection.is_greeted]
 
@@ -239,7 +247,8 @@ class RpcServer:
             welcome.shown, welcome.shown_secret = "", b""
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
-        connection.become(self.identities.of_token(hello.token, calendar_seconds()))
+        shown = self.identities.of_greeting(hello.token, connection.certificate_names, calendar_seconds())
+        connection.become(shown)
         if self.engine is None:
             if not hello.looks:
                 raise self.not_leading()

@@ -408,6 +408,8 @@ class Status(Message, tag=110):
     """The history that it follows or leads, in hexadecimal."""
     insecure: list[str] = []
     """Its listeners that strangers can reach, and what each lacks (`--insecure`)."""
+    identities_fault: str = ""
+    """Why the file of identities that is there now is not in force; empty: it is, or there is none."""
 
 
 class NodeInfo(Message, tag=111):

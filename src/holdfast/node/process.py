@@ -73,7 +73,7 @@ def _exposed(settings: NodeSettings) -> int:
     a write needs. So it is enough that the node itself shows who it is: by a token, or by a certificate of tls_ca's."""
     shows = bool(settings.token or settings.tls_ca or settings.tls_ask_clients)
     data_port = PlannedListener("--listen", settings.listen, asks=shows, encrypts=settings.tls_cert is not None)
-    found = check_exposure([data_port], settings.insecure, "HOLDFAST_TOKEN")
+    found = check_exposure([data_port], settings.insecure, "--token-file or HOLDFAST_TOKEN")
     for text in found:
         log.warning("open to strangers, as --insecure insists: %s", text)
     return len(found)

@@ -12,9 +12,9 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.errors import BadValue
 from holdfast.instant import now_seconds
@@ -81,6 +81,15 @@ def _present(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         raise BadValue(f"the certificate {cert} with the key {key or cert} cannot be used ({error})") from None
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> list[str]:
+    """The names of a peer's verified certificate (`getpeercert`): its DNS names and URIs, then its common name."""
+    if not certificate:
+        return []
+    alternatives = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
+    subject = [value for names in certificate.get("subject", ()) for kind, value in names if kind == "commonName"]
+    return list(dict.fromkeys([*alternatives, *map(str, subject)]))
 
 
 def dialled(stream: socket.socket, context: ssl.SSLContext, host: str, timeout: float) -> TlsStream:

@@ -167,6 +167,9 @@ def _protection(status: Status) -> Finding:
     if status.insecure:
         advice = "protect it as docs/guides/security.md shows, and start it without --insecure"
         return Finding("protection", "warn", "; ".join(status.insecure), advice)
+    if status.identities_fault:
+        advice = "mend the file of identities; until then the former identities are in force"
+        return Finding("protection", "warn", status.identities_fault, advice)
     return Finding("protection", "ok", "no port of the master is open to strangers")
 
 

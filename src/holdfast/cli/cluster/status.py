@@ -86,6 +86,7 @@ def show_primary(out: Output, found: Status) -> None:
             ("log", f"index {found.log_index}, applied {found.applied_index}, durable {found.durable_index}"),
             ("digest", found.digest),
             *[("INSECURE", text) for text in found.insecure],
+            *([("IDENTITIES", f"not as the file says: {found.identities_fault}")] if found.identities_fault else []),
         ]
     )
 

@@ -52,7 +52,9 @@ class ClusterWanted:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**self.variables, **({"HOLDFAST_TOKEN": self.token} if self.token else {})}
+        # The token was read from its file, where it came from one; an empty variable counts as none.
+        shown = {"HOLDFAST_TOKEN": self.token, "HOLDFAST_TOKEN_FILE": ""} if self.token else {}
+        return {**self.variables, **shown}
 
     @property
     def log(self) -> str:

@@ -83,7 +83,10 @@ def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path 
             *(("--config", str(config)) if config is not None else ()),
             *(("--insecure",) if settings.insecure else ()),
         ),
-        master_arguments=("--preset", settings.preset) if settings.preset is not None else (),
+        master_arguments=(
+            *(("--preset", settings.preset) if settings.preset is not None else ()),
+            *(("--identities", str(settings.identities.absolute())) if settings.identities is not None else ()),
+        ),
         node_arguments=("--force",) if settings.force else (),
         new_history=settings.new_history,
     )

@@ -133,6 +133,7 @@ class MasterView:
             waits=master.histories.waits if master.histories is not None else "",
             log_id=f"{state.log_id:016x}",
             insecure=list(master.plan.insecure),
+            identities_fault=master.server.identities.fault,
             **self._renewals(),
         )
 
@@ -285,6 +286,10 @@ class Figures(Collector):
             "primary": ("1 while this master is the primary.", int(status.role == "primary")),
             "promotable": ("1 while this master could take over.", int(status.promotable)),
             "tasks_down": ("Background tasks that failed and do not work again yet.", down),
+            "identities_fault": (
+                "1 while its new file of identities cannot be used.",
+                int(bool(status.identities_fault)),
+            ),
             "epoch": ("The master's epoch.", status.epoch),
             "log_index": ("Records in the log.", status.log_index),
             "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
