@@ -195,6 +195,28 @@ async def test_an_order_that_a_promotion_overtakes_is_said_to_have_failed(
         await until_true(lambda: leads(master) and master.server.engine.state.objects == 5, "restored")  # type: ignore[union-attr]
 
 
+async def test_a_primary_whose_late_term_is_renewed_after_all_carries_out_orders_and_loses_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 9004485: the store was slow, the term seemed over for a moment, and the order waited for ever. I1: nor does
+    it replace objects without being told to."""
+    monkeypatch.setattr(restoration, "SETTLE_SECONDS", 0.05)
+    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: leads(master), "it leads")
+        await offer(master, catalogue())
+        with monkeypatch.context() as late:
+            late.setattr(Master, "role", property(lambda _: "standby"))
+            await ask(master, RestoreHistory(11), Done)
+        await until_true(lambda: leads(master) and master.server.engine.state.objects == 5, "restored")  # type: ignore[union-attr]
+        assert (master.restoring, master.restore_failure) == ("", "")
+        await offer(master, catalogue(2))
+        with monkeypatch.context() as late:
+            late.setattr(Master, "role", property(lambda _: "standby"))
+            with pytest.raises(HoldfastError, match="would be lost"):
+                await ask(master, RestoreHistory(11), Done)
+        assert leads(master)
+
+
 async def test_an_order_that_was_overtaken_replaces_nothing(tmp_path: Path) -> None:
     """I1: what another master has begun to serve since it was given is not thrown away unasked."""
     async with running(MemoryStore(), tmp_path) as master:

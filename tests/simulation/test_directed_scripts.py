@@ -203,3 +203,17 @@ def test_a_disk_of_a_restored_history_that_nobody_compares_is_found() -> None:
     assert broken is not None
     assert broken.promise == "I11"
     assert "not settled and verified" in broken.what
+
+
+def test_an_order_to_restore_outlives_a_term_that_was_late() -> None:
+    """Liveness (seed 9004485): while the store was slow the primary's term seemed over, and was then renewed; the order
+    that came in between waited for a term for ever, and every other one was refused meanwhile."""
+    faults = (
+        Fault(1_784, "pause_master", 3_345, "master-0"),
+        Fault(3_443, "kill_master", 8_173, "master-0"),
+        Fault(6_833, "take_snapshots", 0),
+        Fault(8_074, "wipe_store", 1_791, "masters", "newest"),
+        Fault(9_437, "late_store", 7_293, share=0.8),
+    )
+    shape = ScriptShape(nodes=1, clients=4, segment_bytes=1 << 20, slowest_ms=20, disk_bytes=1 << 19)
+    assert run(Script(26_004_536, shape, (), faults)).violation is None

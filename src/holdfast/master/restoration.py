@@ -121,6 +121,11 @@ class Restoration:
             await asyncio.sleep(LOOK_SECONDS)
 
     @property
+    def _serves(self) -> bool:
+        """Does it serve a history, if only until its late term is renewed or given up?"""
+        return self._master.server.engine is not None
+
+    @property
     def _state(self) -> State:
         engine = self._master.server.engine
         return engine.state if engine is not None else self._master.standby.state
@@ -177,14 +182,14 @@ class Restoration:
         if master.restoring:
             raise BadRequest(f"a restore is under way already ({master.restoring}); nothing was changed")
         objects = self._state.objects
-        if master.role == "primary" and objects and not request.replace:
+        if self._serves and objects and not request.replace:
             raise WouldLose(f"{objects:,} objects of the history that is served would be lost; nothing was changed")
         content = await asyncio.to_thread(self._content, request.where)
         found = await asyncio.to_thread(found_in, content, request.where)
         if found.log_id != request.log_id:
             raise BadValue(f"that is of history {found.log_id:016x}, not {request.log_id:016x}; nothing was changed")
         mark = await note_order(master.coordination, master.server.name)
-        last = None if master.role == "primary" else await master.coordination.last_index()
+        last = None if self._serves else await master.coordination.last_index()
         master.restore(Word(content, found.epoch, last, mark))
         self._offered = bytearray()
         return Done(len(content))

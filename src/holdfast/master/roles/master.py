@@ -188,7 +188,8 @@ class Master:
         """Begin a history with this catalogue as soon as the term for it is won. A history that is served ends."""
         assert self._context is not None, "there is coordination"
         self._context.order.give(word)
-        if self.role == "primary":
+        if self.server.engine is not None:
+            # Also when its term seems over by its clock: a slow store may yet renew it, and then the order would wait.
             self.hand_over()
 
     # From role to role.
