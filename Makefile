@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 SEEDS ?= 20000
 START ?= 1000
 
-# What `make chaos` plays; SEED is drawn if it is not given.
+# What `make chaos` and `make fuzz` play; SEED is drawn if it is not given.
 SECONDS ?= 600
 EVERY ?= 8
 MIX ?= all
@@ -35,7 +35,7 @@ PROTOS := .venv-protos
 PROTOC_PACKAGES := grpcio-tools==1.67.1 'setuptools<81'
 
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress protos fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fuzz protos fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -100,6 +100,12 @@ stress: apt $(STAMP) ## the end-to-end, failover and chaos tests TIMES=10 times 
 			|| failed=$$((failed + 1)); \
 	done; \
 	echo "$$failed of $(TIMES) runs failed"; [ $$failed = 0 ]
+
+# atheris has no wheel for every Python: without it, decoders are fuzzed by mutation alone.
+fuzz: $(STAMP) ## altered bytes at everything that reads bytes of others, for SECONDS=600 (SEED=)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --only-binary :all: 'atheris>=3.0' || echo "without atheris"
+	PYTHONPATH=src $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 protos: ## generate coordination/etcd/messages_pb2 from messages.proto
 	$(PYTHON) -m venv $(PROTOS)

@@ -7,7 +7,24 @@ raised in a master is raised again, with its type, in the client.
 
 from __future__ import annotations
 
+import struct
 from typing import ClassVar
+
+import msgspec
+
+MALFORMED: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+    msgspec.DecodeError,
+)
+"""Raised by Python, NumPy and msgspec while altered bytes are decoded or acted on: text that is no UTF-8, deep nesting,
+numbers that fit no column, rows that name what is not there. Whoever decodes turns them into an error of its own."""
 
 
 class HoldfastError(Exception):

@@ -32,7 +32,9 @@ def find_leader(url: str, timeout: float, cluster: str = "holdfast") -> Leader |
 
 
 def _service(value: bytes | None) -> Leader | None:
-    return None if value is None else Leader(0, value.decode())
+    from holdfast.coordination.codec import decode_text
+
+    return None if value is None else Leader(0, decode_text("address of the service", value))
 
 
 def _find_in_memory(place: Location) -> Leader | None:

@@ -28,7 +28,9 @@ class Announcement:
         while True:
             try:
                 await coordination.publish(self._name, self._address.encode(), ANNOUNCED_MS)
-                self.known = sorted(address.decode() for address in (await coordination.list(MASTERS)).values())
+                self.known = sorted(
+                    address.decode(errors="replace") for address in (await coordination.list(MASTERS)).values()
+                )
             except HoldfastError as error:
                 self.outage.seen(error)
             else:

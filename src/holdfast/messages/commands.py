@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import BadRequest
+from holdfast.errors import MALFORMED, BadRequest
 from holdfast.ids import GrantId, SegmentName
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -128,5 +128,5 @@ def encode_body(body: Body) -> bytes:
 def decode_body(kind: type[B], body: bytes) -> B:
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise BadRequest(f"the body of the command is no {kind.__name__} ({error}); nothing was done") from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from holdfast.errors import Refused
+from holdfast.errors import MALFORMED, Refused
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
 
@@ -72,6 +72,12 @@ class UnknownRecord(Refused):
     code = "unknown_record"
 
 
+class AlteredRecord(UnknownRecord):
+    """A record contradicts the catalogue that it is for: the log was altered, and nobody can follow it further."""
+
+    code = "altered_record"
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """A place in the log, up to which it was read or written."""
@@ -122,7 +128,7 @@ def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Recor
         raise BrokenChain(f"batch {number} does not continue this history at record {after.index}")
     try:
         records = _decode(memoryview(batch)[_HEAD.size :])
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise UnknownRecord(f"batch {number} holds a record that this master does not know ({error})") from None
     if len(records) != count:
         raise BrokenChain(f"batch {number} holds {len(records)} records and names {count}")

@@ -18,7 +18,7 @@ from holdfast.core.rules import Rules
 from holdfast.core.state.packed_numbers import pack_column, pack_sorted_ids, unpack_column, unpack_sorted_ids
 from holdfast.core.state.renewals import Renewed, apply_renewed, put_back, take_renewed
 from holdfast.core.state.state import State
-from holdfast.errors import BadValue, Refused
+from holdfast.errors import MALFORMED, Refused
 from holdfast.instant import Instant
 
 PREFIX = "renewals/"
@@ -82,13 +82,16 @@ def decode_value(value: bytes) -> tuple[RenewalValue, Renewed]:
         unused = unpack_column(found.unused_ms).astype(np.int64)
         pinned = unpack_column(found.soft_pinned).astype(np.int64)
         pins_left = unpack_column(found.soft_pin_left_ms).astype(np.int64)
-    except (msgspec.DecodeError, BadValue) as error:
+    except MALFORMED as error:
         raise BadRenewals(f"a value of renewals cannot be read ({error}); it is passed over") from None
     rows = len(ids)
-    if any(len(column) and not 0 <= column.max() <= LONGEST_MS for column in (lease_left, unused, pins_left)):
+    durations = (lease_left, unused, pins_left, np.array([found.written_ms]))
+    if any(len(column) and not 0 <= column.min() <= column.max() <= LONGEST_MS for column in durations):
         raise BadRenewals("a value of renewals holds an impossible duration; it is passed over")
-    if not rows == len(lease_left) == len(unused) or len(pinned) != len(pins_left) or (pinned >= rows).any():
+    if not rows == len(lease_left) == len(unused) or len(pinned) != len(pins_left):
         raise BadRenewals("the columns of a value of renewals differ in length; it is passed over")
+    if ((pinned < 0) | (pinned >= rows)).any():
+        raise BadRenewals("a value of renewals pins a row that it does not have; it is passed over")
     soft = np.zeros(rows, np.int64)
     soft[pinned] = pins_left
     return found, Renewed(ids, lease_left, unused, soft)

@@ -21,7 +21,7 @@ from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SO
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.state import Drain, Origin, Segment, State
 from holdfast.core.state.tenants import Tenant, Tenants
-from holdfast.errors import Refused
+from holdfast.errors import MALFORMED, Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
 from holdfast.messages.of_masters import HistoryFound
@@ -234,7 +234,7 @@ def position_of(head: Head) -> Position:
 def _decoded_head(sections: dict[str, memoryview]) -> Head:
     try:
         return _decode_head(sections["head"])
-    except (KeyError, msgspec.DecodeError) as error:
+    except MALFORMED as error:
         raise CorruptSnapshot(f"its head cannot be read ({error})") from None
 
 
@@ -256,8 +256,15 @@ def _changed(head: Head) -> dict[str, SettingValue]:
 
 
 def load(data: bytes | memoryview, now: Instant) -> Restored:
+    """The state that the snapshot holds. CorruptSnapshot: nothing of it can be used."""
     sections = _whole(data)
-    head = _decoded_head(sections)
+    try:
+        return _restore(_decoded_head(sections), sections, now)
+    except MALFORMED as error:
+        raise CorruptSnapshot(f"its content contradicts itself ({type(error).__name__}: {error})") from error
+
+
+def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Restored:
     state = State(
         log_id=head.log_id,
         cluster=head.cluster,
@@ -351,12 +358,13 @@ def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryv
 
 def _sensible(state: State, columns: dict[str, npt.NDArray[Any]], lengths: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Which rows lie inside a mounted segment and have a valid size, key and flags."""
-    capacity = np.zeros(max([*state.segments, 0]) + 1, np.int64)
-    for handle, segment in state.segments.items():
-        capacity[handle] = segment.size_bytes
+    # The last handle is nobody's: rows of unknown segments are looked up there, and have no room.
+    handles = np.array([*sorted(state.segments), -1], np.int64)
+    capacity = np.array([state.segments[handle].size_bytes for handle in handles[:-1].tolist()] + [0], np.int64)
+    at = np.searchsorted(handles[:-1], columns["segments"])
+    known = handles[at] == columns["segments"]
     sizes, offsets = columns["sizes"].astype(np.int64), columns["offsets"].astype(np.int64)
-    known = (columns["segments"] >= 0) & (columns["segments"] < len(capacity))
-    room = capacity[np.where(known, columns["segments"], 0)]
+    room = capacity[np.where(known, at, -1)]
     possible = (sizes > 0) & (offsets >= 0) & (lengths > 0) & (lengths <= MAX_KEY_BYTES) & (columns["ids"] > 0)
     inside = (sizes <= room) & (offsets <= room - np.where(sizes <= room, extents_of(np.maximum(sizes, 1)), 0))
     flagged = (columns["flags"] & (LIVE | MASKED)) == LIVE

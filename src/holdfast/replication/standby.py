@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
+from holdfast.errors import MALFORMED
 from holdfast.instant import Instant
 from holdfast.messages.records import HistoryRestored
-from holdfast.replication.batches import Position, decode_batch
+from holdfast.messages.shapes import Record
+from holdfast.replication.batches import AlteredRecord, BrokenChain, Position, UnknownRecord, decode_batch
 from holdfast.replication.carried import Carried
 
 
@@ -27,8 +29,22 @@ class Standby:
         return self._carried.begun
 
     def take(self, number: int, batch: bytes, now: Instant) -> None:
-        """Apply the next batch. BrokenChain, UnknownRecord: nothing of it was applied (I13)."""
+        """Apply the next batch. BrokenChain, UnknownRecord: nothing of it was applied (I13). AlteredRecord: part of it
+        was, so that this copy is given up; it never serves and is in no snapshot."""
         records, position = decode_batch(self.position, number, batch)
+        try:
+            self._apply(records, position, now)
+        except (BrokenChain, UnknownRecord):
+            raise
+        except MALFORMED as error:
+            self.state, self.position, self._carried = State(), Position(), Carried()
+            raise AlteredRecord(
+                f"a record of batch {number} contradicts the catalogue ({type(error).__name__}: {error}): the log was "
+                "altered; this master does not serve; restore the cluster from a snapshot (holdfast restore)"
+            ) from error
+        self.position = position
+
+    def _apply(self, records: list[Record], position: Position, now: Instant) -> None:
         if records and isinstance(records[0], HistoryRestored):  # It stands alone in its batch.
             self.state = self._carried.restored(records[0], position.index, now)
         else:
@@ -37,4 +53,3 @@ class Standby:
                     self.state.index += 1
                 else:
                     apply(self.state, record, now)
-        self.position = position

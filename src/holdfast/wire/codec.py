@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import BadRequest, HoldfastError, from_code
+from holdfast.errors import MALFORMED, BadRequest, HoldfastError, from_code
 from holdfast.messages import of_masters, of_nodes, of_sessions, requests
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
@@ -121,8 +121,7 @@ def decoder(kinds: tuple[type[Message], ...]) -> Decode:
     def decode_payload(payload: bytes | memoryview) -> Message:
         try:
             return decode(payload)  # type: ignore[no-any-return]
-        # ValueError: strings that are not UTF-8; RecursionError: malicious nesting.
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        except MALFORMED as error:
             raise BadRequest(f"the message cannot be understood ({error}); nothing was changed") from None
 
     return decode_payload

@@ -112,7 +112,7 @@ async def announced(url: str) -> list[str]:
 
     coordination = await open_coordination(url, "", 5_000)
     try:
-        return sorted(value.decode() for value in (await coordination.list(MASTERS)).values())
+        return sorted(value.decode(errors="replace") for value in (await coordination.list(MASTERS)).values())
     finally:
         await coordination.close()
 

@@ -252,7 +252,9 @@ class EtcdCoordination(Candidate):
         options = {"min_mod_revision": after_revision + 1} if after_revision else {}
         answer = await self._read(get(start, range_end=range_end_of(start), **options))
         cut = len(self.keys.published)
-        return {kv.key.decode()[cut:]: bytes(kv.value) for kv in found(answer, 0)}, answer.header.revision
+        return {
+            kv.key.decode(errors="replace")[cut:]: bytes(kv.value) for kv in found(answer, 0)
+        }, answer.header.revision
 
     def watch(self, prefix: str) -> AsyncGenerator[dict[str, bytes], None]:
         revision = 0

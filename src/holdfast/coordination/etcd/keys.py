@@ -34,7 +34,10 @@ class Keys:
         return f"{self.prefix}log/{index:020d}".encode()
 
     def index(self, key: bytes) -> int:
-        return int(key.rpartition(b"/")[2])
+        number = key.rpartition(b"/")[2]
+        if not number.isdigit():
+            raise codec.AlteredEntry("log", f"it has the key {key!r}")
+        return int(number)
 
 
 def decode_record(kvs: Any) -> TermRecord | None:

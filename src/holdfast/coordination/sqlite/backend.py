@@ -19,6 +19,7 @@ import msgspec
 from holdfast.coordination import watches
 from holdfast.coordination.campaign import Look
 from holdfast.coordination.candidate import Candidate
+from holdfast.coordination.codec import decode_process_name
 from holdfast.coordination.interface import MIB, Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind
 from holdfast.coordination.sqlite.file import WAL_LIMIT_BYTES, lay_out_wal, prepare
 from holdfast.coordination.sqlite.process_proof import LeaderLock, is_free, kill_for_sure, writer_of
@@ -52,7 +53,7 @@ def read_row(connection: sqlite3.Connection, cluster: str) -> LeaderRow | None:
         return None
     epoch, address, resigned, doubtful, beat, process = found
     record = TermRecord(epoch, address, bool(resigned), bool(doubtful))
-    return LeaderRow(record, beat, msgspec.msgpack.decode(process, type=ProcessName))
+    return LeaderRow(record, beat, decode_process_name(process))
 
 
 _IS_VALID = "(until_ms IS NULL OR (boot = ? AND until_ms > ?))"

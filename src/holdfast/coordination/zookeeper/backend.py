@@ -21,13 +21,14 @@ from holdfast.coordination import watches
 from holdfast.coordination.campaign import Look
 from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import (
-    HEADER,
+    TTL,
     Tail,
     decode_batch,
     decode_leader,
     decode_process,
     decode_record,
     decode_tail,
+    decode_ttl,
     encode_leader,
     encode_process,
     encode_record,
@@ -38,7 +39,7 @@ from holdfast.coordination.terms import Tenure, TermSeat, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.coordination.zookeeper.published import PublishedWatch
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
-from holdfast.coordination.zookeeper.term import MAX_BATCH_BYTES, TTL, Paths, ZooKeeperTerm
+from holdfast.coordination.zookeeper.term import MAX_BATCH_BYTES, Paths, ZooKeeperTerm
 from holdfast.errors import Uncertain
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
@@ -231,7 +232,7 @@ class ZooKeeperCoordination(Candidate):
             end = min(first.number + TRIM_NODES - 1, through)
             value, _ = await self.session.read(self.client.get_async(self.paths.batch(end)))
             step = self.client.transaction()
-            step.set_data(self.paths.first, encode_tail(end + 1, HEADER.unpack_from(value)[1]), first.version)
+            step.set_data(self.paths.first, encode_tail(end + 1, decode_batch(value).total_bytes), first.version)
             for index in range(first.number, end + 1):
                 step.delete(self.paths.batch(index))
             if await self.session.commit(step) is None:
@@ -284,7 +285,7 @@ class ZooKeeperCoordination(Candidate):
         except NoNodeError:
             self._seen.pop(name, None)
             return None
-        ttl_ms = TTL.unpack_from(content)[0]
+        ttl_ms = decode_ttl(name, content)
         if ttl_ms and await self._is_past(name, path, stat, ttl_ms):
             return None
         return self.paths.published_value(content)

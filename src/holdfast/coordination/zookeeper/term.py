@@ -5,13 +5,13 @@ The ephemeral leader node is no fence (recreated, it starts at version 0 again);
 
 from __future__ import annotations
 
-import struct
 from urllib.parse import quote, unquote
 
 import msgspec
 from kazoo.exceptions import NoNodeError
 
 from holdfast.coordination.codec import (
+    TTL,
     Tail,
     decode_batch,
     decode_tail,
@@ -26,7 +26,6 @@ from holdfast.coordination.terms import TermSeat
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
 
 MAX_BATCH_BYTES = 768 << 10
-TTL = struct.Struct(">Q")
 
 
 class Paths:

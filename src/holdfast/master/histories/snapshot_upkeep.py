@@ -18,7 +18,7 @@ import structlog
 from holdfast.coordination.interface import Coordination, CoordinationLost, Landmark
 from holdfast.core.state.state import State
 from holdfast.entropy import fresh_id
-from holdfast.errors import HoldfastError, TryAgain, Uncertain
+from holdfast.errors import MALFORMED, HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, Hello
@@ -199,7 +199,7 @@ class Snapshots:
         for name, value in found.items():
             try:
                 offers.append(msgspec.msgpack.decode(value, type=Offer))
-            except msgspec.DecodeError as error:
+            except MALFORMED as error:
                 # Anyone can write there, and one unreadable offer must not hide the others.
                 log.warning("an offer of a snapshot was passed over", of=name, why=str(error))
         others = (o for o in offers if o.name != self._name and (not log_id or o.log_id in (0, log_id)))
