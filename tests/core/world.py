@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.objects.standby_eviction import evict_alone
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import Parked, Unfinished
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.primary.session_book import RESTORED
 from holdfast.core.rules import Rules
@@ -141,6 +141,8 @@ class World:
     ) -> Message | None:
         """The reply, or None while it waits; it is in `late` when it comes."""
         reply, _ = self.engine.handle(request, client, connection, self.now)
+        while isinstance(reply, Unfinished):
+            reply, _ = self.engine.handle(reply.step, client, connection, self.now)
         if not isinstance(reply, Parked):
             if isinstance(request, ss.KeepAlive):
                 self.hear(request.session, reply)

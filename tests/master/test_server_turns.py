@@ -9,21 +9,33 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import Rules
+from holdfast.core.rules import REMOVAL_STEP_SLOTS, Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import now_ms
+from holdfast.master import connection as connections
 from holdfast.master.connection import LONG_BYTES, Connection
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.shell import EngineShell
 from holdfast.master.server import RpcServer
 from holdfast.messages.of_sessions import OpenSession
-from holdfast.messages.requests import CommitPuts, Exists, Hello, Locate
+from holdfast.messages.requests import (
+    CommitPuts,
+    Exists,
+    Hello,
+    ListKeys,
+    Locate,
+    Remove,
+    Removed,
+    RemoveMatching,
+)
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
 from holdfast.replication.pending_log import PendingLog
-from holdfast.wire.codec import encode
+from holdfast.wire.codec import decode_reply, encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from tests.core.world import World
+from tests.master.engine.test_durability import Writer
 
 SHORT = Exists(["key"])
 LONG = Exists([f"key {number:060}" for number in range(LONG_BYTES // 50)])
@@ -37,6 +49,17 @@ class Line(asyncio.Transport):
         self.near, self.far = socket.socketpair()
         self.written: list[bytes] = []
         self.closed = False
+        self.is_read = True
+        """The server reads from this connection."""
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def get_write_buffer_size(self) -> int:
+        return 1_000
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return self.near if name == "socket" else default
@@ -49,6 +72,8 @@ class Line(asyncio.Transport):
 
     def close(self) -> None:
         self.closed = True
+
+    abort = close
 
     def answered(self) -> list[int]:
         """The requests that were answered, since this was last asked."""
@@ -77,13 +102,17 @@ async def connection(line: Line) -> Connection:
     return connected(line)
 
 
-def connected(line: Line) -> Connection:
+def a_server() -> RpcServer:
     server = RpcServer("here", "")
     engine = Engine(Primary(State(), Rules()))
     engine.start_log(1, "test", b"secret", 0)
     engine.start_epoch(1, 0)
     server.lead(engine)
-    connection = Connection(server)
+    return server
+
+
+def connected(line: Line, server: RpcServer | None = None) -> Connection:
+    connection = Connection(server if server is not None else a_server())
     connection.connection_made(line)
     feed(connection, PREAMBLE + frame(0, 0, encode(Hello(5))))
     assert line.answered() == [0]
@@ -176,6 +205,124 @@ async def test_a_frame_over_the_limit_behind_a_long_request_ends_the_connection(
     await asyncio.sleep(0)
     assert line.answered() == [0]
     assert line.closed
+
+
+async def until_answered(line: Line, count: int) -> list[int]:
+    answered = line.answered()
+    for _ in range(10_000):
+        if len(answered) >= count:
+            break
+        await asyncio.sleep(0)
+        answered += line.answered()
+    return answered
+
+
+COSTLY_COUNT = 2_621
+"""As many of these removals as one receive brings: 64 KiB."""
+
+
+@pytest.mark.parametrize("costly", [RemoveMatching("^none", 0), ListKeys()], ids=["removals", "listings"])
+async def test_a_burst_of_costly_requests_delays_nobody_by_more_than_one_step(line: Line, costly: Message) -> None:
+    """Counted in requests: before each of its own another connection sees at most one of the burst decided."""
+    server = a_server()
+    sender, other_line = connected(line, server), Line()
+    with other_line.near, other_line.far:
+        other = connected(other_line, server)
+        feed(sender, asked(*[costly] * (COSTLY_COUNT // 2)))
+        assert line.answered() == [], "it waits for its turn, even alone"
+        answered: list[int] = []
+        for number in range(1, 200):
+            feed(other, frame(number, 1000, encode(SHORT)))
+            assert other_line.answered() == [number], "a single request is answered at once"
+            before = len(answered)
+            await asyncio.sleep(0)
+            answered += line.answered()
+            assert len(answered) - before <= 1
+        assert not line.is_read, "what it sends meanwhile stays on its side"
+        answered += await until_answered(line, COSTLY_COUNT // 2 - len(answered))
+        assert answered == list(range(1, COSTLY_COUNT // 2 + 1))
+        await asyncio.sleep(0)
+        assert line.is_read
+
+
+async def test_bursts_of_two_connections_are_served_in_turn(line: Line) -> None:
+    server = a_server()
+    first, other_line = connected(line, server), Line()
+    with other_line.near, other_line.far:
+        second = connected(other_line, server)
+        feed(first, asked(*[ListKeys()] * 300))
+        feed(second, asked(*[ListKeys()] * 3))
+        theirs: list[int] = []
+        ours: list[int] = []
+        while len(theirs) < 3:
+            await asyncio.sleep(0)
+            ours += line.answered()
+            theirs += other_line.answered()
+        assert len(ours) < 300, "the short burst did not wait for the end of the long one"
+        assert await until_answered(line, 300 - len(ours)) == list(range(len(ours) + 1, 301))
+
+
+async def test_many_short_requests_are_answered_in_their_order_over_several_turns(line: Line) -> None:
+    connection = connected(line)
+    feed(connection, asked(*[SHORT] * 2_000))
+    assert await until_answered(line, 2_000) == list(range(1, 2_001))
+
+
+async def test_a_removal_in_several_steps_lets_others_in_between_and_is_answered_once(line: Line) -> None:
+    world = World()
+    world.node("a", size=1 << 20)
+    keys = [f"k{number}" for number in range(REMOVAL_STEP_SLOTS * 3)]
+    world.put(*keys, size=64)
+    server = RpcServer("here", "")
+    server.lead(world.engine)
+    connection, other_line = connected(line, server), Line()
+    with other_line.near, other_line.far:
+        other = connected(other_line, server)
+        feed(connection, asked(RemoveMatching("^k", 1)))
+        left = []
+        while not line.written:
+            feed(other, frame(1, 1000, encode(Exists(keys[-1:]))))
+            left.append(world.state.catalogue.count)
+            await asyncio.sleep(0)
+        assert left == [384, 256, 128], "steps of 128 slots, and a request of another connection between any two"
+    [(number, reply)] = line.replies()
+    assert (number, decode_reply(reply)) == (1, Removed(len(keys), 0, 0))
+
+
+async def test_nothing_more_is_decided_for_a_peer_that_does_not_read(line: Line) -> None:
+    """I17"""
+    connection = connected(line)
+    feed(connection, asked(*[ListKeys()] * 100))
+    await asyncio.sleep(0)
+    answered = line.answered()
+    connection.pause_writing()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert line.answered() == []
+    assert not line.is_read
+    feed(connection, frame(101, 1000, encode(SHORT)))
+    assert line.answered() == [], "also what comes later waits"
+    connection.resume_writing()
+    assert answered + await until_answered(line, 101 - len(answered)) == list(range(1, 102))
+    await asyncio.sleep(0)
+    assert line.is_read
+
+
+async def test_a_request_with_too_many_unanswered_before_it_waits(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_UNANSWERED", 3)
+    writer = Writer()
+    server = RpcServer("here", "")
+    server.lead(writer.engine)
+    connection = connected(line, server)
+    writer.grant(1, 64)
+    feed(connection, asked(*[Remove(["none"], serial) for serial in range(5)]))
+    assert server.requests[Remove] == 3, "their replies wait until the grant before them is durable"
+    assert not line.is_read
+    writer.write()
+    assert line.answered() == [1, 2, 3]
+    await asyncio.sleep(0)
+    assert line.answered() == [4, 5]
+    assert line.is_read
 
 
 async def test_clients_that_wait_for_the_log_are_let_go_when_the_term_is_over() -> None:

@@ -207,3 +207,32 @@ def test_a_sole_frame_over_the_limit_is_refused_as_any_other() -> None:
     assert buffer.sole_frame(len(data)) is None
     with pytest.raises(BadRequest):
         buffer.next_frame()
+
+
+def test_buffers_with_a_common_scratch_keep_only_what_is_not_whole() -> None:
+    """ADR 51: thousands of idle connections hold no buffers."""
+    scratch = memoryview(bytearray(FIRST_BYTES))
+    buffers = [FrameBuffer(scratch=scratch) for _ in range(3)]
+    data = [frame(number, 0, bytes([number]) * 30_000) for number in range(3)]
+    for buffer, whole in zip(buffers, data, strict=True):
+        assert buffer.space().obj is scratch.obj
+        buffer.space()[:20_000] = whole[:20_000]
+        buffer.filled(20_000)
+        assert buffer.next_frame() is None
+        assert 20_000 <= buffer.keep() <= 25_000
+    for number, (buffer, whole) in enumerate(zip(buffers, data, strict=True)):
+        assert receive(buffer, whole[20_000:] + frame(9, 0, b"next")) == [
+            (number, 0, bytes([number]) * 30_000),
+            (9, 0, b"next"),
+        ]
+        assert buffer.keep() == 0
+        assert buffer.space().obj is scratch.obj
+
+
+def test_a_long_frame_takes_no_more_than_itself() -> None:
+    buffer = FrameBuffer(scratch=memoryview(bytearray(FIRST_BYTES)))
+    payload = bytes(MAX_FRAME_BYTES)
+    assert receive(buffer, frame(1, 2, payload)[:-1]) == []
+    assert buffer.keep() <= MAX_FRAME_BYTES + FIRST_BYTES
+    assert receive(buffer, payload[:1]) == [(1, 2, payload)]
+    assert buffer.keep() == 0

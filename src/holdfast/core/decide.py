@@ -14,14 +14,14 @@ from holdfast.core import live_settings
 from holdfast.core.copies import completion, disks, lost_files
 from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
 from holdfast.core.objects import puts, reads, removals
-from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.decision import Decision, NextStep
 from holdfast.core.primary.primary import Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
 from holdfast.messages import of_nodes, of_sessions, requests
 from holdfast.messages.shapes import Message
 
-_DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] = {
+_DECIDE: dict[type[Message | NextStep], Callable[[Primary, Any, int, Instant], Decision]] = {
     requests.Exists: reads.exists,
     requests.Locate: reads.locate,
     requests.RenewLeases: reads.renew_leases,
@@ -31,6 +31,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
     requests.ReturnGrants: puts.return_grants,
     requests.Remove: removals.remove,
     requests.RemoveMatching: removals.remove_matching,
+    removals.RemovalStep: removals.remove_step,
     requests.ListKeys: reads.list_keys,
     requests.Stat: reads.stat,
     requests.Explain: reads.explain,
@@ -59,7 +60,7 @@ _DECIDE: dict[type[Message], Callable[[Primary, Any, int, Instant], Decision]] =
 }
 
 
-def decide(primary: Primary, request: Message, client: int, now: Instant) -> Decision:
+def decide(primary: Primary, request: Message | NextStep, client: int, now: Instant) -> Decision:
     """`client` is the number that the client chose for itself; for a node's requests, the number of its connection."""
     verb = _DECIDE.get(type(request))
     if verb is None:

@@ -1,8 +1,9 @@
 """One connection to a master: frames in, requests to the engine, replies out.
 
-A connection is one protocol object. The replies to one read leave in one write. The server stops reading from a peer
-that does not read its replies (I17); a peer that does not greet in time, or breaks the protocol, gets an error and is
-closed.
+A connection is one protocol object. The replies to one read leave in one write. A peer that does not greet in time, or
+breaks the protocol, gets an error and is closed. While a connection may not go on it is not read, and nothing that came
+is decided (I17): its peer does not read replies, too many of its requests are unanswered, it waits for its turn behind
+others who ask much, or there is no room for its frame (ADR 51).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import NextStep, Parked, Unfinished
 from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, Stopping, TryAgain, Unreachable
 from holdfast.identity.identities import EVERYBODY, Identity
 from holdfast.identity.roles import Role
-from holdfast.instant import Instant, now_ms
+from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.access.permissions import (
     CHECKED,
     check_force,
@@ -30,13 +31,34 @@ from holdfast.master.access.permissions import (
 from holdfast.master.access.session_owners import check_owner
 from holdfast.master.engine.waiting_room import Waiting
 from holdfast.master.tenancy import Tenancy
+from holdfast.master.traffic.turns import TURN_SECONDS
 from holdfast.messages.of_sessions import KeepAlive
-from holdfast.messages.requests import Failed, GrantRanges, Hello
+from holdfast.messages.requests import (
+    Explain,
+    Failed,
+    GetStatus,
+    GrantRanges,
+    Hello,
+    ListKeys,
+    ListNodes,
+    ListSegments,
+    RemoveMatching,
+    Stat,
+)
 from holdfast.messages.shapes import Message
 from holdfast.replication.pending_log import PendingReply
 from holdfast.transport.tls import names_in
 from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import (
+    DEFAULT_TIMEOUT_MS,
+    GREETING_BYTES,
+    GREETING_SECONDS,
+    MAX_FRAME_BYTES,
+    PREAMBLE,
+    FrameBuffer,
+    check_preamble,
+    frame,
+)
 
 if TYPE_CHECKING:
     from holdfast.master.server import RpcServer
@@ -44,6 +66,24 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 20_000
 LONG_BYTES = 4096
 """A request larger than this takes some hundred microseconds, so one turn of the loop handles only one of them."""
+SHORT_REQUESTS = 16
+"""Short requests between two looks at the clock: they take as long as one turn may."""
+COSTLY = frozenset({RemoveMatching, ListKeys, Stat, Explain, ListSegments, GetStatus, ListNodes})
+"""Short requests that take as long as a long one. They wait for their turn, one at a time."""
+MAX_UNANSWERED = 4_096
+"""Requests of one connection whose replies wait for the log or for room; it is not read beyond."""
+
+# Reasons why a connection may not go on.
+UNGREETED = 1
+"""It has not said who it is. It is read, but no request is decided."""
+UNREAD = 2
+"""Its peer does not read replies."""
+QUEUED = 4
+"""It waits for its turn."""
+CROWDED = 8
+"""There is no room for the frame that it receives."""
+UNANSWERED = 16
+"""Too many of its requests are unanswered."""
 log = structlog.get_logger("holdfast.master")
 
 
@@ -70,11 +110,11 @@ class DurableReply(PendingReply):
         self._reply = reply
 
     def __call__(self) -> None:
-        self._connection.send(self._request_id, self._reply)
+        self._connection.send_late(self._request_id, self._reply)
 
     def refuse(self, why: str) -> None:
         error = LogFullInDoubt(f"the log is full: {why}. The change was decided and may count once there is room")
-        self._connection.send(self._request_id, failed(error))
+        self._connection.send_late(self._request_id, failed(error))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -82,11 +122,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: RpcServer) -> None:
         self._server = server
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(GREETING_BYTES, server.traffic.scratch)
         self._out: list[bytes] = []
         self._reading = False
-        self._goes_on = False
-        """Frames are buffered that the next turn of the loop will handle."""
+        self._why_not = UNGREETED
+        """Reasons why it may not go on, one bit each."""
+        self._kept = 0
+        """Bytes of its own for what has come and is not handled yet."""
+        self._next: tuple[int, int, Message | NextStep] | None = None
+        """A costly request, or the next step of one, which comes before all that is received: (id, timeout, it)."""
+        self._unanswered = 0
+        self.credit = 0.0
         self._opened = False
         self.is_greeted = False
         self._decode = decode_hello
@@ -125,11 +171,41 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_greeted:
             self._refuse(BadRequest("no greeting came in time; the connection is closed"))
 
+    # Reasons not to go on.
+
+    def _halt(self, reason: int) -> None:
+        if not self._why_not & ~UNGREETED and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._why_not |= reason
+
+    def _unhalt(self, reason: int) -> None:
+        """This reason is gone. If it was the last one, go on: with what has come, in its turn, or with reading."""
+        if not self._why_not & reason:
+            return
+        self._why_not &= ~reason
+        if self._why_not & ~UNGREETED or self.transport.is_closing():
+            return
+        if self._next is not None or len(self._frames):
+            self._why_not |= QUEUED
+            self._server.traffic.turns.enter(self)
+        else:
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
-        self.transport.pause_reading()
+        self._halt(UNREAD)
+        self._server.traffic.backlog.wait_for_reader(self, now_ms())
 
     def resume_writing(self) -> None:
-        self.transport.resume_reading()
+        self._server.traffic.backlog.is_read(self)
+        self._unhalt(UNREAD)
+
+    def waiting_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def go_on_receiving(self) -> None:
+        self._unhalt(CROWDED)
+
+    # Receiving.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.space()
@@ -137,48 +213,101 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         frames = self._frames
         if self.transport.is_closing():
-            frames.filled(nbytes)
             return
         self._reading = True
         try:
-            if self.is_greeted:
+            if not self._why_not:
                 received = frames.sole_frame(nbytes)
                 if received is not None:
-                    self._receive(*received, now_ms())
-                    return
+                    if len(received[2]) < LONG_BYTES or self._server.traffic.turns.is_idle:
+                        self._receive(*received, now_ms())
+                        if self._next is not None:
+                            self._queue()
+                        return
+                    frames.filled(nbytes)
             else:
                 frames.filled(nbytes)
                 if not (self._opened or self._open()):
+                    self._keep()
                     return
-            if not self._goes_on:
-                self._receive_held()
+            self._receive_held()
         except HoldfastError as error:  # The stream is broken: nothing after this point can be trusted.
             self._refuse(error)
         finally:
             self._send_out()
 
     def _receive_held(self) -> None:
-        """Handle whole frames, in order. Frames after a long request wait for the next turn: its reply leaves before
-        that, so that the client can work on it meanwhile, and other connections get their turn."""
+        """Handle what one turn allows, if nobody waits for a turn; the rest waits for the next one."""
+        if not self._why_not & ~UNGREETED:
+            waits = self.is_greeted and not self._server.traffic.turns.is_idle
+            if waits or self._step():
+                self._queue()
+        self._keep()
+
+    def _queue(self) -> None:
+        self._halt(QUEUED)
+        self._server.traffic.turns.enter(self)
+
+    def _keep(self) -> None:
+        kept = self._frames.keep()
+        if kept != self._kept:
+            self._kept = kept
+            if not self._server.traffic.backlog.hold(self, kept, now_ms()):
+                self._halt(CROWDED)
+
+    def take_turn(self) -> bool:
+        """Do one step of what waits here. True: more waits, and it may go on."""
+        if self.transport.is_closing():
+            return False
+        wants_more = True
+        if not self._why_not & ~(UNGREETED | QUEUED):
+            self._reading = True
+            try:
+                wants_more = self._step()
+                self._keep()
+            except HoldfastError as error:
+                self._refuse(error)
+            finally:
+                self._send_out()
+            if wants_more and not self._why_not & ~(UNGREETED | QUEUED):
+                return True
+        # What keeps it back will have it queued again (`_unhalt`); otherwise the rest of a frame may come.
+        self._why_not &= ~QUEUED
+        if not self._why_not & ~UNGREETED and not self.transport.is_closing():
+            self.transport.resume_reading()
+        return False
+
+    def give_up(self) -> None:
+        self.transport.abort()
+
+    def _step(self) -> bool:
+        """Handle whole frames, in order, as many as one turn allows: one long or costly request, or short ones for as
+        long as a turn may take. Its reply leaves before the next turn, so that the client can work on it meanwhile.
+        True: more waits."""
         now = now_ms()
+        waiting, self._next = self._next, None
+        if waiting is not None:
+            self._decide(*waiting, now)
+            return self._has_more()
+        until = now_seconds() + TURN_SECONDS
+        count = 0
         while (received := self._frames.next_frame()) is not None:
             self._receive(*received, now)
-            if len(received[2]) >= LONG_BYTES and len(self._frames):
-                self._goes_on = True
-                asyncio.get_running_loop().call_soon(self._go_on)
-                return
+            count += 1
+            if (
+                len(received[2]) >= LONG_BYTES
+                or self._is_costly_next()
+                or self._why_not & ~(UNGREETED | QUEUED)
+                or (not count % SHORT_REQUESTS and now_seconds() >= until)
+            ):
+                return self._has_more()
+        return False
 
-    def _go_on(self) -> None:
-        self._goes_on = False
-        if self.transport.is_closing():
-            return
-        self._reading = True
-        try:
-            self._receive_held()
-        except HoldfastError as error:
-            self._refuse(error)
-        finally:
-            self._send_out()
+    def _is_costly_next(self) -> bool:
+        return self._next is not None
+
+    def _has_more(self) -> bool:
+        return self._next is not None or len(self._frames) > 0
 
     def _send_out(self) -> None:
         self._reading = False
@@ -210,7 +339,16 @@ class Connection(asyncio.BufferedProtocol):
         server.requests[kind] += 1
         if not self.is_greeted:
             self._greet(request_id, request)
-        elif kind in server.views:
+        elif kind in COSTLY:
+            self._next = request_id, timeout_ms, request
+        else:
+            self._decide(request_id, timeout_ms, request, now)
+
+    def _decide(self, request_id: int, timeout_ms: int, request: Message | NextStep, now: Instant) -> None:
+        """Have a request, or the next step of one, decided; its reply is sent now or later."""
+        server = self._server
+        kind = type(request)
+        if kind in server.views:
             server.views[kind](request, partial(self.send, request_id))
         elif server.engine is None:
             self.send(request_id, failed(server.not_leading()))
@@ -218,12 +356,15 @@ class Connection(asyncio.BufferedProtocol):
             self.send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
             try:
-                if self.tenancy is not None:
+                if self.tenancy is not None and not isinstance(request, NextStep):
                     self.tenancy.inward(request, server.engine.state.catalogue)
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
                     self._park(request_id, timeout_ms, request, now)
+                elif isinstance(reply, Unfinished):
+                    self._next = request_id, timeout_ms, reply.step
                 elif after:
+                    self._count_unanswered()
                     deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
                     server.engine.when_durable(after, DurableReply(self, request_id, reply, deadline))
                 else:
@@ -258,10 +399,11 @@ class Connection(asyncio.BufferedProtocol):
             self._server.engine.failures[error.code] += 1
         self.send(request_id, failed(error))
 
-    def _park(self, request_id: int, timeout_ms: int, request: Message, now: Instant) -> None:
+    def _park(self, request_id: int, timeout_ms: int, request: Message | NextStep, now: Instant) -> None:
         assert isinstance(request, GrantRanges | KeepAlive), "only a grant waits for room, a keepalive for its time"
         deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
-        waiting = Waiting(request, self.client, self.number, deadline, lambda reply: self.send(request_id, reply))
+        self._count_unanswered()
+        waiting = Waiting(request, self.client, self.number, deadline, partial(self.send_late, request_id))
         assert self._server.engine is not None, "it has just parked this"
         self._server.engine.park(waiting, now)
 
@@ -272,8 +414,22 @@ class Connection(asyncio.BufferedProtocol):
         self.client = request.client
         self.looks = request.looks
         self.is_greeted = True
+        self._why_not &= ~UNGREETED
+        self._frames.limit = MAX_FRAME_BYTES
         self._server.show_tenant(self, welcome)
         self.send(request_id, welcome)
+
+    def _count_unanswered(self) -> None:
+        self._unanswered += 1
+        if self._unanswered >= MAX_UNANSWERED:
+            self._halt(UNANSWERED)
+
+    def send_late(self, request_id: int, reply: Message) -> None:
+        """Send a reply that had to wait."""
+        self._unanswered -= 1
+        if self._unanswered < MAX_UNANSWERED:
+            self._unhalt(UNANSWERED)
+        self.send(request_id, reply)
 
     def send(self, request_id: int, reply: Message) -> None:
         if self.tenancy is not None:

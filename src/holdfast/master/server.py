@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from holdfast.core.primary.decision import NextStep
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import NotLeader, Stopping
 from holdfast.identity.identities import Identities
@@ -22,6 +23,7 @@ from holdfast.master.engine.guard import UpkeepFailure
 from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.master.tenancy import Tenancies
+from holdfast.master.traffic.traffic import Traffic
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
@@ -58,12 +60,13 @@ class RpcServer:
         self.identities = identities
         """Whom connections can belong to."""
         self.requests: Counter[type[Message]] = Counter()
-        self.views: dict[type[Message], Callable[[Any, Answer], None]] = {
+        self.views: dict[type[Message | NextStep], Callable[[Any, Answer], None]] = {
             GiveSign: lambda request, answer: answer(Done())
         }
         """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
+        self.traffic = Traffic()
         self._tenancies = Tenancies()
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
@@ -183,6 +186,7 @@ class RpcServer:
                 self._part_from_clients(self.engine, now_ms())
             if self._showing is not None:
                 self._showing.tick(now_ms())
+            self._part_from_slow_peers(now_ms())
             # Requests get their turn between two steps of an eviction.
             await asyncio.sleep(0.001 if again else self.tick_seconds)
 
@@ -196,6 +200,17 @@ class RpcServer:
                 if not engine.primary.sessions.is_followed_over(connection.number):
                     connection.transport.close()
         self._has_parted = is_over
+
+    def _part_from_slow_peers(self, now: Instant) -> None:
+        """Close connections for whose bytes there is no more room, and let those go on that waited for it."""
+        for connection in self.traffic.backlog.ended(now):
+            log.warning(
+                "a connection was closed: its peer did not read its replies, or did not send the rest of a frame",
+                client=connection.client,
+                identity=connection.identity.name,
+            )
+            connection.transport.abort()
+        self.traffic.turns.go_on()
 
     async def stop(self) -> None:
         """Refuse waiting requests, let the last replies leave, and close."""
@@ -230,6 +245,7 @@ class RpcServer:
 
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
+        self.traffic.backlog.forget(connection)
         if self.controls.get(connection.client) is connection:
             del self.controls[connection.client]
         if self.engine is not None:

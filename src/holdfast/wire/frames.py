@@ -3,7 +3,8 @@
 A connection opens with an 8-byte preamble (magic, protocol version), so that a stranger or another version is refused
 before anything is decoded. Then each frame is a 12-byte head (payload length, request id, and in a request its timeout
 in milliseconds) and a payload. A length over the limit is refused as soon as the head has arrived, and the buffer grows
-only with the bytes that really arrived.
+only with the bytes that really arrived. A server with thousands of connections receives all of them into one scratch
+buffer: a connection has memory of its own only for a frame that has not come whole (ADR 51).
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ MAX_FRAME_BYTES = 8 << 20
 HEAD = struct.Struct("<III")
 HEAD_BYTES = HEAD.size
 FIRST_BYTES = 64 << 10
+LEAST_SPACE = 4 << 10
+"""The least that is received at a time, but for the end of a frame."""
 MAX_TIMEOUT_MS = 0xFFFF_FFFF
 DEFAULT_TIMEOUT_MS = 30_000
 """The timeout of a request that names none."""
-GREETING_SECONDS = 10.0
+GREETING_SECONDS = 5.0
 """A connection that has not said who it is by then is closed."""
+GREETING_BYTES = 4 << 10
+"""The most that a connection may send before it has said who it is."""
 
 _unpack_head = HEAD.unpack_from
 _pack_head = HEAD.pack
@@ -52,15 +57,19 @@ class FrameBuffer:
     """Received bytes, cut into frames.
 
     Write into `space()`, report with `filled(n)`, then take frames with `next_frame()` until it returns None. A
-    payload is a view of the buffer and is valid until `space()` is called again.
+    payload is a view of the buffer and is valid until `space()` or `keep()` is called.
+
+    With a `scratch`, which the buffers of one loop share, call `keep()` before another of them receives.
     """
 
-    __slots__ = ("_bytes", "_limit", "_start", "_view", "end")
+    __slots__ = ("_bytes", "_scratch", "_start", "_view", "end", "limit")
 
-    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
-        self._limit = limit
-        self._bytes = bytearray(FIRST_BYTES)
-        self._view = memoryview(self._bytes)
+    def __init__(self, limit: int = MAX_FRAME_BYTES, scratch: memoryview | None = None) -> None:
+        self.limit = limit
+        """The longest payload."""
+        self._scratch = scratch
+        self._view = scratch if scratch is not None else memoryview(bytearray(FIRST_BYTES))
+        self._bytes = self._view.obj
         self._start = 0
         self.end = 0
         """0 if the buffer is empty."""
@@ -72,14 +81,43 @@ class FrameBuffer:
         """Where to receive next; never empty."""
         if self._start == self.end:
             self._start = self.end = 0
-            if len(self._bytes) > 16 * FIRST_BYTES:
+            if self._scratch is not None:
+                self._view = self._scratch
+                self._bytes = self._view.obj
+            elif len(self._view) > 16 * FIRST_BYTES:
                 self._move_to(FIRST_BYTES)
             return self._view
-        if self.end == len(self._bytes):
-            waiting = self.end - self._start
-            # Half free after compaction is enough; otherwise double the size: the peer has really sent that much.
-            self._move_to(len(self._bytes) if waiting <= len(self._bytes) // 2 else 2 * len(self._bytes))
+        if len(self._view) - self.end < LEAST_SPACE:
+            self._make_space()
         return self._view[self.end :]
+
+    def _make_space(self) -> None:
+        waiting = self.end - self._start
+        if waiting <= len(self._view) // 2:
+            self._move_to(len(self._view))  # Half free after compaction is enough.
+        else:
+            # Twice as much as has really come, but no more than the frame needs.
+            self._move_to(min(2 * waiting, max(waiting, self._whole_bytes())) + LEAST_SPACE)
+
+    def _whole_bytes(self) -> int:
+        """What the frame that is being received takes; as much as a buffer holds while that is not known."""
+        if self.end - self._start < HEAD_BYTES:
+            return FIRST_BYTES
+        length: int = _unpack_head(self._bytes, self._start)[0]
+        return HEAD_BYTES + min(length, self.limit)
+
+    def keep(self) -> int:
+        """Leave the scratch to others: move the rest of what came, which is no whole frame or waits for its turn, to
+        memory of its own. Returns how much that takes."""
+        if self._start == self.end:
+            self._start = self.end = 0
+            if self._scratch is not None:
+                self._view = self._scratch
+                self._bytes = self._view.obj
+            return 0
+        if self._view is self._scratch:
+            self._move_to(self.end - self._start + LEAST_SPACE)
+        return len(self._view)
 
     def filled(self, count: int) -> None:
         self.end += count
@@ -89,7 +127,7 @@ class FrameBuffer:
         Otherwise None, and the bytes are kept for `next_frame`."""
         if not self.end and count >= HEAD_BYTES:
             length, request_id, timeout_ms = _unpack_head(self._bytes)
-            if HEAD_BYTES + length == count and length <= self._limit:
+            if HEAD_BYTES + length == count and length <= self.limit:
                 return request_id, timeout_ms, self._view[HEAD_BYTES:count]
         self.end += count
         return None
@@ -109,9 +147,9 @@ class FrameBuffer:
         if held < HEAD_BYTES:
             return None
         length, request_id, timeout_ms = _unpack_head(self._bytes, start)
-        if length > self._limit:
+        if length > self.limit:
             raise BadRequest(
-                f"a frame of {length:,} bytes is over the limit of {self._limit:,}; the connection is closed"
+                f"a frame of {length:,} bytes is over the limit of {self.limit:,}; the connection is closed"
             )
         stop = start + HEAD_BYTES + length
         if stop > self.end:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
+from holdfast.core.primary.decision import Unfinished
 from holdfast.core.primary.lessees import MOST_KNOWN, Lessees
 from holdfast.core.promotion import guard_leases
-from holdfast.core.rules import REMEMBERED_ANSWERS, VISIT_SLOTS
+from holdfast.core.rules import REMEMBERED_ANSWERS, REMOVAL_STEP_SLOTS, VISIT_SLOTS
 from holdfast.ids import extent_of
 from holdfast.messages import requests as q
 from holdfast.messages.records import ObjectsRemoved
@@ -169,3 +170,19 @@ def test_listing_by_prefix_meets_every_key_once(world: World) -> None:
         if not cursor:
             break
     assert sorted(found) == sorted(key for key in keys if key.startswith("p1/"))
+
+
+def test_a_removal_that_was_cut_short_goes_on_where_it_stopped_and_counts_nothing_twice(world: World) -> None:
+    """I10: its steps are logged with the answer so far, and the client sends it again to the next primary."""
+    keys = [f"k{number}" for number in range(REMOVAL_STEP_SLOTS * 3)]
+    world.put(*keys, size=64)
+    request = q.RemoveMatching("^k", serial=1)
+    reply, _ = world.engine.handle(request, CLIENT, 1, world.now)
+    assert isinstance(reply, Unfinished)
+    assert world.state.catalogue.count == REMOVAL_STEP_SLOTS * 2
+    again = world.ask(q.Removed, request)
+    assert (again.removed, again.cursor) == (REMOVAL_STEP_SLOTS, REMOVAL_STEP_SLOTS)
+    rest = world.ask(q.Removed, q.RemoveMatching("^k", serial=2, cursor=again.cursor))
+    assert (rest.removed, rest.cursor) == (REMOVAL_STEP_SLOTS * 2, 0)
+    assert world.state.catalogue.count == 0
+    world.check()

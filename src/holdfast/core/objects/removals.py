@@ -14,10 +14,10 @@ import re2
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED
 from holdfast.core.objects.checks import check_keys
-from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.decision import Decision, NextStep, Unfinished
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import VISIT_SLOTS
+from holdfast.core.rules import REMOVAL_STEP_SLOTS, VISIT_SLOTS
 from holdfast.errors import BadPattern
 from holdfast.ids import NAMESPACE_CHARACTERS, RESERVED, is_reserved
 from holdfast.instant import Instant
@@ -43,15 +43,31 @@ def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> De
     return Decision(answer, _remembered(answer, records, client, request.serial))
 
 
+class RemovalStep(NextStep, frozen=True, gc=False):
+    """Where a removal by pattern goes on."""
+
+    request: q.RemoveMatching
+    cursor: int
+    so_far: q.Removed
+
+
 def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, now: Instant) -> Decision:
-    namespace, pattern = _within(request.pattern)
-    matches = compiled(pattern).search if pattern else None
+    compiled(_within(request.pattern)[1])
     earlier = primary.state.answers.get((client, request.serial))
     if earlier is not None:
         return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
+    return remove_step(primary, RemovalStep(request, max(0, request.cursor), q.Removed(0, 0, 0)), client, now)
+
+
+def remove_step(primary: Primary, step: RemovalStep, client: int, now: Instant) -> Decision:
+    """Remove what matches in the next slots. Each step that removed something is remembered with the answer so far: a
+    retry at the next primary goes on where this one stopped, and counts nothing twice."""
+    request = step.request
+    namespace, pattern = _within(request.pattern)
+    matches = compiled(pattern).search if pattern else None
     named = primary.state.catalogue.keys
-    first = max(0, request.cursor)
-    stop = first + VISIT_SLOTS
+    until = max(0, request.cursor) + VISIT_SLOTS
+    first, stop = step.cursor, min(step.cursor + REMOVAL_STEP_SLOTS, until)
     slots = [
         slot
         for slot, key in enumerate(named[first:stop], first)
@@ -60,11 +76,18 @@ def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, no
         and (matches is None or matches(key[len(namespace) :]))
     ]
     cause = Cause.REMOVE_BY_REGEX if pattern else Cause.REMOVE_ALL
-    answer, records = _remove(primary, slots, request, client, cause, now)
+    found, records = _remove(primary, slots, request, client, cause, now)
     answer = q.Removed(
-        answer.removed, answer.leased, answer.lease_left_ms, stop if stop < len(named) else 0, 0, answer.pinned
+        removed=step.so_far.removed + found.removed,
+        leased=step.so_far.leased + found.leased,
+        lease_left_ms=max(step.so_far.lease_left_ms, found.lease_left_ms),
+        cursor=stop if stop < len(named) else 0,
+        pinned=step.so_far.pinned + found.pinned,
     )
-    return Decision(answer, _remembered(answer, records, client, request.serial))
+    records = _remembered(answer, records, client, request.serial)
+    if answer.cursor and stop < until:
+        return Decision(Unfinished(RemovalStep(request, stop, answer)), records)
+    return Decision(answer, records)
 
 
 def _within(pattern: str) -> tuple[str, str]:

@@ -22,6 +22,16 @@ class Parked:
 PARKED = Parked()
 
 
+class NextStep(msgspec.Struct, frozen=True, gc=False):
+    """The next step of a request that takes several: decided like a request, after others had their turn."""
+
+
+class Unfinished(msgspec.Struct, frozen=True, gc=False):
+    """No reply yet: one step of several was decided."""
+
+    step: NextStep
+
+
 class Command(msgspec.Struct, frozen=True, gc=False):
     """A command to send to a node once everything logged before it is durable."""
 
@@ -35,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """What follows from one request. A struct of msgspec, because one is made for every request: the plain case takes
     25 ns more than a tuple of two."""
 
-    reply: Message | Parked
+    reply: Message | Parked | Unfinished
     records: Sequence[Record] = ()
     urgent: bool = False
     """A lease was renewed that was about to end: the standbys should learn of it soon."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import NextStep, Parked, Unfinished
 from holdfast.core.state.applied import Applied
 from holdfast.core.state.state import State
 from holdfast.messages.of_sessions import KeepAlive
@@ -59,7 +59,7 @@ class Durability:
         else:
             self.log.when_durable(index, then)
 
-    def required_index(self, request: Message, reply: Message | Parked, before: int) -> int:
+    def required_index(self, request: Message | NextStep, reply: Message | Parked | Unfinished, before: int) -> int:
         """The index that must be durable before this reply is sent; 0: none. `before` is the index of the last record
         before the decision."""
         log = self.log

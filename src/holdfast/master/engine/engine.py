@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
-from holdfast.core.primary.decision import Command, Parked, Planned
+from holdfast.core.primary.decision import Command, NextStep, Parked, Planned, Unfinished
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.state.state import State
@@ -91,6 +92,8 @@ _NOTABLE = frozenset(
 _PUTS = frozenset({GrantRanges, CommitPuts})
 _CHANGES = _PUTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
 """Requests of clients and operators that need a record."""
+
+Reply: TypeAlias = Message | Parked | Unfinished
 
 
 class Engine:
@@ -172,10 +175,11 @@ class Engine:
 
     # Requests.
 
-    def handle(self, request: Message, client: int, connection: int, now: Instant) -> tuple[Message | Parked, int]:
+    def handle(self, request: Message | NextStep, client: int, connection: int, now: Instant) -> tuple[Reply, int]:
         """The reply, and the index to pass to `when_durable` with it (0: it may be sent at once).
 
         Parked: it is a grant that must wait for room, or a keepalive to be answered later, so pass it to `park`.
+        Unfinished: it takes several steps; pass its next one here when others had their turn.
         """
         if self._is_stopped or now >= self.shell.leads_until():
             return failed(self._not_leading()), 0
@@ -208,27 +212,27 @@ class Engine:
             return _full(self.log.full)
         return NotLeader("this master's term is over; nothing was changed. Ask the new primary")
 
-    def _refusal(self, request: Message, client: int, now: Instant) -> TryAgain | None:
+    def _refusal(self, request: Message | NextStep, client: int, now: Instant) -> TryAgain | None:
         """Why this request is not even decided: the log takes no more, or it removes something that an earlier primary
         may still show."""
         log = self.log
-        if log is not None and log.full and type(request) in _CHANGES:
+        if log is not None and log.full and (type(request) in _CHANGES or isinstance(request, NextStep)):
             self.failures[LogFull.code] += 1
-            return _full(log.full)
+            return _full(log.full, isinstance(request, NextStep))
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
             return LogSlow("the log cannot keep up with the puts; nothing was stored. Try again")
         if now < self.primary.doubt.until and self._takes_away(request, client):
             return Settling("an earlier primary may still answer reads; nothing was changed. Try again")
         return None
 
-    def _takes_away(self, request: Message, client: int) -> bool:
+    def _takes_away(self, request: Message | NextStep, client: int) -> bool:
         """Would it remove something that an earlier primary may still show? Not if that primary has done it already,
         and the request is only a retry."""
         if isinstance(request, Remove | RemoveMatching):
             return (client, request.serial) not in self.state.answers
         return isinstance(request, ReportLostFiles) or (isinstance(request, CommitPuts) and request.upsert)
 
-    def _look(self, request: Message, client: int, now: Instant) -> tuple[Message | Parked, int]:
+    def _look(self, request: Message | NextStep, client: int, now: Instant) -> tuple[Reply, int]:
         """Handle a read. It removes and frees nothing and commands no node, so it needs fewer steps than `handle`."""
         try:
             decision = decide(self.primary, request, client, now)
@@ -244,7 +248,7 @@ class Engine:
             return decision.reply, 0
         return decision.reply, self._durability.required_index(request, decision.reply, log.index)
 
-    def _decide(self, request: Message, caller: int, now: Instant) -> tuple[Message | Parked, int]:
+    def _decide(self, request: Message | NextStep, caller: int, now: Instant) -> tuple[Reply, int]:
         """Decide a request and carry the decision out. The reply, and the index that must be durable before it is
         sent."""
         before = self.log.index if self.log is not None else 0
@@ -264,7 +268,7 @@ class Engine:
             self.shell.on_urgent()
         return decision.reply, self._durability.required_index(request, decision.reply, before)
 
-    def _decide_parked(self, one: Waiting, now: Instant) -> tuple[Message | Parked, int]:
+    def _decide_parked(self, one: Waiting, now: Instant) -> tuple[Reply, int]:
         """Decide one waiting put again. A defect fails that put, with an error (I10), and no other that waits."""
         try:
             return self._decide(one.request, one.client, now)
@@ -405,5 +409,6 @@ class Engine:
         return goes_on
 
 
-def _full(why: str) -> LogFull:
-    return LogFull(f"the log is full: {why}. This request changed nothing; it may be sent again")
+def _full(why: str, goes_on: bool = False) -> LogFull:
+    changed = "What it did until then counts" if goes_on else "This request changed nothing"
+    return LogFull(f"the log is full: {why}. {changed}; it may be sent again")

@@ -15,7 +15,7 @@ from functools import partial
 
 from holdfast.core.objects.placement import why_no_room
 from holdfast.core.objects.puts import least_wanted_bytes
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import Parked, Unfinished
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.applied import Freed
 from holdfast.errors import HoldfastError, TryAgain
@@ -43,7 +43,7 @@ class Waiting:
     answer: Answer
 
 
-Decide = Callable[[Waiting, Instant], tuple[Message | Parked, int]]
+Decide = Callable[[Waiting, Instant], tuple[Message | Parked | Unfinished, int]]
 """Decide a waiting put again; the reply, and the index that must be durable before it is sent."""
 
 
@@ -99,6 +99,7 @@ class WaitingRoom:
     def _is_answered(self, one: Waiting, now: Instant) -> bool:
         """Decide it again, and have its reply sent if there is one."""
         reply, after = self._decide(one, now)
+        assert not isinstance(reply, Unfinished), "a grant is decided in one step"
         if isinstance(reply, Parked):
             return False
         self._durability.when_durable(after, partial(one.answer, reply))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from traceback import extract_tb
 
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import NextStep, Parked, Unfinished
 from holdfast.core.state.state import State
 from holdfast.instant import Instant
-from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.engine import Engine, Reply
 from holdfast.messages.of_nodes import MountDisk
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message, Record
@@ -169,12 +169,12 @@ class Checkers:
         self,
         machine: MasterMachine,
         engine: Engine,
-        handle: Callable[[Message, int, int, Instant], tuple[Message | Parked, int]],
-        request: Message,
+        handle: Callable[[Message | NextStep, int, int, Instant], tuple[Reply, int]],
+        request: Message | NextStep,
         client: int,
         connection: int,
         now: Instant,
-    ) -> tuple[Message | Parked, int]:
+    ) -> tuple[Reply, int]:
         gone, before = self.puts.gone(engine.primary, request), engine.state.next_counter
         try:
             reply, wait_for = handle(request, client, connection, now)
@@ -184,7 +184,7 @@ class Checkers:
         if gone and isinstance(reply, Message):
             self.puts.decided(gone, engine.primary, before, reply)
         lost_ns = self._lost.get(engine.state.log_id)
-        if isinstance(reply, Failed | Parked):
+        if isinstance(reply, Failed | Parked | Unfinished):
             if isinstance(request, MountDisk) and isinstance(reply, Failed):
                 self.restores.disk_refused(request, reply.code, engine.state.log_id)
             return reply, wait_for

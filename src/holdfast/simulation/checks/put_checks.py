@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.core.primary.decision import NextStep
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, SegmentName
@@ -53,7 +54,7 @@ class PutChecks:
                     late_ms = (sent_ns - died_ns) // 1_000_000
                     self._report(PROMISE, f"{key} is stored on {name.node}, dead {late_ms} ms before its commit", key)
 
-    def gone(self, primary: Primary, request: Message) -> str:
+    def gone(self, primary: Primary, request: Message | NextStep) -> str:
         """A node of the commit's grant whose connection this primary has seen end. Called before the decision."""
         grant = primary.state.grants.get(request.grant) if isinstance(request, CommitPuts) else None
         for one in grant.ranges if grant is not None else ():

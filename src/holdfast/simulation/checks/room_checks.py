@@ -13,17 +13,17 @@ from functools import partial
 
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, MEMORY, SOFT_PIN
 from holdfast.core.objects.puts import least_wanted_bytes
-from holdfast.core.primary.decision import Parked
+from holdfast.core.primary.decision import NextStep, Parked
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import Segment
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
 from holdfast.instant import Instant
-from holdfast.master.engine.engine import Engine
+from holdfast.master.engine.engine import Engine, Reply
 from holdfast.messages.requests import Granted, GrantRanges
 from holdfast.messages.shapes import Message
 from holdfast.simulation.checks.log_checks import Report
 
-Decide = Callable[[Message, int, Instant], tuple[Message | Parked, int]]
+Decide = Callable[[Message | NextStep, int, Instant], tuple[Reply, int]]
 
 
 class RoomChecks:
@@ -34,8 +34,8 @@ class RoomChecks:
         engine._decide = partial(self._decide, name, engine, engine._decide)  # type: ignore[method-assign]
 
     def _decide(
-        self, name: str, engine: Engine, decide: Decide, request: Message, caller: int, now: Instant
-    ) -> tuple[Message | Parked, int]:
+        self, name: str, engine: Engine, decide: Decide, request: Message | NextStep, caller: int, now: Instant
+    ) -> tuple[Reply, int]:
         if type(request) is not GrantRanges:
             return decide(request, caller, now)
         primary = engine.primary
