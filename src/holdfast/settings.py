@@ -119,6 +119,9 @@ class MasterSettings(Settings):
 
     listen: Listen = Field("127.0.0.1:7070", description="Where clients and nodes connect. Port 0 is any free one.")
     http: Listen = Field("127.0.0.1:7080", description="Where the dashboard, REST and /metrics are served.")
+    http_hosts: str = Field(
+        "", description="Names by which HTTP is asked, beside localhost and addresses, with commas between them."
+    )
     mooncake_http: Annotated[str, AfterValidator(_advertise)] = Field(
         "", description="HOST:PORT for the HTTP paths and metric names of a Mooncake master. Empty: none."
     )

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter
+
+from holdfast.dashboard.access import Doorkeeper
+from holdfast.identity.identities import Identities
+
+T = TypeVar("T")
+EVERYBODYS = Doorkeeper(Identities.of_everybody(), hosts=frozenset({"master", "testserver"}))
+
+
+class SameLoop:
+    """Calls of a server that runs in the loop of its master."""
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def recent(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def begin(self, start: Callable[[Callable[[T], None]], None]) -> T:
+        given: list[T] = []
+        start(given.append)
+        return given[0]
+
+
+PLACE = {"host": "here", "boot": "00ff", "data_address": "127.0.0.1:7071"}
+
+
+REPLICAS = [
+    {"kind": kind, "node": "node-1", "segment": 7, "offset": offset, "size_bytes": 64}
+    for kind, offset in (("MEMORY", 64), ("DISK", 0))
+]
 
 
 class FakeView:
@@ -13,7 +44,11 @@ class FakeView:
         Counter("holdfast_puts", "Puts.", registry=self.registry).inc(3)
         self.unready = ""
         self.name = "master-1"
-        self.keys = [f"key/{number}" for number in range(250)]
+        self.stored = {"": [f"key/{number}" for number in range(250)]}
+        """Tenant -> its keys."""
+
+    def keys_of(self, tenant: str) -> list[str]:
+        return self.stored.get(tenant, [])
 
     def status(self) -> dict[str, Any]:
         return {
@@ -26,7 +61,7 @@ class FakeView:
             "durable_index": 7,
             "promotable": False,
             "promotable_reason": "it is the primary",
-            "objects": len(self.keys),
+            "objects": len(self.stored[""]),
             "used_bytes": 1,
             "capacity_bytes": 2,
             "digest": "0" * 16,
@@ -35,7 +70,7 @@ class FakeView:
         }
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"name": "node-1", "available": True, "capacity_bytes": 2, "used_bytes": 1, "host": "here"}]
+        return [{"name": "node-1", "available": True, "capacity_bytes": 2, "used_bytes": 1, **PLACE}]
 
     def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
         return [
@@ -47,6 +82,7 @@ class FakeView:
                 "lease_left_ms": 900,
                 "last_command": "clean",
                 "segments": 1,
+                "session": "0123abcd",
             }
             for number in range(5)
             if f"node-{number}" > after
@@ -58,21 +94,23 @@ class FakeView:
         ]
         return [event for event in found if int(str(event["number"])) > after][:limit]
 
-    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
-        found = [key for key in self.keys if key.startswith(prefix)]
+    def keys(self, cursor: int, tenant: str) -> tuple[list[str], int]:
+        found = self.keys_of(tenant)
+        return found[cursor : cursor + 1000], cursor + 1000 if cursor + 1000 < len(found) else 0
+
+    def objects(self, prefix: str, cursor: int, limit: int, tenant: str) -> dict[str, Any]:
+        found = [key for key in self.keys_of(tenant) if key.startswith(prefix)]
         page = found[cursor : cursor + limit]
         after = cursor + limit
         return {
-            "objects": [{"key": key, "size_bytes": 1} for key in page],
+            "objects": [{"key": key, "size_bytes": 1, "replicas": REPLICAS} for key in page],
             "cursor": after if after < len(found) else 0,
         }
 
     def ready(self) -> tuple[bool, str]:
         return not self.unready, self.unready
 
-    def stat(self, key: str) -> dict[str, Any] | None:
-        if key not in self.keys:
+    def stat(self, key: str, tenant: str) -> dict[str, Any] | None:
+        if key not in self.keys_of(tenant):
             return None
-        places = [("MEMORY", "node-1", 64), ("DISK", "node-1", 0)]
-        replicas = [{"kind": kind, "node": node, "offset": offset, "size_bytes": 64} for kind, node, offset in places]
-        return {"key": key, "size_bytes": 10, "replicas": replicas}
+        return {"key": key, "size_bytes": 10, "replicas": REPLICAS}

@@ -9,13 +9,16 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
-from holdfast.dashboard.http import build_app, serve_http
-from tests.dashboard.fake_view import FakeView
+from holdfast.dashboard.access import GuardedApp
+from holdfast.dashboard.http import build_app
+from holdfast.dashboard.http_thread import serve_http
+from tests.dashboard.fake_view import EVERYBODYS, FakeView, SameLoop
 
-schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", build_app(FakeView()))
+schema = schemathesis.openapi.from_asgi(
+    "/api/v1/openapi.json", GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS)
+)
 
 
 @schema.parametrize()
@@ -31,12 +34,12 @@ def view() -> FakeView:
 
 
 @pytest.fixture
-def app(view: FakeView) -> FastAPI:
-    return build_app(view)
+def app(view: FakeView) -> GuardedApp:
+    return GuardedApp(build_app(view, SameLoop()), EVERYBODYS)
 
 
 @pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def http(app: GuardedApp) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://master") as client:
         yield client
 
@@ -87,7 +90,7 @@ async def test_objects_come_page_by_page_and_each_once(view: FakeView, http: htt
         page = (await http.get("/api/v1/objects", params={"prefix": "key/", "cursor": cursor, "limit": 100})).json()
         seen += [one["key"] for one in page["objects"]]
         cursor, pages = page["cursor"], pages + 1
-    assert seen == view.keys
+    assert seen == view.stored[""]
     assert pages == 3
 
 
@@ -104,7 +107,7 @@ async def test_the_front_page_links_to_the_rest_and_escapes_names(view: FakeView
     assert "<script>" not in page.text
 
 
-async def test_a_server_takes_any_free_port_and_gives_it_back(app: FastAPI) -> None:
+async def test_a_server_takes_any_free_port_and_gives_it_back(app: GuardedApp) -> None:
     server = await serve_http(app, "127.0.0.1", 0)
     try:
         async with httpx.AsyncClient(base_url=f"http://{server.address}") as client:
@@ -117,7 +120,7 @@ async def test_a_server_takes_any_free_port_and_gives_it_back(app: FastAPI) -> N
         again.bind((host, int(port)))
 
 
-async def test_a_port_in_use_is_an_error_at_once(app: FastAPI) -> None:
+async def test_a_port_in_use_is_an_error_at_once(app: GuardedApp) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -125,7 +128,7 @@ async def test_a_port_in_use_is_an_error_at_once(app: FastAPI) -> None:
             await serve_http(app, "127.0.0.1", taken.getsockname()[1])
 
 
-async def test_stopping_ends_though_a_client_stays_connected(app: FastAPI) -> None:
+async def test_stopping_ends_though_a_client_stays_connected(app: GuardedApp) -> None:
     """I10: a half-open connection cannot hold a master up."""
     server = await serve_http(app, "127.0.0.1", 0)
     host, port = server.address.split(":")

@@ -8,8 +8,9 @@ import httpx
 import pytest
 from prometheus_client import Counter, Gauge
 
+from holdfast.dashboard.access import GuardedApp
 from holdfast.dashboard.mooncake_http import build_mooncake_app
-from tests.dashboard.fake_view import FakeView
+from tests.dashboard.fake_view import EVERYBODYS, FakeView, SameLoop
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def view() -> FakeView:
 
 @pytest.fixture
 async def http(view: FakeView) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(build_mooncake_app(view))
+    transport = httpx.ASGITransport(GuardedApp(build_mooncake_app(view, SameLoop()), EVERYBODYS))
     async with httpx.AsyncClient(transport=transport, base_url="http://master") as client:
         yield client
 
@@ -37,12 +38,12 @@ async def test_segments_are_nodes(http: httpx.AsyncClient) -> None:
 
 
 async def test_keys_of_other_tenants_are_not_listed(view: FakeView, http: httpx.AsyncClient) -> None:
-    view.keys = ["plain", "|team-a|hidden", "|default||odd"]
+    view.stored[""] = ["plain", "|team-a|hidden", "|default||odd"]
     assert (await http.get("/get_all_keys")).text.splitlines() == ["plain", "|odd"]
 
 
 async def test_all_keys_come_though_they_are_many(view: FakeView, http: httpx.AsyncClient) -> None:
-    view.keys = [f"key/{number}" for number in range(2_500)]
+    view.stored[""] = [f"key/{number}" for number in range(2_500)]
     assert len((await http.get("/get_all_keys")).text.splitlines()) == 2_500
 
 

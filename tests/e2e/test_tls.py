@@ -7,6 +7,8 @@ import os
 import ssl
 import subprocess
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +107,25 @@ async def test_asyncio_speaks_it_too(cluster: Rig, ours: ssl.SSLContext) -> None
     async with holdfast.connect_async(cluster.address, tls=ours, shared_memory=False) as cache:
         await asyncio.gather(*(cache.put(f"async/{number}", b"x" * 100_000) for number in range(20)))
         assert await cache.get("async/7") == b"x" * 100_000
+
+
+def status_of(where: str, context: ssl.SSLContext) -> int:
+    try:
+        with urllib.request.urlopen(where, timeout=30, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_http_is_encrypted_and_asks_for_the_same_certificates(cluster: Rig, folder: Path) -> None:
+    http = f"https://{cluster.masters['master-0'][1]['http']}"
+    nobody = client_context(folder / "ours.pem", None, None)
+    known = client_context(folder / "ours.pem", folder / "client.pem", folder / "client.key")
+    assert status_of(f"{http}/healthz", nobody) == 200
+    assert status_of(f"{http}/metrics", nobody) == 401
+    assert status_of(f"{http}/metrics", known) == 200
+    with pytest.raises(OSError, match=r"refused|reset|closed|disconnected|EOF|status line"):
+        urllib.request.urlopen(http.replace("https", "http") + "/healthz", timeout=30)
 
 
 def test_a_primary_that_dies_is_followed_by_one_that_is_verified_as_well(cluster: Rig, ours: ssl.SSLContext) -> None:

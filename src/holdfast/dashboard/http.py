@@ -1,49 +1,61 @@
-"""The HTTP application of a master, and the server that runs it in the master's own loop.
+"""The HTTP application of a master: its routes, the role that each needs, and what it shows to whom.
 
-It is off the hot path: clients and nodes never use HTTP. `/healthz` shows that the process lives; `/readyz`, for load
-balancers, that it serves. The socket is bound here before the server starts: a port in use is an error at once, and
-with port 0 the real port is known.
+It is off the hot path: clients and nodes never use HTTP. `/healthz` shows that the process lives and its loop turns;
+`/readyz`, for load balancers, that it serves. Both are open to all. Operators see all that the view holds; others see
+no boot ids, no addresses of nodes and no places of bytes, and of tenants only their own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 from collections.abc import Iterator
+from functools import partial
 from html import escape
 from typing import Annotated, Any
 
-import uvicorn
-from fastapi import FastAPI, Query, Response
-from fastapi.responses import HTMLResponse
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from holdfast.addresses import join_address
+from holdfast.dashboard.access import STYLE, Asker, needs, open_to_all
+from holdfast.dashboard.loop_calls import Calls
 from holdfast.dashboard.view import (
     EventsShown,
     HealthShown,
     NodesShown,
     ObjectsShown,
     ReadinessShown,
+    RefusalShown,
     SessionsShown,
     ShownMaster,
     StatusShown,
 )
-from holdfast.supervisor import Supervisor
+from holdfast.errors import Busy, HoldfastError
+from holdfast.identity.identities import Identity
+from holdfast.identity.roles import Role
 
 MOST_OBJECTS = 1_000
+OBJECTS_AT_ONCE = 100
+"""In one call of the master's loop, which takes a millisecond."""
 MOST_EVENTS = 1_000
 MOST_SESSIONS = 1_000
 MAX_CURSOR = 2**62
-STOP_WITHIN_S = 5.0
-START_WITHIN_S = 10.0
+PLACES_OF_NODES = frozenset({"boot", "data_address", "host"})
+PLACES_OF_REPLICAS = frozenset({"segment", "offset"})
+HIDDEN_OF_SESSIONS = frozenset({"session"})
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"model": RefusalShown, "description": "No token or certificate that is known"},
+    403: {"model": RefusalShown, "description": "Another role is needed"},
+    421: {"model": RefusalShown, "description": "Asked by a name that is not this server's"},
+    503: {"model": RefusalShown, "description": "Too many ask at once, or the master did not answer in time"},
+}
 
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>holdfast: {name}</title>
-<style>body {{ font: 16px/1.5 system-ui; margin: 3rem auto; max-width: 40rem; padding: 0 1rem }}</style>
+PAGE = f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>holdfast: {{name}}</title>
+<style>{STYLE.replace("{", "{{").replace("}", "}}")}</style>
 <h1>holdfast</h1>
-<p>{name} of {cluster}: {role}, epoch {epoch}, {objects:,} objects.</p>
+<p>{{name}} of {{cluster}}: {{role}}, epoch {{epoch}}, {{objects:,}} objects.</p>
 <ul>
 <li><a href="/api/v1/status">status</a></li>
 <li><a href="/api/v1/nodes">nodes</a></li>
@@ -57,163 +69,146 @@ PAGE = """<!doctype html>
 """
 
 
-def build_app(view: ShownMaster) -> FastAPI:
-    """The application that shows this view."""
+def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
+    """The application that shows this view. Serve it behind `access.GuardedApp`, which checks the roles."""
     # Without the documentation pages, which would load scripts from elsewhere.
-    app = FastAPI(title="holdfast", openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None)
-    _add_probes(app, view)
-    _add_api(app, view)
+    app = FastAPI(title="holdfast", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.add_exception_handler(HoldfastError, on_failure)
+    _add_probes(app, view, calls)
+    _add_metrics(app, view, calls)
+    _add_cluster(app, view, calls)
+    _add_objects(app, view, calls)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    @needs(Role.READER)
     async def front() -> str:
-        status = {name: escape(one) if isinstance(one, str) else one for name, one in view.status().items()}
-        return PAGE.format_map(status)
+        found = await calls.ask(view.status)
+        return PAGE.format_map({name: escape(one) if isinstance(one, str) else one for name, one in found.items()})
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False)
+    @needs(Role.READER)
+    async def schema() -> JSONResponse:
+        return JSONResponse(app.openapi())
 
     return app
 
 
-def _add_probes(app: FastAPI, view: ShownMaster) -> None:
-    @app.get("/healthz", tags=["probes"])
+async def on_failure(request: Request, error: Exception) -> Response:
+    """A route's answer to an error of the master's."""
+    status = 503 if isinstance(error, Busy) else 409
+    return JSONResponse({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+def _add_probes(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    @app.get("/healthz", tags=["probes"], responses={503: REFUSALS[503]})
+    @open_to_all
     async def healthz() -> HealthShown:
-        """The process lives."""
+        """The process lives, and its loop turns."""
+        await calls.recent(view.ready)
         return HealthShown(ok=True)
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": ReadinessShown, "description": "Not serving"}})
-    async def readyz(response: Response) -> ReadinessShown:
-        """The master serves requests; 503 and the reason while it does not."""
-        ready, reason = view.ready()
+    @open_to_all
+    async def readyz(response: Response, asker: Asker) -> ReadinessShown:
+        """The master serves requests; 503 while it does not. The reason is for those who may read."""
+        try:
+            ready, reason = await calls.recent(view.ready)
+        except Busy as error:
+            ready, reason = False, str(error)
         response.status_code = 200 if ready else 503
-        return ReadinessShown(ready=ready, reason=reason)
+        return ReadinessShown(ready=ready, reason=reason if asker.may(Role.READER) else "")
 
-    @app.get("/metrics", tags=["probes"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
+
+class Collected(Collector):
+    """Metrics that were collected in the master's loop, to be written down elsewhere; of tenants only one's own,
+    unless for an operator."""
+
+    def __init__(self, found: list[Metric], asker: Identity) -> None:
+        self._found = found
+        self._asker = asker
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._found:
+            if not self._asker.may(Role.OPERATOR):
+                family.samples = [one for one in family.samples if self._is_for_asker(one.labels)]
+            yield family
+
+    def _is_for_asker(self, labels: dict[str, str]) -> bool:
+        return labels.get("tenant", self._asker.tenant) == self._asker.tenant
+
+
+def _add_metrics(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    answers: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}, **REFUSALS}
+
+    @app.get("/metrics", tags=["probes"], response_class=Response, responses=answers)
+    @needs(Role.READER)
+    async def metrics(asker: Asker) -> Response:
         """Metrics in the text format of Prometheus."""
-        return Response(generate_latest(view.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        found = Collected(await calls.ask(lambda: list(view.registry.collect())), asker)
+        return Response(generate_latest(found), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _add_api(app: FastAPI, view: ShownMaster) -> None:
-    @app.get("/api/v1/status", tags=["cluster"], response_model=StatusShown)
+def _add_cluster(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    @app.get("/api/v1/status", tags=["cluster"], response_model=StatusShown, responses=REFUSALS)
+    @needs(Role.READER)
     async def status() -> dict[str, Any]:
         """The master's view of the cluster."""
-        return view.status()
+        return await calls.ask(view.status)
 
-    @app.get("/api/v1/nodes", tags=["cluster"], response_model=NodesShown)
-    async def nodes() -> dict[str, Any]:
-        """The nodes and how they stand."""
-        return {"nodes": view.nodes()}
+    @app.get("/api/v1/nodes", tags=["cluster"], response_model=NodesShown, responses=REFUSALS)
+    @needs(Role.READER)
+    async def nodes(asker: Asker) -> dict[str, Any]:
+        """The nodes and how they stand; to operators also where they are."""
+        return {"nodes": [_for_asker(node, asker, PLACES_OF_NODES) for node in await calls.ask(view.nodes)]}
 
-    @app.get("/api/v1/sessions", tags=["cluster"], response_model=SessionsShown)
+    @app.get("/api/v1/sessions", tags=["cluster"], response_model=SessionsShown, responses=REFUSALS)
+    @needs(Role.READER)
     async def sessions(
+        asker: Asker,
         after: Annotated[str, Query(max_length=1024, description="Only names behind this one.")] = "",
         limit: Annotated[int, Query(ge=1, le=MOST_SESSIONS, description="The most sessions to give.")] = 100,
     ) -> dict[str, Any]:
         """The primary's followers, until when each session lasts, and its last command; by name, one page at a time."""
-        return {"sessions": view.sessions(after, limit)}
+        found = await calls.ask(lambda: view.sessions(after, limit))
+        return {"sessions": [_for_asker(session, asker, HIDDEN_OF_SESSIONS) for session in found]}
 
-    @app.get("/api/v1/events", tags=["cluster"], response_model=EventsShown)
+    @app.get("/api/v1/events", tags=["cluster"], response_model=EventsShown, responses=REFUSALS)
+    @needs(Role.OPERATOR)
     async def events(
         after: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="Only later ones than this number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="The most events to give.")] = 100,
     ) -> dict[str, Any]:
         """Recent events at this master, the oldest first."""
-        return {"events": view.events(after, limit)}
+        return {"events": await calls.ask(lambda: view.events(after, limit))}
 
-    @app.get("/api/v1/objects", tags=["cluster"], response_model=ObjectsShown)
+
+def _add_objects(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    @app.get("/api/v1/objects", tags=["cluster"], response_model=ObjectsShown, responses=REFUSALS)
+    @needs(Role.READER)
     async def objects(
+        asker: Asker,
         prefix: Annotated[str, Query(max_length=1024, description="Keys that begin so.")] = "",
         cursor: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="From an earlier answer; 0 to begin.")] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_OBJECTS, description="The most objects to give.")] = 100,
     ) -> dict[str, Any]:
-        """Stored objects, in no order, one page at a time. A page may be empty before the end."""
-        return view.objects(prefix, cursor, limit)
+        """Stored objects of the asker's tenant, in no order, one page at a time. A page may be empty before the end."""
+        found: list[dict[str, Any]] = []
+        for _ in range(-(-limit // OBJECTS_AT_ONCE)):
+            most = min(OBJECTS_AT_ONCE, limit - len(found))
+            page = await calls.ask(partial(view.objects, prefix, cursor, most, asker.tenant))
+            found += page["objects"]
+            cursor = page["cursor"]
+            if not cursor or len(found) >= limit:
+                break
+        return {"objects": [_without_places(one, asker) for one in found], "cursor": cursor}
 
 
-class _QuietServer(uvicorn.Server):
-    """A server that leaves signals to the process in which it runs."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+def _without_places(shown: dict[str, Any], asker: Identity) -> dict[str, Any]:
+    replicas = [_for_asker(replica, asker, PLACES_OF_REPLICAS) for replica in shown.get("replicas", ())]
+    return {**shown, "replicas": replicas}
 
 
-class RunningServer:
-    """An HTTP server in this loop, from `start` until `stop`; if it ends earlier, it is restarted."""
-
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        """Bind the port; OSError at once if it is not available."""
-        self._app = app
-        self._listener = _bind(host, port)
-        self._at: tuple[str, int] = self._listener.getsockname()[:2]
-        self.address: str = join_address(*self._at)
-        self._server = self._made()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-
-    def _made(self) -> uvicorn.Server:
-        config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            loop="none",
-            timeout_graceful_shutdown=int(STOP_WITHIN_S),
-        )
-        return _QuietServer(config)
-
-    async def start(self, supervisor: Supervisor, name: str) -> None:
-        """Return when it answers."""
-        self._task = asyncio.create_task(supervisor.keep(name, self._serve), name="http")
-        async with asyncio.timeout(START_WITHIN_S):
-            while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it by this attribute only.
-                await asyncio.sleep(0.005)
-
-    async def _serve(self) -> None:
-        if self._stopping:
-            return
-        if self._listener.fileno() < 0:  # An earlier server has ended, and closed it.
-            self._listener = _bind(*self._at)
-            self._server = self._made()
-        try:
-            await self._server.serve(sockets=[self._listener])
-        finally:
-            self._listener.close()
-        if not self._stopping:
-            raise OSError(f"the HTTP server on {self.address} ended by itself")
-
-    async def stop(self) -> None:
-        """Give replies a moment to finish, then close."""
-        self._stopping = True
-        self._server.should_exit = True
-        try:
-            if self._task is not None:
-                await asyncio.wait_for(self._task, STOP_WITHIN_S + 1)
-        finally:
-            self._listener.close()
-
-
-async def serve_http(
-    app: FastAPI, host: str, port: int, supervisor: Supervisor | None = None, name: str = "HTTP server"
-) -> RunningServer:
-    """Serve in the caller's loop. OSError at once if the port is not available. The supervisor knows it by `name`."""
-    server = RunningServer(app, host, port)
-    try:
-        await server.start(supervisor if supervisor is not None else Supervisor(), name)
-    except BaseException:
-        await server.stop()
-        raise
-    return server
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind(place)
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def _for_asker(facts: dict[str, Any], asker: Identity, of_operators: frozenset[str]) -> dict[str, Any]:
+    if asker.may(Role.OPERATOR):
+        return facts
+    return {name: value for name, value in facts.items() if name not in of_operators}

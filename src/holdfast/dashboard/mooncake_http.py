@@ -1,24 +1,32 @@
 """The HTTP face of a Mooncake master: the same paths, shapes and metric names, filled from a holdfast master.
 
 SGLang waits for `/get_all_segments` before it starts, scripts read the JSON, and dashboards draw the metrics. All of it
-is read-only. A segment is a node. Figures that holdfast does not count are left out rather than shown as zero.
+is read-only, and needs the role of a reader; ids, addresses and offsets are empty for whoever is no operator. A segment
+is a node. Figures that holdfast does not count are left out rather than shown as zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.dashboard.access import Asker, needs
+from holdfast.dashboard.http import Collected, on_failure
+from holdfast.dashboard.loop_calls import Calls
 from holdfast.dashboard.view import ShownMaster
+from holdfast.errors import HoldfastError
+from holdfast.identity.roles import Role
 
 NOT_FOUND = {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}
-PAGE_OBJECTS = 1_000
+MOST_KEYS = 1_000
+"""In one query."""
 MARK = "|"
 """The first character of keys of tenants other than the default: `|tenant|key`."""
 
@@ -82,50 +90,55 @@ class MooncakeFigures(Collector):
         yield whole
 
 
-def build_mooncake_app(view: ShownMaster) -> FastAPI:
-    """The application that shows this view as Mooncake's master would."""
+def build_mooncake_app(view: ShownMaster, calls: Calls) -> FastAPI:
+    """The application that shows this view as Mooncake's master would. Serve it behind `access.GuardedApp`."""
     app = FastAPI(title="holdfast, as Mooncake's master", openapi_url=None, docs_url=None, redoc_url=None)
-    registry = CollectorRegistry()
-    registry.register(MooncakeFigures(view))
-    _add_segments(app, view)
-    _add_keys(app, view)
-    _add_roles(app, view)
+    app.router.redirect_slashes = False
+    app.add_exception_handler(HoldfastError, on_failure)
+    _add_segments(app, view, calls)
+    _add_keys(app, view, calls)
+    _add_roles(app, view, calls)
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+    @needs(Role.READER)
+    async def metrics(asker: Asker) -> Response:
+        found = Collected(await calls.ask(lambda: list(MooncakeFigures(view).collect())), asker)
+        return Response(generate_latest(found), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return app
 
 
-def _add_segments(app: FastAPI, view: ShownMaster) -> None:
+def _add_segments(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     @app.get("/get_all_segments", response_class=PlainTextResponse)
+    @needs(Role.READER)
     async def get_all_segments() -> str:
-        return "".join(f"{node['name']}\n" for node in view.nodes())
+        return "".join(f"{node['name']}\n" for node in await calls.ask(view.nodes))
 
     @app.get("/get_segments_detail")
-    async def get_segments_detail() -> dict[str, Any]:
-        segments = [_segment(node) for node in view.nodes()]
+    @needs(Role.READER)
+    async def get_segments_detail(asker: Asker) -> dict[str, Any]:
+        segments = [_segment(node, asker.may(Role.OPERATOR)) for node in await calls.ask(view.nodes)]
         return {"total_segments": len(segments), "segments": segments}
 
     @app.get("/query_segment", response_class=PlainTextResponse)
+    @needs(Role.READER)
     async def query_segment(response: Response, segment: str = "") -> str:
-        for node in view.nodes():
+        for node in await calls.ask(view.nodes):
             if node["name"] == segment:
                 return f"{segment}\nUsed(bytes): {node['used_bytes']}\nCapacity(bytes) : {node['capacity_bytes']}\n"
         response.status_code = 500
         return "Failed to query segment"
 
 
-def _segment(node: dict[str, Any]) -> dict[str, Any]:
+def _segment(node: dict[str, Any], with_places: bool) -> dict[str, Any]:
     capacity, used = node["capacity_bytes"], node["used_bytes"]
     return {
         "segment_name": node["name"],
-        "segment_id": node.get("boot", ""),
+        "segment_id": node.get("boot", "") if with_places else "",
         "client_id": node["name"],
         "size_bytes": capacity,
         "size_human": f"{capacity / (1 << 30):.2f} GiB",
-        "te_endpoint": node.get("data_address", ""),
+        "te_endpoint": node.get("data_address", "") if with_places else "",
         "protocol": "tcp",
         "status": "OK" if node["available"] else "UNAVAILABLE",
         "allocator_used_bytes": used,
@@ -134,85 +147,90 @@ def _segment(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_keys(app: FastAPI, view: ShownMaster) -> None:
+def _add_keys(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     @app.get("/get_all_keys", response_class=PlainTextResponse)
-    async def get_all_keys() -> str:
-        """All keys of the default tenant."""
-        return "".join(f"{key}\n" for key in _keys(view))
+    @needs(Role.READER)
+    async def get_all_keys(asker: Asker) -> StreamingResponse:
+        """All keys of the default tenant of Mooncake's, within the asker's own tenant of holdfast's."""
+        first = await calls.ask(lambda: view.keys(0, asker.tenant))
+        return StreamingResponse(_lines(view, calls, asker.tenant, first), media_type="text/plain")
 
     @app.get("/query_key")
-    async def query_key(response: Response, key: str = "") -> dict[str, Any]:
-        stat = view.stat(key)
+    @needs(Role.READER)
+    async def query_key(response: Response, asker: Asker, key: str = "") -> dict[str, Any]:
+        stat = await calls.ask(lambda: view.stat(key, asker.tenant))
         if stat is None:
             response.status_code = 404
             return NOT_FOUND
-        return {"success": True, "data": _in_memory(stat)}
+        return {"success": True, "data": _in_memory(stat, asker.may(Role.OPERATOR))}
 
     @app.get("/batch_query_keys")
+    @needs(Role.READER)
     async def batch_query_keys(
-        keys: Annotated[str, Query(description="Keys, with commas between them.")] = "",
+        asker: Asker, keys: Annotated[str, Query(description="Keys, with commas between them.")] = ""
     ) -> JSONResponse:
         asked = [key for key in keys.split(",") if key]
-        if not asked:
-            return JSONResponse({"success": False, "error": "No keys provided. Use ?keys=key1,key2,..."}, 400)
-        return JSONResponse({"success": True, "data": {key: _found(view.stat(key)) for key in asked}})
+        if not asked or len(asked) > MOST_KEYS:
+            error = "No keys provided. Use ?keys=key1,key2,..." if not asked else f"More than {MOST_KEYS} keys."
+            return JSONResponse({"success": False, "error": error}, 400)
+        stats = await calls.ask(lambda: [view.stat(key, asker.tenant) for key in asked])
+        found = {key: _found(stat, asker.may(Role.OPERATOR)) for key, stat in zip(asked, stats, strict=True)}
+        return JSONResponse({"success": True, "data": found})
 
 
-def _keys(view: ShownMaster) -> Iterator[str]:
-    cursor = 0
+async def _lines(view: ShownMaster, calls: Calls, tenant: str, page: tuple[list[str], int]) -> AsyncIterator[str]:
+    own = f"{MARK}default{MARK}"
     while True:
-        page = view.objects("", cursor, PAGE_OBJECTS)
-        own = f"{MARK}default{MARK}"
-        for each in page["objects"]:
-            key: str = each["key"]
-            if not key.startswith(MARK) or key.startswith(own):
-                yield key.removeprefix(own)
-        cursor = page["cursor"]
+        keys, cursor = page
+        yield "".join(f"{key.removeprefix(own)}\n" for key in keys if not key.startswith(MARK) or key.startswith(own))
         if not cursor:
             return
+        page = await calls.ask(partial(view.keys, cursor, tenant))
 
 
-def _found(stat: dict[str, Any] | None) -> dict[str, Any]:
+def _found(stat: dict[str, Any] | None, with_places: bool) -> dict[str, Any]:
     kinds = {"disk_values": None, "local_disk_values": None, "nof_values": None}
     if stat is None:
         return {"ok": False, "error": "OBJECT_NOT_FOUND", "values": None, **kinds}
-    return {"ok": True, "error": None, "values": _in_memory(stat), **kinds}
+    return {"ok": True, "error": None, "values": _in_memory(stat, with_places), **kinds}
 
 
-def _in_memory(stat: dict[str, Any]) -> list[dict[str, Any]]:
+def _in_memory(stat: dict[str, Any], with_places: bool) -> list[dict[str, Any]]:
     return [
         {
             "size_": stat["size_bytes"],
-            "buffer_address_": replica["offset"],
+            "buffer_address_": replica["offset"] if with_places else 0,
             "protocol_": "tcp",
-            "transport_endpoint_": replica["node"],
+            "transport_endpoint_": replica["node"] if with_places else "",
         }
         for replica in stat["replicas"]
         if replica["kind"] == "MEMORY"
     ]
 
 
-def _add_roles(app: FastAPI, view: ShownMaster) -> None:
+def _add_roles(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     @app.get("/health")
+    @needs(Role.READER)
     async def health() -> dict[str, Any]:
-        ready, _ = view.ready()
-        status = view.status()
+        status, (ready, _) = await calls.ask(lambda: (view.status(), view.ready()))
         return {
             "status": "ok",
             "role": _role(status),
-            "ha_state": _state(view),
+            "ha_state": _state(status, ready),
             "service_ready": ready and status["role"] == "primary",
             "leader_address": status["leader"] or None,
             "view_version": status["epoch"],
         }
 
     @app.get("/role", response_class=PlainTextResponse)
+    @needs(Role.READER)
     async def role() -> str:
-        return _role(view.status())
+        return _role(await calls.ask(view.status))
 
     @app.get("/leader")
+    @needs(Role.READER)
     async def leader() -> dict[str, Any]:
-        status = view.status()
+        status = await calls.ask(view.status)
         present = bool(status["leader"])
         return {
             "present": present,
@@ -221,16 +239,17 @@ def _add_roles(app: FastAPI, view: ShownMaster) -> None:
         }
 
     @app.get("/ha_status", response_class=PlainTextResponse)
+    @needs(Role.READER)
     async def ha_status() -> str:
-        return _state(view)
+        status, (ready, _) = await calls.ask(lambda: (view.status(), view.ready()))
+        return _state(status, ready)
 
 
 def _role(status: dict[str, Any]) -> str:
     return "leader" if status["role"] == "primary" else "standby"
 
 
-def _state(view: ShownMaster) -> str:
-    ready, _ = view.ready()
-    if view.status()["role"] == "primary":
+def _state(status: dict[str, Any], ready: bool) -> str:
+    if status["role"] == "primary":
         return "serving" if ready else "starting"
     return "standby" if ready else "recovering"

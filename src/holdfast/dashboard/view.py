@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ShownMaster(Protocol):
-    """A master as seen from outside. Every call is quick and changes nothing."""
+    """A master as seen from outside. Every call is made in the master's loop and is quick: a page, not everything."""
 
     registry: CollectorRegistry
 
@@ -29,11 +29,15 @@ class ShownMaster(Protocol):
         """Those with a higher number than `after`, the oldest first; with 0 the newest."""
         ...
 
-    def objects(self, prefix: str, cursor: int, limit: int) -> dict[str, Any]:
+    def objects(self, prefix: str, cursor: int, limit: int, tenant: str) -> dict[str, Any]:
         """`objects`: dicts with at least `key` and `size_bytes`; `cursor`: where to go on, 0 at the end."""
         ...
 
-    def stat(self, key: str) -> dict[str, Any] | None:
+    def keys(self, cursor: int, tenant: str) -> tuple[list[str], int]:
+        """Some keys, and where to go on; 0 at the end."""
+        ...
+
+    def stat(self, key: str, tenant: str) -> dict[str, Any] | None:
         """`key`, `size_bytes` and `replicas`, each with `kind`, `node` and `offset`; None: it is not stored."""
         ...
 
@@ -118,3 +122,7 @@ class HealthShown(BaseModel):
 class ReadinessShown(BaseModel):
     ready: bool
     reason: str
+
+
+class RefusalShown(BaseModel):
+    detail: str = Field(description="What happened, and what to do.")

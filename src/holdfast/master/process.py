@@ -1,4 +1,4 @@
-"""`holdfast master`: the RPC server and HTTP in one loop, until a signal ends it."""
+"""`holdfast master`: the RPC server in one loop, HTTP in a thread beside it, until a signal ends both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from holdfast.addresses import join_address, split_address
 from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost
 from holdfast.core.rules import Rules
-from holdfast.dashboard.http import build_app, serve_http
+from holdfast.dashboard.access import Doorkeeper, GuardedApp, names_of
+from holdfast.dashboard.http import build_app
+from holdfast.dashboard.http_thread import HttpThread, serve_http
+from holdfast.dashboard.loop_calls import LoopCalls
 from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.exposure import PlannedListener, check_exposure
 from holdfast.identity.identities_file import IdentitiesFile
@@ -35,7 +38,7 @@ from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import PRESETS, BadSetting, MasterSettings
 from holdfast.supervisor import Supervisor
-from holdfast.transport.tls import take_identity
+from holdfast.transport.tls import http_context, take_identity
 
 log = structlog.get_logger("holdfast.master")
 WAYS = "--identities, --token-file or HOLDFAST_TOKEN"
@@ -100,12 +103,8 @@ async def _serve(settings: MasterSettings) -> int:
         view = MasterView(master)
         if publisher is not None:
             view.registry.register(publisher)
-        listen = settings.http
-        served = [await serve_http(build_app(view), *split_address(listen), supervisor)]
-        if settings.mooncake_http:
-            listen = settings.mooncake_http
-            app = build_mooncake_app(view)
-            served.append(await serve_http(app, *split_address(listen), supervisor, "Mooncake's HTTP server"))
+        listen = f"{settings.http} {settings.mooncake_http}".strip()
+        served = await _serve_http(settings, server, view, supervisor)
     except OSError as error:
         log.critical("cannot listen on %s: %s", listen, error.strerror or error)
         await server.stop()
@@ -144,14 +143,30 @@ def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer
     return server, [IdentityUpkeep(listed, server)] if listed is not None else []
 
 
+async def _serve_http(
+    settings: MasterSettings, server: RpcServer, view: MasterView, supervisor: Supervisor
+) -> list[HttpThread]:
+    """The dashboard's server, and Mooncake's if that is wanted."""
+    here = asyncio.get_running_loop()
+    tls = http_context(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    own = names_of([settings.http, settings.mooncake_http, settings.advertise], settings.http_hosts)
+    doorkeeper = Doorkeeper(server.identities, settings.tls_ask_clients, own)
+    app = GuardedApp(build_app(view, LoopCalls(here)), doorkeeper)
+    served = [await serve_http(app, *split_address(settings.http), supervisor, tls=tls)]
+    if settings.mooncake_http:
+        app, name = GuardedApp(build_mooncake_app(view, LoopCalls(here)), doorkeeper), "Mooncake's HTTP server"
+        served.append(await serve_http(app, *split_address(settings.mooncake_http), supervisor, name, tls))
+    return served
+
+
 def _exposed(settings: MasterSettings) -> list[str]:
     """The listeners that strangers can reach, with what each lacks; `Exposed` unless the operator insists."""
     asks = bool(settings.token or settings.identities or settings.tls_ask_clients)
     encrypts = settings.tls_cert is not None
     listeners = [
         PlannedListener("--listen", settings.listen, asks, encrypts),
-        PlannedListener("--http", settings.http, False, False, "HTTP has neither: put a proxy before it"),
-        PlannedListener("--mooncake-http", settings.mooncake_http, False, False, "Mooncake's paths have neither"),
+        PlannedListener("--http", settings.http, asks, encrypts),
+        PlannedListener("--mooncake-http", settings.mooncake_http, asks, encrypts),
         PlannedListener("--events", settings.events, False, False, "ZeroMQ has neither: let subscribers use a tunnel"),
         PlannedListener("--events-replay", settings.events_replay, False, False, "ZeroMQ has neither"),
     ]

@@ -58,6 +58,18 @@ def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: 
     return context
 
 
+def http_context(cert: Path | None, key: Path | None, ca: Path | None) -> ssl.SSLContext | None:
+    """A context for HTTP with the same certificate; None: no certificate, no TLS. Clients may present one that the
+    authority signed, and need not: probes have none."""
+    if cert is None:
+        return None
+    context = server_context(cert, key, None, asks_clients=False)
+    if ca is not None:
+        _load(context, ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
 def take_identity(cert: Path | None, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext | None:
     """Dial with this identity from now on. Returns the context for a server; None: no certificate, no TLS."""
     if cert is None:

@@ -183,7 +183,17 @@ class MasterView:
     def nodes(self) -> list[dict[str, Any]]:
         return [_fields(node) for node in self.nodes_message().nodes]
 
-    def objects(self, prefix: str, cursor: int, limit: int, tenant: str = "") -> dict[str, Any]:
+    def keys(self, cursor: int, tenant: str) -> tuple[list[str], int]:
+        """Some of the tenant's keys, and the cursor for the next ones; 0 when all were seen."""
+        engine = self.master.engine
+        namespace = self._namespace(tenant, "")
+        if engine is None or namespace is None:
+            return [], 0
+        reply = list_keys(engine.primary, ListKeys(namespace, cursor), 0, now_ms()).reply
+        assert isinstance(reply, KeyList)
+        return [key[len(namespace) :] for key in reply.keys], reply.cursor
+
+    def objects(self, prefix: str, cursor: int, limit: int, tenant: str) -> dict[str, Any]:
         """A page of the tenant's objects, and the cursor for the next page; 0 when all were seen."""
         engine = self.master.engine
         namespace = self._namespace(tenant, prefix)
@@ -204,7 +214,7 @@ class MasterView:
             after = primary.state.catalogue.by_key.slot_of(keys[-1]) + 1
         return {"objects": found, "cursor": after}
 
-    def stat(self, key: str, tenant: str = "") -> dict[str, Any] | None:
+    def stat(self, key: str, tenant: str) -> dict[str, Any] | None:
         engine = self.master.engine
         namespace = self._namespace(tenant, key)
         if engine is None or namespace is None:

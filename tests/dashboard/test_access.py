@@ -1,0 +1,241 @@
+"""Who may ask what over HTTP: every role against every route, names, origins, places, tenants and headers."""
+
+from __future__ import annotations
+
+import base64
+import math
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from prometheus_client import Gauge
+
+from holdfast.dashboard.access import Doorkeeper, GuardedApp, declared, names_of, needs
+from holdfast.dashboard.http import build_app
+from holdfast.dashboard.mooncake_http import build_mooncake_app
+from holdfast.identity.identities import Entry, Identities, Identity, hash_of
+from holdfast.identity.roles import Role, with_included
+from tests.dashboard.fake_view import EVERYBODYS, PLACE, FakeView, SameLoop
+
+OPEN = {"/healthz", "/readyz"}
+OF_OPERATORS = {"/api/v1/events"}
+BOTH = [build_app(FakeView(), SameLoop()), build_mooncake_app(FakeView(), SameLoop())]
+
+
+def entry(name: str, *roles: Role, tenant: str = "", not_after: float = math.inf) -> Entry:
+    identity = Identity(name, with_included(roles), tenant)
+    return Entry(identity, (hash_of(f"secret of {name}"),), not_after=not_after)
+
+
+IDENTITIES = Identities(
+    [
+        *[entry(role.value, role) for role in Role],
+        entry("nobody"),
+        entry("red", Role.READER, tenant="red"),
+        entry("old", Role.OPERATOR, not_after=1.0),
+    ]
+)
+
+
+def asking(app: FastAPI, name: str = "", **headers: str) -> httpx.AsyncClient:
+    if name:
+        headers["authorization"] = f"Bearer secret of {name}"
+    guarded = GuardedApp(app, Doorkeeper(IDENTITIES, hosts=frozenset({"master"})))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://master", headers=headers)
+
+
+def routes(app: FastAPI) -> list[APIRoute]:
+    found = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert len(found) == len(app.routes) > 5, "every route is one of ours: nothing is added by the framework"
+    return found
+
+
+@pytest.mark.parametrize("app", BOTH, ids=["dashboard", "mooncake"])
+def test_every_route_declares_its_role(app: FastAPI) -> None:
+    undeclared = [route.path for route in routes(app) if declared(route.endpoint) is None]
+    assert undeclared == []
+    openly = {route.path for route in routes(app) if declared(route.endpoint).role is None}  # type: ignore[union-attr]
+    assert openly <= OPEN
+
+
+async def test_a_route_that_declares_nothing_is_nobody_s() -> None:
+    app = FastAPI()
+
+    @app.get("/forgotten")
+    async def forgotten() -> str:
+        return "seen"
+
+    async with asking(app, "operator") as http:
+        assert (await http.get("/forgotten")).status_code == 403
+        assert (await http.get("/docs")).status_code == 403  # The framework's own declare nothing either.
+    guarded = GuardedApp(app, EVERYBODYS)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://master") as http:
+        assert (await http.get("/forgotten")).status_code == 403
+
+
+@pytest.mark.parametrize("name", ["", "wrong", "old", "nobody", *(role.value for role in Role)])
+@pytest.mark.parametrize("app", BOTH, ids=["dashboard", "mooncake"])
+async def test_every_role_against_every_route(app: FastAPI, name: str) -> None:
+    async with asking(app, name) as http:
+        for route in routes(app):
+            if "GET" not in (route.methods or ()):
+                continue
+            status = (await http.get(route.path, params={"key": "key/1", "keys": "key/1"})).status_code
+            if route.path in OPEN:
+                expected = 200
+            elif name in ("", "wrong", "old"):
+                expected = 401
+            elif name == "operator" or (name in ("reader", "writer") and route.path not in OF_OPERATORS):
+                expected = 500 if route.path == "/query_segment" else 200  # There is no such segment.
+            else:
+                expected = 403
+            assert status == expected, f"{name or 'a stranger'} asked for {route.path}"
+
+
+async def test_strangers_do_not_learn_which_paths_there_are() -> None:
+    async with asking(BOTH[0]) as http:
+        assert (await http.get("/api/v1/nothing")).status_code == 401
+        assert (await http.post("/healthz")).status_code == 405
+    async with asking(BOTH[0], "reader") as http:
+        assert (await http.get("/api/v1/nothing")).status_code == 404
+
+
+async def test_a_token_may_be_the_password_of_basic() -> None:
+    shown = base64.b64encode(b"whoever:secret of reader").decode()
+    async with asking(BOTH[0], authorization=f"Basic {shown}") as http:
+        assert (await http.get("/api/v1/status")).status_code == 200
+    for wrong in (f"Basic {shown[:-4]}", "Basic !", "Basic", "Bearer", "Digest secret of reader", ""):
+        async with asking(BOTH[0], authorization=wrong) as http:
+            refused = await http.get("/api/v1/status")
+            assert refused.status_code == 401
+            assert "Basic" in refused.headers["www-authenticate"]
+    async with asking(BOTH[0], "reader") as http:
+        twice = [("authorization", "Bearer secret of reader"), ("authorization", "Bearer x")]
+        assert (await http.get("/api/v1/status", headers=twice)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [
+        ("master", True),
+        ("MASTER:7080", True),
+        ("master.", True),
+        ("localhost:7080", True),
+        ("127.0.0.1:7080", True),
+        ("10.1.2.3", True),
+        ("[::1]:7080", True),
+        ("attacker.example", False),
+        ("attacker.example:7080", False),
+        ("127.0.0.1.attacker.example", False),
+        ("localhost.attacker.example", False),
+        ("[::1", False),
+        ("a b", False),
+        ("", False),
+    ],
+)
+async def test_a_page_whose_name_was_resolved_to_this_server_is_refused(host: str, is_own: bool) -> None:
+    """DNS rebinding: a browser sends the name of the page."""
+    guarded = GuardedApp(BOTH[0], Doorkeeper(Identities.of_everybody(), hosts=names_of(["master:7080", ""], " a, ")))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://master") as http:
+        assert (await http.get("/api/v1/status", headers={"host": host})).status_code == (200 if is_own else 421)
+        assert (await http.get("/healthz", headers={"host": host})).status_code == 200, "load balancers use any name"
+
+
+def test_names_come_from_the_addresses_and_the_setting() -> None:
+    assert names_of(["Master:1", "0.0.0.0:2", ""], "One, two.,") == {"master", "0.0.0.0", "one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_own"),
+    [
+        ({}, True),
+        ({"origin": "http://master"}, True),
+        ({"origin": "http://master", "sec-fetch-site": "same-origin"}, True),
+        ({"origin": "http://attacker.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "http://master:81"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site"}, False),
+    ],
+)
+async def test_a_page_of_another_origin_changes_nothing(headers: dict[str, str], is_own: bool) -> None:
+    """A browser sends a form to any server, with the name of that server and what it knows of its user."""
+    app, done = FastAPI(), []
+
+    @app.post("/change")
+    @needs(Role.OPERATOR)
+    async def change() -> None:
+        done.append(1)
+
+    async with asking(app, "operator", **headers) as http:
+        assert (await http.post("/change")).status_code == (200 if is_own else 403)
+    assert bool(done) is is_own
+
+
+async def test_boot_ids_and_places_are_for_operators() -> None:
+    hidden = {*PLACE, "segment", "offset", "session"}
+    for name, is_operator in (("reader", False), ("writer", False), ("operator", True)):
+        async with asking(BOTH[0], name) as http:
+            node = (await http.get("/api/v1/nodes")).json()["nodes"][0]
+            stored = (await http.get("/api/v1/objects")).json()["objects"][0]
+            session = (await http.get("/api/v1/sessions")).json()["sessions"][0]
+        shown = {*node, *stored["replicas"][0], *session}
+        assert shown & hidden == (hidden if is_operator else set())
+        async with asking(BOTH[1], name) as http:
+            segment = (await http.get("/get_segments_detail")).json()["segments"][0]
+            place = (await http.get("/query_key", params={"key": "key/1"})).json()["data"][0]
+            several = (await http.get("/batch_query_keys", params={"keys": "key/1"})).json()["data"]["key/1"]
+        places = [segment["segment_id"], segment["te_endpoint"], place["buffer_address_"]]
+        places += [place["transport_endpoint_"], several["values"][0]["buffer_address_"]]
+        assert [bool(one) for one in places] == [is_operator] * 5
+
+
+async def test_a_tenant_sees_its_own_objects_and_figures() -> None:
+    view = FakeView()
+    view.stored = {"": ["common"], "red": ["reds"], "blue": ["blues"]}
+    used = Gauge("holdfast_tenant_bytes", "", ["tenant"], registry=view.registry)
+    for tenant in view.stored:
+        used.labels(tenant).set(7)
+    app, other = build_app(view, SameLoop()), build_mooncake_app(view, SameLoop())
+    for name, own in (("red", "red"), ("reader", "")):
+        async with asking(app, name) as http:
+            listed = (await http.get("/api/v1/objects")).json()["objects"]
+            assert [one["key"] for one in listed] == view.stored[own]
+            lines = [line for line in (await http.get("/metrics")).text.splitlines() if "tenant=" in line]
+            assert lines == [f'holdfast_tenant_bytes{{tenant="{own}"}} 7.0']
+        async with asking(other, name) as http:
+            assert (await http.get("/get_all_keys")).text.splitlines() == view.stored[own]
+            assert (await http.get("/query_key", params={"key": "blues"})).status_code == 404
+    async with asking(app, "operator") as http:
+        assert (await http.get("/metrics")).text.count("tenant=") == 3
+
+
+async def test_the_reason_of_readiness_is_for_those_who_may_read() -> None:
+    view = FakeView()
+    view.unready = "the log at 10.0.0.7 is away"
+    app = build_app(view, SameLoop())
+    for name, reason in (("", ""), ("node", ""), ("reader", view.unready)):
+        async with asking(app, name) as http:
+            answer = await http.get("/readyz")
+            assert (answer.status_code, answer.json()["reason"]) == (503, reason)
+
+
+async def test_every_answer_has_the_security_headers() -> None:
+    async with asking(BOTH[0], "reader") as http:
+        for path, status in (("/", 200), ("/metrics", 200), ("/none", 404), ("/api/v1/events", 403), ("/healthz", 200)):
+            answer = await http.get(path)
+            assert answer.status_code == status
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_too_many_requests_at_once_are_refused() -> None:
+    guarded = GuardedApp(BOTH[0], EVERYBODYS, most_requests=0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://master") as http:
+        refused = await http.get("/api/v1/status")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

@@ -1,0 +1,237 @@
+"""A server that is told nothing, little, or too much: how many connections it keeps, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+from holdfast.addresses import split_address
+from holdfast.dashboard import connections
+from holdfast.dashboard.access import Doorkeeper, GuardedApp, open_to_all
+from holdfast.dashboard.http import build_app
+from holdfast.dashboard.http_thread import HttpThread, serve_http
+from holdfast.identity.identities import Entry, Identities, Identity
+from holdfast.identity.roles import Role, with_included
+from holdfast.instant import now_seconds
+from holdfast.transport.tls import http_context
+from tests.dashboard.fake_view import EVERYBODYS, FakeView, SameLoop
+from tests.e2e.test_tls import make_authority, sign
+
+Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+PARTIAL = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+
+
+async def connect(server: HttpThread) -> Connected:
+    host, port = split_address(server.address)
+    return await asyncio.open_connection(host, port)
+
+
+async def ended(connected: Connected) -> bool:
+    """The server closes it within a time that only a hanging one exceeds."""
+    try:
+        async with asyncio.timeout(60):
+            await connected[0].read()
+    except ConnectionError:
+        pass
+    connected[1].close()
+    return True
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpThread]:
+    served = await serve_http(GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS), "127.0.0.1", 0)
+    yield served
+    await served.stop()
+
+
+async def healthy(server: HttpThread) -> bool:
+    async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60) as http:
+        return (await http.get("/healthz")).status_code == 200
+
+
+async def test_a_header_that_does_not_come_in_time_ends_the_connection(
+    server: HttpThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 0.3)
+    silent, slow, again = [await connect(server) for _ in range(3)]
+    slow[1].write(PARTIAL)
+    # Its first request is answered; the header of its second one does not come.
+    again[1].write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + PARTIAL)
+    assert await ended(silent)
+    assert await ended(slow)
+    assert await ended(again)
+
+
+async def test_a_header_that_comes_byte_by_byte_has_no_more_time(
+    server: HttpThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 0.3)
+    reader, writer = await connect(server)
+
+    async def trickle() -> None:
+        writer.write(PARTIAL)
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    slow = asyncio.create_task(trickle())
+    assert await ended((reader, writer))
+    slow.cancel()
+
+
+async def test_a_header_without_end_is_refused(server: HttpThread) -> None:
+    reader, writer = await connect(server)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000)
+    async with asyncio.timeout(60):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
+async def test_who_has_waited_longest_gives_its_place_to_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a crowd of half-open connections cannot keep a probe out."""
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 600)
+    server = await serve_http(GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS), "127.0.0.1", 0)
+    try:
+        crowd = []
+        for _ in range(20):
+            crowd.append(await connect(server))
+            crowd[-1][1].write(PARTIAL)
+        assert await healthy(server)
+        for pushed in crowd[:16]:
+            assert await ended(pushed)
+    finally:
+        for _, writer in crowd:
+            writer.close()
+        await server.stop()
+
+
+async def test_who_does_not_take_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ANSWER_WITHIN_SECONDS", 0.5)
+    app, given_up = FastAPI(), asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    @app.get("/endless")
+    @open_to_all
+    async def endless() -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"x" * 65_536
+                    await asyncio.sleep(0)
+            finally:
+                here.call_soon_threadsafe(given_up.set)
+
+        return StreamingResponse(pieces())
+
+    server = await serve_http(GuardedApp(app, EVERYBODYS), "127.0.0.1", 0)
+    _, writer = await connect(server)
+    try:
+        writer.write(b"GET /endless HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        async with asyncio.timeout(60):
+            await given_up.wait()
+    finally:
+        writer.close()
+        await server.stop()
+
+
+async def test_a_server_that_ends_by_itself_is_started_again(server: HttpThread) -> None:
+    server._server.should_exit = True
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert await healthy(server)
+            if server._server.started and not server._server.should_exit:
+                return
+        except httpx.TransportError:
+            assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+async def test_a_thread_that_used_more_than_its_share_sleeps(server: HttpThread) -> None:
+    slept: list[float] = []
+    own = server._made()
+    own._sleep = slept.append
+    await own.on_tick(1)
+    assert slept == []
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        pass
+    own._at = now_seconds()  # As if no time had passed meanwhile.
+    await own.on_tick(2)
+    assert slept[0] > 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("https")
+    for name in ("ours", "theirs"):
+        make_authority(made, name)
+    sign(made, "ours", "server", "127.0.0.1")
+    for authority, name in (("ours", "reader"), ("ours", "unknown"), ("theirs", "stranger")):
+        sign(made, authority, name, "127.0.0.1")
+    return made
+
+
+def presenting(folder: Path, name: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=folder / "ours.pem")
+    if name:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+@pytest.mark.parametrize(
+    ("asks", "shown", "status"),
+    [
+        (False, "", 401),
+        (False, "reader", 200),
+        (False, "unknown", 401),
+        (True, "", 401),
+        (True, "reader", 200),
+        (True, "unknown", 401),
+    ],
+)
+async def test_a_certificate_stands_for_an_identity(folder: Path, asks: bool, shown: str, status: int) -> None:
+    reader = Entry(Identity("reader", with_included([Role.READER])), certificates=("reader",))
+    app = GuardedApp(build_app(FakeView(), SameLoop()), Doorkeeper(Identities([reader]), asks))
+    tls = http_context(folder / "server.pem", folder / "server.key", folder / "ours.pem")
+    server = await serve_http(app, "127.0.0.1", 0, tls=tls)
+    try:
+        where = f"https://{server.address}"
+        async with httpx.AsyncClient(base_url=where, verify=presenting(folder, shown), timeout=60) as http:
+            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/api/v1/status")).status_code == status
+    finally:
+        await server.stop()
+
+
+async def test_strangers_certificates_and_half_handshakes_are_turned_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 3.0)
+    tls = http_context(folder / "server.pem", folder / "server.key", folder / "ours.pem")
+    app = GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS)
+    server = await serve_http(app, "127.0.0.1", 0, tls=tls)
+    try:
+        half, garbage = await connect(server), await connect(server)
+        half[1].write(b"\x16\x03\x01")
+        garbage[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        where = f"https://{server.address}"
+        async with httpx.AsyncClient(base_url=where, verify=presenting(folder, "stranger"), timeout=60) as http:
+            with pytest.raises(httpx.TransportError):
+                await http.get("/healthz")
+        assert await ended(half)
+        assert await ended(garbage)
+        async with httpx.AsyncClient(base_url=where, verify=presenting(folder), timeout=60) as http:
+            assert (await http.get("/healthz")).status_code == 200
+    finally:
+        await server.stop()
