@@ -155,6 +155,18 @@ class ReplicaLost(UnknownSegment):
     code = "replica_lost"
 
 
+class TicketRefused(UnknownSegment):
+    """The ticket is forged, or for another node, range or client; nothing was read or mapped. Ask the master again."""
+
+    code = "ticket_refused"
+
+
+class TicketExpired(TicketRefused):
+    """The ticket is too old, or of a master that the node has never heard of. Ask the master for another one."""
+
+    code = "ticket_expired"
+
+
 class UnknownNode(Refused):
     """The node is not registered with this master: register again."""
 

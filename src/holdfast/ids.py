@@ -24,6 +24,10 @@ SLOWEST_BYTES_PER_SECOND = 10_000_000
 """A transfer between two machines that is slower than this is given up. The side that waits for the outcome of another
 side's transfer allows for the same speed."""
 
+MOST_TICKET_RANGES = 64
+"""Ranges that one ticket vouches for: 1 KiB of them, so that a MAC costs little for each, and a reader who wants one of
+them sends little more than it must."""
+
 RESERVED = "\x01"
 """Inside a master, a key that begins with it is a tenant's (`namespace_of`). No client may send one."""
 FIRST_FREE = "\x02"

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 
 from holdfast.client.state.grants import lay_out
 from holdfast.errors import HoldfastError, NoRoom
-from holdfast.ids import GrantId, SegmentName
+from holdfast.ids import MOST_TICKET_RANGES, GrantId, SegmentName
 from holdfast.messages import requests as m
-from holdfast.messages.shapes import Message, Range, SegmentPlace
+from holdfast.messages.shapes import Message, Range, SegmentPlace, Ticket
 from holdfast.transport.host import this_host
 from holdfast.wire.codec import failed
 from tests.node.rig import SIZE, Served
 from tests.ports import free_ports
 from tests.scripted_server import HangUp, ScriptedServer
+from tests.tickets import attach_ticket, read_ticket
 
 
 def closed_port() -> str:
@@ -90,8 +91,8 @@ class FakeMaster(ScriptedServer):
                 return m.SegmentList(self.topology, self.segments())
             case m.Exists(keys):
                 return m.Presence(bytes(key in self.objects for key in keys))
-            case m.Locate(keys):
-                return self._locate(keys)
+            case m.Locate(keys, tickets):
+                return self._locate(keys, tickets)
             case m.RenewLeases(rows):
                 places = {row[:3] for row in self.objects.values()}
                 return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)), self.lease_ttl_ms)
@@ -138,16 +139,39 @@ class FakeMaster(ScriptedServer):
         if handle in self.dead:
             return SegmentPlace(handle, self.segment_name(handle), SIZE, closed_port(), "", "a dead machine")
         address = self.elsewhere.get(handle, self.node.data.address)
-        return SegmentPlace(handle, self.segment_name(handle), SIZE, address, self.socket_path, self.host)
+        name = self.segment_name(handle)
+        ticket = attach_ticket(self.node.tickets.key, name)
+        return SegmentPlace(handle, name, SIZE, address, self.socket_path, self.host, attach=ticket)
 
     def segment_name(self, handle: int) -> SegmentName:
         assert self.node is not None
         return self.node.name(handle - 1)
 
-    def _locate(self, keys: list[str]) -> Message:
+    def _locate(self, keys: list[str], with_tickets: bool) -> Message:
         rows = b"".join(struct.pack("<5Q", *self.objects.get(key, (0,) * 5)) for key in keys)
         others = [(index, *place) for index, key in enumerate(keys) for place in self.others.get(key, ())]
-        return m.Located(rows, self.lease_ttl_ms, self.topology, others)
+        tickets = self._tickets(keys) if with_tickets else []
+        return m.Located(rows, self.lease_ttl_ms, self.topology, others, tickets)
+
+    def _tickets(self, keys: list[str]) -> list[Ticket]:
+        """One for each 64 replicas of a segment, as a master gives them."""
+        assert self.node is not None
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for key in keys:
+            _, segment, start, size, _ = self.objects.get(key, (0,) * 5)
+            for handle, offset in [(segment, start), *self.others.get(key, ())] if segment else []:
+                ranges.setdefault(handle, []).append((offset, size))
+        return [
+            # Other segments are of no node here, and nobody reads from them.
+            read_ticket(
+                self.node.tickets.key,
+                self.segment_name(handle if handle in (1, 2) else 1),
+                *some[start : start + MOST_TICKET_RANGES],
+                handle=handle,
+            )
+            for handle, some in ranges.items()
+            for start in range(0, len(some), MOST_TICKET_RANGES)
+        ]
 
     def _grant(self, request: m.GrantRanges) -> Message:
         self.returned += [(GrantId(*grant), True) for grant in request.finished]

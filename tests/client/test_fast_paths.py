@@ -179,7 +179,7 @@ def test_a_row_alone_is_decoded_as_in_a_batch(row: tuple[int, ...], ttl_ms: int,
     assert left["one"] == left["many"]
     assert left["one"][0] == lease_in(located, sent_at, 7)
     core.bytes.decided.add(row[1])
-    asked = Asked(sent_at, 7)
+    asked = Asked(sent_at, 7, tickets=True)
     with pytest.raises(StopIteration) as stop:
         next(take_over(core, ["key"], located, asked, sent_at + 5))
     assert stop.value.value.get("key") == left["one"][0]

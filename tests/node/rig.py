@@ -15,7 +15,7 @@ import structlog
 
 from holdfast.errors import HoldfastError, SessionExpired
 from holdfast.ids import GrantId, ProcessName, SegmentName
-from holdfast.instant import now_seconds
+from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_nodes import Registered, RegisterNode, ReportGone, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import (
     CloseSession,
@@ -27,22 +27,23 @@ from holdfast.messages.of_sessions import (
     SessionCommand,
 )
 from holdfast.messages.requests import Done, Hello, Welcome
-from holdfast.messages.shapes import Message
+from holdfast.messages.shapes import Message, Ticket
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, WantedRange
 from holdfast.wire.codec import failed
 from holdfast.wire.mac import range_mac
 from tests.scripted_server import ScriptedServer
+from tests.tickets import SECRET, TERMS, TicketedLink, read_ticket, wanted
 from tests.waiting import wait_until
 
 # Connections may still end while a test does, and would talk into the next one.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
-SECRET = b"a secret of the master's"
 SIZE = 4 << 20
 
 
@@ -66,9 +67,10 @@ class Served:
         self.lending.lend(self.memory)
         self.report = Report(lambda: None)
         self.path = str(directory / "n1.sock")
-        self.data = DataServer(listen, self.lending, max_connections, idle_seconds, stall_seconds)
-        self.data.secret = SECRET
-        self.attach = AttachServer(self.path, self.lending, self.report, max_connections)
+        self.tickets = TicketBook()
+        self.tickets.trust(SECRET, TERMS, now_ms())
+        self.data = DataServer(listen, self.lending, max_connections, idle_seconds, stall_seconds, tickets=self.tickets)
+        self.attach = AttachServer(self.path, self.lending, self.report, max_connections, tickets=self.tickets)
 
     def __enter__(self) -> Served:
         self.attach.start()
@@ -89,6 +91,13 @@ class Served:
     def mac(self, grant: GrantId, offset: int, length: int, number: int = 0) -> bytes:
         return range_mac(SECRET, self.name(number), grant, offset, length)
 
+    def wanted(self, offset: int, target: memoryview, name: SegmentName | None = None) -> WantedRange:
+        """These bytes of the first segment, with a ticket for them."""
+        return wanted(SECRET, name if name is not None else self.name(), offset, target)
+
+    def ticket(self, *ranges: tuple[int, int]) -> Ticket:
+        return read_ticket(SECRET, self.name(), *ranges)
+
     def gone_writers(self) -> list[int]:
         return self.report.news(1, self.memory.boot).gone_writers
 
@@ -102,7 +111,7 @@ class Served:
 
     @contextlib.contextmanager
     def link(self) -> Iterator[NodeLink]:
-        link = NodeLink.open(self.path, soon())
+        link = TicketedLink.open(self.path, soon())
         try:
             yield link
         finally:
@@ -176,7 +185,7 @@ class FakeMaster(ScriptedServer):
             if request.session not in self.sessions:
                 raise SessionExpired("open one first")
             self.mounted.append(request)
-            return Registered(self.log_id, self.epoch, SECRET, 60_000, None, self.suspects, 60_000)
+            return Registered(self.log_id, self.epoch, SECRET, 60_000, None, self.suspects, 60_000, TERMS)
         if isinstance(request, OpenSession):
             self.sessions.add(request.session)
             return Opened(request.session, self.log_id, self.epoch, 0, self.lease_ms, self.jeopardy_ms)

@@ -89,7 +89,7 @@ def test_a_defect_in_a_server_costs_a_connection_and_not_the_server(
         wait_until(lambda: met, what="the defect was met")
         with served.link() as link, served.connection() as connection:
             assert link is not None
-            connection.read_into(served.name(), 0, memoryview(bytearray(8)), soon())
+            connection.read_into(served.wanted(0, memoryview(bytearray(8))), soon())
         assert served.attach.alive
         assert served.data.alive
 

@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, UnknownSegment, Unreachable
 from holdfast.messages.of_nodes import Attached
-from holdfast.transport.attach import NodeLink
 from holdfast.transport.shared_memory import Mapping, copy_in
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from tests.node.rig import SIZE, Served, open_files, soon
+from tests.tickets import TicketedLink
 from tests.waiting import wait_until
 
 
@@ -77,12 +77,12 @@ def test_another_boots_segment_is_refused_and_the_link_stays_good(served: Served
 
 def test_nobody_at_the_path_is_unreachable(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        NodeLink.open(str(tmp_path / "nobody.sock"), soon())
+        TicketedLink.open(str(tmp_path / "nobody.sock"), soon())
 
 
 def test_attaching_after_the_node_stopped_is_unreachable(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
-        link = NodeLink.open(served.path, soon())
+        link = TicketedLink.open(served.path, soon())
         mapping = link.attach(served.name(), True, soon())
         name = served.name()
     for _ in range(2):
@@ -119,7 +119,7 @@ def odd_node(path: Path, says: bytes) -> Iterator[str]:
 def test_a_node_that_never_answers_costs_the_deadline_and_no_more(served: Served, tmp_path: Path) -> None:
     """I10: every request ends."""
     with odd_node(tmp_path / "silent.sock", b"") as path:
-        link = NodeLink.open(path, soon())
+        link = TicketedLink.open(path, soon())
         with pytest.raises(DeadlineExceeded):
             link.attach(served.name(), False, soon(0.05))
         with pytest.raises(Unreachable):
@@ -135,7 +135,7 @@ def test_a_node_that_never_answers_costs_the_deadline_and_no_more(served: Served
 def test_an_answer_that_makes_no_sense_maps_nothing(served: Served, tmp_path: Path, says: bytes) -> None:
     before = open_files()
     with odd_node(tmp_path / "odd.sock", says) as path:
-        link = NodeLink.open(path, soon())
+        link = TicketedLink.open(path, soon())
         with pytest.raises(BadRequest):
             link.attach(served.name(), True, soon())
         link.close()
@@ -144,7 +144,7 @@ def test_an_answer_that_makes_no_sense_maps_nothing(served: Served, tmp_path: Pa
 
 def test_a_writer_whose_copy_still_runs_is_not_gone_when_its_link_is_closed(served: Served) -> None:
     """I2, I11: the end of the connection says that no thread can write any more, so it waits for the last view."""
-    link = NodeLink.open(served.path, soon())
+    link = TicketedLink.open(served.path, soon())
     mapping = link.attach(served.name(), True, soon())
     number = link.writer
     copying = mapping.view[:8]
@@ -161,7 +161,7 @@ def test_a_writer_whose_copy_still_runs_is_not_gone_when_its_link_is_closed(serv
 
 
 def test_closing_a_map_before_its_link_lets_the_link_end(served: Served) -> None:
-    link = NodeLink.open(served.path, soon())
+    link = TicketedLink.open(served.path, soon())
     link.attach(served.name(), True, soon()).close()
     mapping = link.attach(served.name(), True, soon())
     mapping.close()
@@ -173,7 +173,7 @@ def test_closing_a_map_before_its_link_lets_the_link_end(served: Served) -> None
 
 def test_a_forked_child_does_not_keep_its_parents_writer_alive(served: Served) -> None:
     """I11: only the process that maps the memory holds the connection."""
-    link = NodeLink.open(served.path, soon())
+    link = TicketedLink.open(served.path, soon())
     link.attach(served.name(), True, soon())
     waiting, telling = os.pipe()
     said, say = os.pipe()
@@ -203,8 +203,8 @@ WRITER = """
 import sys, time
 from holdfast.ids import SegmentName
 from holdfast.instant import now_seconds
-from holdfast.transport.attach import NodeLink
-link = NodeLink.open(sys.argv[1], now_seconds() + 20)
+from tests.tickets import TicketedLink
+link = TicketedLink.open(sys.argv[1], now_seconds() + 20)
 mapping = link.attach(SegmentName("n1", int(sys.argv[2]), 0), True, now_seconds() + 20)
 print(link.writer, flush=True)
 while True:
@@ -246,7 +246,7 @@ def test_the_end_of_a_nodes_process_is_seen_at_the_life_line_as_soon_as_it_is_de
         try:
             assert node.stdout is not None
             assert node.stdout.readline() == "listens\n"
-            link = NodeLink.open(path, soon())
+            link = TicketedLink.open(path, soon())
             assert node.stdout.readline() == "sent\n"
             assert not link.ended()
             node.send_signal(signal.SIGSTOP)

@@ -16,7 +16,7 @@ from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, GrantRefused
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Sending
 from holdfast.transport.bulk_copy import SHARED_FROM
-from holdfast.transport.data_tcp import CHUNK, WINDOW, DataConnection, GrantedRange
+from holdfast.transport.data_tcp import CHUNK, NO_TICKET, WINDOW, DataConnection, GrantedRange, WantedRange
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from tests.node.rig import SIZE, Served, soon
@@ -34,7 +34,7 @@ def test_what_is_written_over_tcp_is_read_back_with_the_same_digest(served: Serv
         connection.write(GrantedRange(served.name(), GRANT, 8192, SIZE - 8192, mac), 64, memoryview(data), soon(), sent)
         assert served.bytes_at(8192 + 64, size) == data
         target = bytearray(size)
-        connection.read_into(served.name(), 8192 + 64, memoryview(target), soon(), got)
+        connection.read_into(served.wanted(8192 + 64, memoryview(target)), soon(), got)
         assert target == data
         assert sent.intdigest() == got.intdigest() == xxhash.xxh3_64_intdigest(data)
         assert not connection.closed
@@ -82,7 +82,9 @@ def test_many_ranges_are_read_at_once_each_into_its_own_place(served: Served) ->
         segment.mapping.map[:] = content
     count = 5 * WINDOW + 3
     targets = [bytearray(index * 37 % 9000) for index in range(count)]
-    wanted = [(served.name(index % 2), index * 1000, memoryview(target)) for index, target in enumerate(targets)]
+    wanted = [
+        served.wanted(index * 1000, memoryview(target), served.name(index % 2)) for index, target in enumerate(targets)
+    ]
     with served.connection() as connection:
         connection.read_many(wanted, soon())
         connection.read_many([], soon())
@@ -96,15 +98,15 @@ def test_one_refused_range_of_many_is_raised_and_the_others_are_filled(served: S
     gone = served.name()._replace(boot=3)
     with served.connection() as connection:
         wanted = [
-            (served.name(), 0, memoryview(good)),
-            (gone, 0, memoryview(bad)),
-            (served.name(), 0, memoryview(last)),
+            served.wanted(0, memoryview(good)),
+            served.wanted(0, memoryview(bad), gone),
+            served.wanted(0, memoryview(last)),
         ]
         with pytest.raises(UnknownSegment):
             connection.read_many(wanted, soon())
         assert (good, bad, last) == (b"contents", bytes(8), b"contents")
         assert not connection.closed
-        connection.read_into(served.name(), 0, memoryview(bad), soon())
+        connection.read_into(served.wanted(0, memoryview(bad)), soon())
         assert bad == b"contents"
 
 
@@ -127,7 +129,7 @@ def test_ipv6_addresses_are_served(tmp_path: Path) -> None:
         assert served.data.address.startswith("[::1]:")
         with served.connection() as connection:
             target = bytearray(16)
-            connection.read_into(served.name(), 0, memoryview(target), soon())
+            connection.read_into(served.wanted(0, memoryview(target)), soon())
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", ":7", "host:x", "host:99999"])
@@ -172,7 +174,7 @@ def test_a_node_that_stops_in_the_middle_costs_the_deadline_and_no_more(says: by
     with odd_node(says) as address:
         connection = DataConnection.open(address, soon())
         with pytest.raises(DeadlineExceeded):
-            connection.read_into(SEGMENT, 0, memoryview(bytearray(64)), soon(0.05))
+            connection.read_into(WantedRange(SEGMENT, NO_TICKET, 0, memoryview(bytearray(64))), soon(0.05))
         assert connection.closed
 
 
@@ -193,7 +195,7 @@ def test_a_connection_that_breaks_within_an_answer_is_unreachable(cut: int) -> N
     with odd_node(whole[:cut], hang_up=True) as address:
         connection = DataConnection.open(address, soon())
         with pytest.raises(Unreachable):
-            connection.read_into(SEGMENT, 0, memoryview(bytearray(64)), soon())
+            connection.read_into(WantedRange(SEGMENT, NO_TICKET, 0, memoryview(bytearray(64))), soon())
         assert connection.closed
 
 
@@ -203,7 +205,7 @@ def test_bytes_of_a_read_are_not_taken_for_a_refusal_when_the_next_request_canno
         connection = DataConnection.open(address, soon())
         connection._socket.shutdown(socket.SHUT_WR)
         with pytest.raises(Unreachable):
-            connection.read_into(SEGMENT, 0, memoryview(bytearray(64)), soon())
+            connection.read_into(WantedRange(SEGMENT, NO_TICKET, 0, memoryview(bytearray(64))), soon())
         assert connection.closed
 
 
@@ -216,5 +218,5 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(says: bytes) -> None:
     with odd_node(says) as address:
         connection = DataConnection.open(address, soon())
         with pytest.raises(BadRequest):
-            connection.read_into(SEGMENT, 0, memoryview(bytearray(64)), soon())
+            connection.read_into(WantedRange(SEGMENT, NO_TICKET, 0, memoryview(bytearray(64))), soon())
         assert connection.closed

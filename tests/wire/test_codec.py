@@ -189,9 +189,9 @@ def test_a_mac_vouches_for_one_range_of_one_grant_only() -> None:
 
 
 def test_a_data_request_names_its_segment_in_full_i14() -> None:
-    message = of_nodes.ReadRange(SegmentName("n", 1 << 63, 3), 0, 1)
+    message = of_nodes.CheckFile(SegmentName("n", 1 << 63, 3), 0)
     again = codec.decode_data_request(codec.encode(message))
-    assert isinstance(again, of_nodes.ReadRange)
+    assert isinstance(again, of_nodes.CheckFile)
     assert again.segment == ("n", 1 << 63, 3)
     with pytest.raises(BadRequest):
         codec.decode_data_request(pack([82, ["n", 1], 0, 1]))

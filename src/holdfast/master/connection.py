@@ -26,6 +26,7 @@ from holdfast.master.access.permissions import (
     decode_hello,
     decoder_for,
     is_other_than_hello,
+    limit_mapping,
     why_not_decoded,
 )
 from holdfast.master.access.session_owners import check_owner
@@ -384,6 +385,7 @@ class Connection(asyncio.BufferedProtocol):
     def _check(self, request: Message) -> None:
         """More than its role: what is removed with force, and for which node it speaks."""
         check_force(request, self.identity)
+        limit_mapping(request, self.identity)
         if self._server.engine is not None and request.needs is Role.NODE:
             sessions = self._server.engine.primary.sessions
             check_owner(sessions, request, self.identity.name)

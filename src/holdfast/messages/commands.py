@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import MALFORMED, BadRequest
 from holdfast.ids import GrantId, SegmentName
+from holdfast.messages.shapes import Ticket
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -27,6 +28,8 @@ class Source(Body):
     handle: int
     name: SegmentName
     data_address: str
+    tickets: list[Ticket] = []
+    """For all objects to be copied from there; none if that is the node's own."""
 
 
 class CopyObjects(Body):
@@ -101,6 +104,18 @@ class UpdateConfig(Body):
     copy_bytes_per_second: int
     report_interval_ms: int = 0
     """0: as before."""
+
+
+class TicketTerms(Body):
+    """No command: it comes with every answer to a keepalive. For how long tickets are good, on the node's clock (I16).
+
+    `generation` is the one of the primary's tickets now. They are good for `good_ms` from now, those of the next
+    generation for `roll_ms` longer, and so on (ADR 48).
+    """
+
+    generation: int
+    good_ms: int
+    roll_ms: int
 
 
 RECOVER, MIGRATE, OFFLOAD, BRING_BACK, CLEAN = "recover", "migrate", "offload", "bring_back", "clean"

@@ -6,7 +6,8 @@ import enum
 
 from holdfast.identity.roles import Role
 from holdfast.ids import GrantId, ProcessName, SegmentName
-from holdfast.messages.shapes import Message
+from holdfast.messages.commands import TicketTerms
+from holdfast.messages.shapes import AttachTicket, Message, Ticket
 
 
 class Damage(enum.IntEnum):
@@ -86,7 +87,7 @@ class ReportUsage(Message, tag=66):
 
 
 class Registered(Message, tag=67):
-    """`secret` is the key of the MACs that TCP writes carry."""
+    """`secret` is this node's own key, of the MACs of grants and tickets (ADR 48)."""
 
     log_id: int
     epoch: int
@@ -98,6 +99,8 @@ class Registered(Message, tag=67):
     """Earlier primaries that may still be answering: a node on their machine reports which of them are gone."""
     doubt_ms: int = 0
     """Time left in which such reports are useful."""
+    tickets: TicketTerms | None = None
+    """None from an older master, which gives none."""
 
 
 class AttachSegment(Message, tag=80):
@@ -111,6 +114,7 @@ class AttachSegment(Message, tag=80):
     write: bool = False
     history: int = 0
     """The history in which the client knows the segment; 0 if not given."""
+    ticket: AttachTicket | None = None
 
 
 class Attached(Message, tag=81):
@@ -119,10 +123,30 @@ class Attached(Message, tag=81):
     size_bytes: int
 
 
-class ReadRange(Message, tag=82):
-    """Over TCP: send me these bytes. The answer is `Sending`, then `length` raw bytes."""
+class ReadRanges(Message, tag=95):
+    """Over TCP: send me bytes of the ranges that the ticket vouches for.
+
+    `wanted`: a `TicketRow` for each piece, inside one of those ranges; empty for all of them, whole and in order. Each
+    is answered by `Sending` and then its raw bytes, or by `Failed`. A ticket that is not accepted is answered once, and
+    the connection ends. (Tag 82 was a read that needed no ticket.)
+    """
 
     segment: SegmentName
+    ticket: Ticket
+    wanted: bytes = b""
+
+
+class ReadBack(Message, tag=55):
+    """Over TCP: send me bytes that I wrote to my grant, which is not committed yet. Fields and proof as of a write.
+
+    Answered as one range of `ReadRanges`.
+    """
+
+    segment: SegmentName
+    grant: GrantId
+    range_offset: int
+    range_length: int
+    mac: bytes
     offset: int
     length: int
 
@@ -156,6 +180,10 @@ class HearRevocations(Message, tag=86):
     Answered at once by an empty `LeasesRevoked`, and by another one whenever there are such objects. A node that could
     not report all of them ends the connection: the client must then trust none of the places it remembers.
     """
+
+    segment: SegmentName | None = None
+    """One of the node's, which the ticket is for."""
+    ticket: AttachTicket | None = None
 
 
 class LeasesRevoked(Message, tag=87):
@@ -223,6 +251,8 @@ class CheckFile(Message, tag=56):
 
     segment: SegmentName
     offset: int
+    ticket: Ticket | None = None
+    """It must vouch for the object at this place."""
 
 
 class ReportLostFiles(Message, tag=57):

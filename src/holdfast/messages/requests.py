@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.identity.roles import Role
 from holdfast.ids import GrantId
-from holdfast.messages.shapes import Attachment, Message, Range, SegmentPlace, SettingValue
+from holdfast.messages.shapes import Attachment, MappingRight, Message, Range, SegmentPlace, SettingValue, Ticket
 
 
 class Hello(Message, tag=1):
@@ -40,6 +40,8 @@ class Locate(Message, tag=3):
 
     needs = Role.READER
     keys: list[str]
+    tickets: bool = False
+    """Give tickets too: the caller reads some of its objects over TCP. Ignored by an older master."""
 
 
 class RenewLeases(Message, tag=4):
@@ -165,6 +167,8 @@ class ListSegments(Message, tag=14):
     """List every mounted segment and how to reach it."""
 
     needs = Role.READER
+    attach: MappingRight = MappingRight.WRITE
+    """Which tickets for mapping to give. The master lowers it to what the caller's identity may have."""
 
 
 class GetStatus(Message, tag=15):
@@ -271,6 +275,8 @@ class Located(Message, tag=99):
     lease_ttl_ms: int
     topology: int
     others: list[tuple[int, int, int]] = []
+    tickets: list[Ticket] = []
+    """If asked for: they cover all these places, several to a ticket."""
 
 
 class Granted(Message, tag=100):

@@ -83,6 +83,9 @@ SeenRow = RowLayout[ThreeWords]("id", "segment", "offset")
 RemovedRow = RowLayout[SixWords]("removed", "leased", "lease_left_ms", "cursor", "missing", "pinned")
 """`RemovalAnswered`: the reply to a removal, which is a `Removed` in this order."""
 
+TicketRow = RowLayout[TwoWords]("offset", "length")
+"""`Ticket`: a range that may be read. `ReadRanges`: a range that is wanted."""
+
 # Copies and replicas.
 CopyRow = RowLayout[SixWords]("id", "offset", "size", "checksum", "source", "source_offset")
 """`CopyObjects`: an object to copy to this offset in the granted range. `source` is an index of the list of sources."""

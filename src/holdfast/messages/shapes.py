@@ -6,6 +6,7 @@ All travel as msgpack arrays with a small integer tag. Columns of numbers travel
 
 from __future__ import annotations
 
+import enum
 from typing import ClassVar, TypeAlias
 
 import msgspec
@@ -42,6 +43,39 @@ class Range(msgspec.Struct, array_like=True, frozen=True, gc=False):
     mac: bytes = b""
 
 
+class Ticket(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The primary's word that a client may read these ranges of one segment over TCP (ADR 48).
+
+    The segment's node checks the MAC and the age of the generation without asking anybody. A ticket is good for at
+    least as long as the leases that it was given with.
+    """
+
+    segment: SegmentHandle
+    client: int
+    generation: int
+    """(epoch of the primary, number of its keys' generation), packed as an object id."""
+    ranges: bytes
+    """A `TicketRow` per range; at most MOST_TICKET_RANGES."""
+    mac: bytes
+
+
+class MappingRight(enum.IntEnum):
+    """How a client may map nodes' memory on its own machine."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+
+
+class AttachTicket(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The primary's word that a client may map a segment on its node's machine, for writing only if `write`."""
+
+    client: int
+    generation: int
+    write: bool
+    mac: bytes
+
+
 class Attachment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The client maps this segment, and this is its writer number at the node."""
 
@@ -68,6 +102,8 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """0 memory, 1 disk: a disk cannot be mapped, so its bytes come over TCP even on the same machine."""
     unverified: bool = False
     """Its bytes may differ from the restored catalogue: always copy them and compare the checksum."""
+    attach: AttachTicket | None = None
+    """What the node asks for before it passes the memory; None: the caller may not map it, and reads over TCP."""
 
 
 __all__ = ["Attachment", "GrantId", "Message", "Range", "Record", "SegmentPlace"]

@@ -18,6 +18,8 @@ from holdfast.addresses import DEFAULT_PORT, join_address, split_address
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
+from holdfast.instant import now_ms
+from holdfast.messages.commands import TicketTerms
 from holdfast.messages.requests import Hello
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.commands.worker import CommandWorkers
@@ -28,6 +30,7 @@ from holdfast.node.host_capacity import available_memory, check_disk, memory_to_
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
@@ -88,12 +91,20 @@ class Node:
             check_machine(plan.size_bytes)
         if plan.disk is not None:
             self._lending.disk = _open_disk(plan, plan.disk, self._report.lost_files)
+        self._tickets = TicketBook()
         self._data = DataServer(
-            plan.listen, self._lending, plan.max_connections, tls=plan.tls, supervisor=self.supervisor
+            plan.listen,
+            self._lending,
+            plan.max_connections,
+            tls=plan.tls,
+            supervisor=self.supervisor,
+            tickets=self._tickets,
         )
         try:
             path = self._socket_path()
-            self._attach = AttachServer(path, self._lending, self._report, plan.max_connections, self.supervisor)
+            self._attach = AttachServer(
+                path, self._lending, self._report, plan.max_connections, self.supervisor, self._tickets
+            )
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
@@ -172,9 +183,12 @@ class Node:
             **self._data.transfers().figures(),
         }
 
-    def trust(self, secret: bytes) -> None:
-        self._data.secret = secret
+    def trust(self, key: bytes, terms: TicketTerms | None) -> None:
+        self._tickets.trust(key, terms, now_ms())
         self._commands.mount_disk(self.boot, self.card.data_address, self.card.host)
+
+    def ticket_terms(self, terms: TicketTerms) -> None:
+        self._tickets.told(terms, now_ms())
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         self._attach.enter_history(history, older)

@@ -81,7 +81,7 @@ class SessionMaster:
         times = times if times is not None else SessionTimes()
         restored = restored if restored is not None else Remembered(history=fresh_id(), times=times)
         self._book = Book(times, epoch, restored.session_epoch, restored.history)
-        self._book.add_to_answer = lambda session: add_to_answer(session.name)
+        self._book.add_to_answer = lambda session, now: add_to_answer(session.name)
         base = now_ms() + (lengthened(sure_after_ms) if sure_after_ms else 0)
         # The previous master gave promises by its own times.
         lease_ms = max(times.lease_ms, restored.times.lease_ms)

@@ -18,12 +18,13 @@ from typing import NamedTuple
 import xxhash
 
 from holdfast.addresses import split_address
-from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, Unreachable, from_code
-from holdfast.ids import GrantId, SegmentName
+from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, TicketRefused, Unreachable, from_code
+from holdfast.ids import MOST_TICKET_RANGES, GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
+from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
-from holdfast.messages.shapes import Message
+from holdfast.messages.rows import TicketRow
+from holdfast.messages.shapes import Message, Ticket
 from holdfast.transport.bulk_copy import SHARED_FROM, SharedHash
 from holdfast.transport.tls import Stream, dialing, dialled
 from holdfast.wire.codec import decode_data_reply, encode, expect
@@ -33,11 +34,14 @@ CHUNK = 256 << 10
 """Bytes received at a time, then hashed while they are in the CPU cache."""
 MAX_REPLY_BYTES = 64 << 10
 WINDOW = 64
-"""Requests sent before their replies. They are small, and all fit into the socket's buffers: if they filled them, both
-sides could wait for each other."""
-HALF_WINDOW = WINDOW // 2
+"""Ranges asked for, or written, before their replies are received. Those requests, of at most 10 KB together, and the
+replies to writes fit into the socket's buffers: if they filled them, both sides could wait for each other."""
 LONGEST_ARMED_SECONDS = 10.0
 LAST_WORD_SECONDS = 0.5
+
+
+NO_TICKET = Ticket(0, 0, 0, b"", b"")
+"""For who has none: every node refuses it."""
 
 
 class GrantedRange(NamedTuple):
@@ -48,6 +52,15 @@ class GrantedRange(NamedTuple):
     offset: int
     length: int
     mac: bytes
+
+
+class WantedRange(NamedTuple):
+    """Bytes to read, the ticket that allows it, and where they go."""
+
+    segment: SegmentName
+    ticket: Ticket
+    offset: int
+    target: memoryview
 
 
 class DataConnection:
@@ -90,44 +103,61 @@ class DataConnection:
             raise
         return connection
 
-    def read_into(
-        self,
-        segment: SegmentName,
-        offset: int,
-        target: memoryview,
-        deadline: float,
-        digest: xxhash.xxh3_64 | None = None,
-    ) -> None:
-        """Fill `target` with the bytes at `offset`."""
+    def read_into(self, wanted: WantedRange, deadline: float, digest: xxhash.xxh3_64 | None = None) -> None:
+        """Fill the target with the bytes at the offset."""
         try:
-            self._ask_for([(segment, offset, target)], deadline)
-            refusal = self._take_bytes(target, deadline, digest)
+            self._ask_for([wanted], deadline)
+            refusal = self._take_bytes(wanted.target, deadline, digest)
         except BaseException:
             self.close()
             raise
         if refusal is not None:
             raise refusal
 
-    def read_many(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
-        """Fill many targets. A refusal of the node is raised after all the others are filled."""
+    def read_many(self, wanted: Sequence[WantedRange], deadline: float) -> None:
+        """Fill many targets. A refusal of the node is raised after all the others are filled, unless it is about a
+        ticket: that ends the connection."""
         refusal: HoldfastError | None = None
+        asked: deque[list[WantedRange]] = deque()
+        ahead = 0
         try:
-            self._ask_for(wanted[:WINDOW], deadline)
-            for index, (_, _, target) in enumerate(wanted):
-                if index and index % HALF_WINDOW == 0:
-                    ahead = index + HALF_WINDOW
-                    self._ask_for(wanted[ahead : ahead + HALF_WINDOW], deadline)
-                refusal = self._take_bytes(target, deadline, None) or refusal
+            for some in _by_ticket(wanted):
+                self._ask_for(some, deadline)
+                asked.append(some)
+                ahead += len(some)
+                while ahead > WINDOW:
+                    first = asked.popleft()
+                    ahead -= len(first)
+                    refusal = self._take_all(first, deadline) or refusal
+            while asked:
+                refusal = self._take_all(asked.popleft(), deadline) or refusal
         except BaseException:
             self.close()
             raise
         if refusal is not None:
             raise refusal
 
-    def check_file(self, segment: SegmentName, offset: int, deadline: float) -> None:
+    def _take_all(self, some: list[WantedRange], deadline: float) -> HoldfastError | None:
+        refusal: HoldfastError | None = None
+        for each in some:
+            refusal = self._take_bytes(each.target, deadline, None) or refusal
+        return refusal
+
+    def read_back(self, granted: GrantedRange, offset: int, target: memoryview, deadline: float) -> None:
+        """Fill `target` with bytes that were written at `offset` in the range that was granted."""
+        try:
+            self._send(memoryview(frame(0, 0, encode(ReadBack(*granted, offset, target.nbytes)))), deadline)
+            refusal = self._take_bytes(target, deadline, None)
+        except BaseException:
+            self.close()
+            raise
+        if refusal is not None:
+            raise refusal
+
+    def check_file(self, segment: SegmentName, ticket: Ticket, offset: int, deadline: float) -> None:
         """Have the node read the file there itself; ReplicaLost if it is missing or wrong."""
         try:
-            self._send(memoryview(frame(0, 0, encode(CheckFile(segment, offset)))), deadline)
+            self._send(memoryview(frame(0, 0, encode(CheckFile(segment, offset, ticket)))), deadline)
             reply = self._take_message(deadline)
         except BaseException:
             self.close()
@@ -208,15 +238,20 @@ class DataConnection:
             if not isinstance(reply, Written):  # Earlier writes may be confirmed before it; bytes of a read follow.
                 return
 
-    def _ask_for(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
-        if wanted:
-            asked = [frame(0, 0, encode(ReadRange(segment, at, target.nbytes))) for segment, at, target in wanted]
-            self._send(memoryview(b"".join(asked)), deadline)
+    def _ask_for(self, some: Sequence[WantedRange], deadline: float) -> None:
+        """Send one request for these, which are all of one ticket."""
+        first = some[0]
+        wanted = TicketRow.pack_rows((each.offset, each.target.nbytes) for each in some)
+        request = ReadRanges(first.segment, first.ticket, b"" if wanted == first.ticket.ranges else wanted)
+        self._send(memoryview(frame(0, 0, encode(request))), deadline)
 
     def _take_bytes(self, target: memoryview, deadline: float, digest: xxhash.xxh3_64 | None) -> HoldfastError | None:
         reply = self._take_message(deadline)
         if isinstance(reply, Failed):
-            return from_code(reply.code, reply.text)
+            error = from_code(reply.code, reply.text)
+            if isinstance(error, TicketRefused):
+                raise error  # The node answers no other range of the request, and closes.
+            return error
         size = target.nbytes
         if expect(reply, Sending).length != size:
             raise BadRequest(f"the node at {self._address} sends {reply!r} where {size:,} bytes were asked for")
@@ -298,3 +333,15 @@ class DataConnection:
             wait = struct.pack("@ll", seconds, int((self._armed - seconds) * 1e6))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+
+
+def _by_ticket(wanted: Sequence[WantedRange]) -> list[list[WantedRange]]:
+    """Those of one ticket together, as many as a ticket may be for: parts of a large object have one, too."""
+    by_ticket: dict[int, list[WantedRange]] = {}
+    for each in wanted:
+        by_ticket.setdefault(id(each.ticket), []).append(each)
+    return [
+        some[start : start + MOST_TICKET_RANGES]
+        for some in by_ticket.values()
+        for start in range(0, len(some), MOST_TICKET_RANGES)
+    ]

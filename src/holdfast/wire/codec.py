@@ -92,7 +92,8 @@ REPLIES: tuple[type[Message], ...] = (
 )
 DATA_REQUESTS: tuple[type[Message], ...] = (
     of_nodes.AttachSegment,
-    of_nodes.ReadRange,
+    of_nodes.ReadRanges,
+    of_nodes.ReadBack,
     of_nodes.WriteRange,
     of_nodes.HearRevocations,
     of_nodes.CheckFile,

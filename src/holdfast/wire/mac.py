@@ -1,20 +1,46 @@
-"""The proof that a TCP write was granted: a keyed hash, which a node can check without having heard of the grant."""
+"""Proofs of what the primary has allowed, which a node can check without asking: keyed hashes (ADR 48).
+
+The secret of the history, which is in the log, is known to masters only. Each node is told a key of its own that is
+derived from it: a node can forge proofs for itself and for nobody else, and every later primary derives the same key.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 
 import msgspec
 
 from holdfast.ids import GrantId, SegmentName
 
+MAC_BYTES = 16
+
 _encode = msgspec.msgpack.Encoder().encode
+_blake = hashlib.blake2b
 
 
-def range_mac(secret: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int) -> bytes:
+@lru_cache(4096)
+def node_key(secret: bytes, node: str) -> bytes:
+    """The key of one node."""
+    return _blake(node.encode(), key=secret, digest_size=32, person=b"holdfast node").digest()
+
+
+def range_mac(key: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int) -> bytes:
     """A MAC that proves that `grant` may write [offset, offset + length) of this segment."""
-    return hashlib.blake2b(_encode((segment, grant, offset, length)), key=secret, digest_size=16).digest()
+    return _blake(_encode((segment, grant, offset, length)), key=key, digest_size=MAC_BYTES).digest()
+
+
+def ticket_mac(key: bytes, segment: SegmentName, client: int, generation: int, ranges: bytes) -> bytes:
+    """A MAC that proves that `client` may read these ranges of this segment."""
+    proved = _encode((segment, client, generation, ranges))
+    return _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast read").digest()
+
+
+def attach_mac(key: bytes, segment: SegmentName, client: int, generation: int, write: bool) -> bytes:
+    """A MAC that proves that `client` may map this segment."""
+    proved = _encode((segment, client, generation, write))
+    return _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast attach").digest()
 
 
 def same_mac(given: bytes, right: bytes) -> bool:

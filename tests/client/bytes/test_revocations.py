@@ -25,9 +25,14 @@ from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
 from tests.client.fake_master import FakeMaster
 from tests.client.inside import core_of
 from tests.node.rig import Served, read_to_end
+from tests.tickets import SECRET, attach_ticket
 from tests.waiting import wait_until
 
 Connect = Callable[..., Any]
+
+
+def listening(node: Served) -> HearRevocations:
+    return HearRevocations(node.name(), attach_ticket(SECRET, node.name()))
 
 
 def packed(*ids: int) -> bytes:
@@ -125,7 +130,7 @@ def test_a_client_that_does_not_take_what_it_is_told_is_left(node: Served, monke
     """I17: nothing is kept for it."""
     with node.raw_unix() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        deaf.sendall(PREAMBLE + frame(0, 0, encode(HearRevocations())))
+        deaf.sendall(PREAMBLE + frame(0, 0, encode(listening(node))))
         wait_until(lambda: listened(node))
         many = packed(*range(4_096))
 
@@ -137,7 +142,7 @@ def test_a_client_that_does_not_take_what_it_is_told_is_left(node: Served, monke
         assert read_to_end(deaf)
     monkeypatch.setattr(attach_server, "MOST_UNTOLD", 0)
     with node.raw_unix() as behind:
-        behind.sendall(PREAMBLE + frame(0, 0, encode(HearRevocations())))
+        behind.sendall(PREAMBLE + frame(0, 0, encode(listening(node))))
         wait_until(lambda: listened(node))
         node.attach.revoke(many)
         told = frame(0, 0, encode(LeasesRevoked(b"")))
@@ -146,7 +151,7 @@ def test_a_client_that_does_not_take_what_it_is_told_is_left(node: Served, monke
 
 def test_a_connection_that_listens_passes_no_memory(node: Served) -> None:
     with node.raw_unix() as connected:
-        connected.sendall(PREAMBLE + frame(0, 0, encode(HearRevocations())))
+        connected.sendall(PREAMBLE + frame(0, 0, encode(listening(node))))
         connected.sendall(frame(0, 0, encode(AttachSegment(node.name()))))
         received = read_to_end(connected)
     first = len(frame(0, 0, encode(LeasesRevoked(b""))))

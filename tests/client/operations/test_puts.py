@@ -54,11 +54,11 @@ def test_a_write_that_broke_off_takes_another_grant_and_leaves_the_old_one_unset
     cache = connect(remote_master.address)
     node = remote_master.node
     assert node is not None
-    secret, node.data.secret = node.data.secret, b"another, so that the MAC is refused"
+    secret, node.tickets.key = node.tickets.key, b"another, so that the MAC is refused"
 
     def judge(request: Message) -> Act:
         if isinstance(request, m.ReturnGrants):
-            node.data.secret = secret
+            node.tickets.key = secret
         return Act.USUAL
 
     remote_master.judge = judge

@@ -22,7 +22,7 @@ client = secrets.randbits(63) | 1
 channel = Channel.open(address, Hello(client, control=True), deadline)
 [place] = expect(channel.call(ListSegments(), deadline), SegmentList).segments
 link = NodeLink.open(place.socket_path, deadline)
-mapping = link.attach(place.name, True, deadline)
+mapping = link.attach(place.name, True, deadline, 0, place.attach)
 attached = [Attachment(place.handle, link.writer)]
 request = GrantRanges(GrantId(client, 1), size.to_bytes(8, "little"), attached=attached)
 granted = expect(channel.call(request, deadline), Granted)

@@ -16,7 +16,7 @@ import xxhash
 
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, MemoryVoid, UnknownNode
 from holdfast.ids import GrantId, SegmentName
-from holdfast.instant import now_seconds
+from holdfast.instant import now_ms, now_seconds
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import (
     AddReplicas,
@@ -40,8 +40,10 @@ from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.operations.effects import Call, LeaveMaster, Operation, Sleep, Work
 from tests.node.disk.test_store import Failing
+from tests.tickets import TERMS, read_ticket
 
 MIB = 1 << 20
+KEY = b"the key of each of these nodes"
 GRANT = GrantId(0, 1 << 40 | 1)
 
 
@@ -57,6 +59,7 @@ class Served:
             store.belongs_to(11)
             self.lending.disk = DiskTier(name, store, MIB)
         self.data = DataServer("127.0.0.1:0", self.lending, 8)
+        self.data.tickets.trust(KEY, TERMS, now_ms())
         self.data.start()
         self.peers = PeerBytes(self.lending)
         self.pace = Pace()
@@ -155,7 +158,8 @@ def order(
         wanted = sums[number] if sums is not None else checksum(data)
         rows += struct.pack("<6Q", oid, at, len(data), wanted, 0, source_offset)
         at += len(data)
-    sources = [c.Source(7, source.segment, source.data.address)]
+    ranges = [(source_offset, len(data)) for _, source_offset, data in objects]
+    sources = [c.Source(7, source.segment, source.data.address, [read_ticket(KEY, source.segment, *ranges)])]
     return c.CopyObjects(GRANT, target, offset, at, rows, sources, **more)
 
 

@@ -32,7 +32,8 @@ from holdfast.node.disk.store import HEADER, DamagedFile, DiskStore, DiskTrouble
 from holdfast.node.disk.tier import DiskTier, Verification
 from holdfast.supervisor import Supervisor
 from holdfast.transport.data_tcp import DataConnection
-from tests.node.commands.test_copier import MIB, Master, Served, nodes, order
+from tests.node.commands.test_copier import KEY, MIB, Master, Served, nodes, order
+from tests.tickets import read_ticket
 from tests.waiting import wait_until
 
 __all__ = ["nodes"]
@@ -290,7 +291,8 @@ def test_a_copy_that_finds_wrong_bytes_has_the_node_of_the_file_look_at_it(nodes
     here, there = nodes
     data = os.urandom(3 * MIB)
     flip(write(here.disk, 5, 0, data), HEADER.size + 2 * MIB)
-    source = c.Source(9, SegmentName("here", here.disk.store.disk, 0), here.data.address)
+    name = SegmentName("here", here.disk.store.disk, 0)
+    source = c.Source(9, name, here.data.address, [read_ticket(KEY, name, (0, len(data)))])
     for copier in (there, here):
         told = order(copier.segment, 0, here, [(5, 0, data)])
         told.sources = [source]
@@ -305,17 +307,19 @@ def test_a_readers_word_drops_nothing_that_the_node_finds_sound(nodes: tuple[Ser
     here, _ = nodes
     path = write(here.disk, 5, 0, os.urandom(1_000))
     name = SegmentName("here", here.disk.store.disk, 0)
+    ticket = read_ticket(KEY, name, (0, 1_000), (9_000, 1_000))
     connection = DataConnection.open(here.data.address, now_seconds() + 10)
     try:
-        connection.check_file(name, 0, now_seconds() + 10)
+        connection.check_file(name, ticket, 0, now_seconds() + 10)
         assert not lost(here.disk)
         flip(path, HEADER.size + 1)
         with pytest.raises(ReplicaLost):
-            connection.check_file(name, 0, now_seconds() + 10)
+            connection.check_file(name, ticket, 0, now_seconds() + 10)
         with pytest.raises(UnknownSegment):
-            connection.check_file(name, 9_000, now_seconds() + 10)
+            connection.check_file(name, ticket, 9_000, now_seconds() + 10)
         with pytest.raises(UnknownSegment):
-            connection.check_file(SegmentName("here", 1, 0), 0, now_seconds() + 10)
+            other = SegmentName("here", 1, 0)
+            connection.check_file(other, read_ticket(KEY, other, (0, 1_000)), 0, now_seconds() + 10)
     finally:
         connection.close()
     assert lost(here.disk) == [(5, 0, Damage.SPOILED)]

@@ -12,16 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import TryAgain, UnknownSegment
-from holdfast.messages.of_nodes import Attached, AttachSegment, ReadRange
+from holdfast.ids import SegmentName
+from holdfast.messages.of_nodes import Attached, AttachSegment, ReadRanges
 from holdfast.messages.requests import Failed
 from holdfast.node.memory.lent_memory import LentMemory
 from holdfast.node.session.report import AHEAD
-from holdfast.transport.attach import NodeLink
+from holdfast.transport.data_tcp import NO_TICKET
 from holdfast.wire.codec import decode_data_reply, encode
 from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
 from tests.node.rig import SIZE, Served, open_files, read_to_end, soon
 from tests.other_user import as_other_user, needs_root
+from tests.tickets import SECRET, TicketedLink, attach_ticket
 from tests.waiting import wait_until
+
+
+def attaching(served: Served) -> AttachSegment:
+    return AttachSegment(served.name(), True, 0, attach_ticket(SECRET, served.name()))
 
 
 def answer(connected: socket.socket) -> tuple[object, list[int]]:
@@ -57,7 +63,7 @@ def test_another_user_is_passed_no_memory_even_if_the_file_lets_it_in(served: Se
 
 
 def test_a_request_that_comes_byte_by_byte_is_answered(served: Served) -> None:
-    request = PREAMBLE + frame(9, 0, encode(AttachSegment(served.name(), True)))
+    request = PREAMBLE + frame(9, 0, encode(attaching(served)))
     with served.raw_unix() as connected:
         for index in range(len(request)):
             connected.sendall(request[index : index + 1])
@@ -73,7 +79,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(served: Served) -> None:
         b"GET / HTTP/1.1\r\n\r\n",
         PREAMBLE + b"\xff" * 12,
         PREAMBLE + frame(0, 0, b"\xc1"),
-        PREAMBLE + frame(0, 0, encode(ReadRange(("n1", 1, 0), 0, 8))),  # type: ignore[arg-type]
+        PREAMBLE + frame(0, 0, encode(ReadRanges(SegmentName("n1", 1, 0), NO_TICKET))),
     ],
     ids=["stranger", "giant frame", "no message", "bytes are not served here"],
 )
@@ -89,7 +95,7 @@ def test_a_reader_that_breaks_the_protocol_is_told_so_and_left(served: Served, s
 def test_a_writer_that_breaks_the_protocol_is_not_gone_before_it_ends(served: Served) -> None:
     """I2, I11: it still maps the memory, so its ranges may not be given to others."""
     with served.raw_unix() as connected:
-        connected.sendall(PREAMBLE + frame(0, 0, encode(AttachSegment(served.name(), True))))
+        connected.sendall(PREAMBLE + frame(0, 0, encode(attaching(served))))
         reply, [descriptor] = answer(connected)
         os.close(descriptor)
         assert reply == Attached(1, SIZE)
@@ -103,7 +109,7 @@ def test_a_writer_that_breaks_the_protocol_is_not_gone_before_it_ends(served: Se
 
 
 def test_a_writer_that_takes_no_answers_is_not_gone_before_it_ends(served: Served) -> None:
-    request = frame(0, 0, encode(AttachSegment(served.name(), True)))
+    request = frame(0, 0, encode(attaching(served)))
     with served.raw_unix() as connected:
         connected.sendall(PREAMBLE + request)
         _, [descriptor] = answer(connected)
@@ -130,7 +136,7 @@ def test_one_connection_too_many_is_told_to_come_later(tmp_path: Path) -> None:
 def test_while_the_node_registers_no_more_writers_come_than_were_announced(served: Served) -> None:
     """I11: the master takes a writer that the registration does not list to be gone."""
     listed = served.report.writers_for_registration()
-    links = [NodeLink.open(served.path, soon()) for _ in range(3)]
+    links = [TicketedLink.open(served.path, soon()) for _ in range(3)]
     for link in links:
         link.attach(served.name(), True, soon())
         assert link.writer in listed
@@ -181,7 +187,7 @@ def test_no_bytes_whatever_stop_the_server(served: Served, noise: bytes, greet: 
 def test_stopping_leaves_neither_a_file_nor_a_descriptor_behind(tmp_path: Path) -> None:
     before = open_files()
     with Served(tmp_path) as served:
-        link = NodeLink.open(served.path, soon())
+        link = TicketedLink.open(served.path, soon())
         mapping = link.attach(served.name(), True, soon())
     mapping.close()
     link.close()

@@ -51,7 +51,7 @@ def test_a_write_over_tcp_that_the_older_history_granted_is_cut_and_refused(serv
         request = WriteRange(served.name(), grant, 0, SIZE, mac, 0, 100_000)
         connected.sendall(PREAMBLE + frame(1, 0, encode(request)) + b"x" * 1_000)
         wait_until(lambda: served.bytes_at(0, 1_000) == b"x" * 1_000, what="bytes arrive")
-        served.data.secret = b"the secret of the new history"
+        served.tickets.key = b"the secret of the new history"
         served.data.enter_history(object_id(9, 0) - 1)
         wait_until(lambda: served.data.older_writers() == 0, what="nothing is written for the older history")
         read_to_end(connected)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import MemoryVoid, NameTaken, NotAuthorized, NotLeader, Refused, UnknownSegment
 from holdfast.ids import GrantId, SegmentName
-from holdfast.messages.commands import CLEAN, Clean, UpdateConfig, encode_body
+from holdfast.messages.commands import CLEAN, Clean, TicketTerms, UpdateConfig, encode_body
 from holdfast.messages.of_nodes import Registered, RegisterNode, ReportUsage, ReportWriters
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, KeptAlive, Opened, OpenSession, SessionCommand
 from holdfast.messages.requests import Hello
@@ -22,11 +22,11 @@ from holdfast.node.session.life import NodeLife
 from holdfast.node.session.report import Report
 from holdfast.operations.effects import Call, Effect, Pause, Work
 from holdfast.session.followers import no_commands
-from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import DataConnection, GrantedRange
 from holdfast.transport.host import this_host
 from holdfast.wire.mac import range_mac
 from tests.node.rig import SECRET, FakeMaster, soon
+from tests.tickets import TicketedLink, wanted
 from tests.waiting import wait_until
 
 SIZE = 1 << 20
@@ -52,7 +52,7 @@ def master() -> Iterator[FakeMaster]:
 def can_read(node: Node, boot: int) -> bool:
     connection = DataConnection.open(node.card.data_address, soon())
     try:
-        connection.read_into(SegmentName("n1", boot, 0), 0, memoryview(bytearray(8)), soon())
+        connection.read_into(wanted(SECRET, SegmentName("n1", boot, 0), 0, memoryview(bytearray(8))), soon())
     except UnknownSegment:
         return False
     finally:
@@ -96,8 +96,8 @@ def test_a_registration_that_overtakes_an_idle_report_is_followed_by_figures(tmp
     passes: list[Effect] = []
 
     class Lender(Node):
-        def trust(self, secret: bytes) -> None:
-            super().trust(secret)
+        def trust(self, key: bytes, terms: TicketTerms | None) -> None:
+            super().trust(key, terms)
             # The answer has come, and the memory counts as mounted in a moment: now the other thread has its turn.
             passes.append(tell.send(None))
 
@@ -156,7 +156,7 @@ def test_bytes_are_taken_with_the_secret_that_the_master_gave(master: FakeMaster
         mac = range_mac(SECRET, segment, GRANT, 0, 4096)
         connection.write(GrantedRange(segment, GRANT, 0, 4096, mac), 0, memoryview(b"granted"), soon())
         target = bytearray(7)
-        connection.read_into(segment, 0, memoryview(target), soon())
+        connection.read_into(wanted(SECRET, segment, 0, memoryview(target)), soon())
         connection.close()
         assert target == b"granted"
 
@@ -174,7 +174,7 @@ def test_a_dead_writer_is_said_at_once_while_a_keepalive_is_held(master: FakeMas
     master.answer = hold
     with running(master.address, tmp_path) as node:
         master.wait_for_registrations(1)
-        link = NodeLink.open(node.card.socket_path, soon())
+        link = TicketedLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
         try:
@@ -196,7 +196,7 @@ def test_a_dead_writer_is_said_again_until_the_answer_comes(master: FakeMaster, 
     master.answer = lose_the_first_news
     with running(master.address, tmp_path) as node:
         wait_until(master.keepalives)
-        link = NodeLink.open(node.card.socket_path, soon())
+        link = TicketedLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
         wait_until(lambda: sum(one.gone_writers == [link.writer] for one in master.reports()) == 2)
@@ -292,7 +292,7 @@ def test_memory_that_the_master_calls_void_is_replaced_under_a_new_boot_id(maste
     with running(master.address, tmp_path) as node:
         wait_until(master.keepalives)
         old = node.boot
-        link = NodeLink.open(node.card.socket_path, soon())
+        link = TicketedLink.open(node.card.socket_path, soon())
         mapping = link.attach(SegmentName("n1", old, 0), True, soon())
         number = link.writer
 
@@ -353,7 +353,7 @@ def test_the_node_serves_on_while_the_master_is_away_and_comes_back_to_it(master
     with running(master.address, tmp_path) as node:
         wait_until(master.keepalives)
         boot = node.boot
-        link = NodeLink.open(node.card.socket_path, soon())
+        link = TicketedLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", boot, 0), True, soon())
         master.stop()
         assert can_read(node, boot)

@@ -14,19 +14,28 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
 from holdfast.client.bytes.failing_nodes import FailingNodes
 from holdfast.client.bytes.revocations import OnRevoked, RevocationListener
 from holdfast.client.targets import Room
-from holdfast.errors import DeadlineExceeded, HoldfastError, ReplyLost, TryAgain, Uncertain, Unreachable
+from holdfast.errors import (
+    DeadlineExceeded,
+    HoldfastError,
+    ReplyLost,
+    TicketRefused,
+    TryAgain,
+    Uncertain,
+    Unreachable,
+)
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId
 from holdfast.instant import now_seconds
-from holdfast.messages.shapes import Attachment, Range, SegmentPlace
+from holdfast.messages.of_nodes import HearRevocations
+from holdfast.messages.shapes import Attachment, Range, SegmentPlace, Ticket
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection, GrantedRange
+from holdfast.transport.data_tcp import NO_TICKET, DataConnection, GrantedRange, WantedRange
 from holdfast.transport.host import this_host
 from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
 
@@ -47,8 +56,6 @@ SILENT_SECONDS = 0.25
 """A node counts as failing when it is silent for this long and the request has no other replica to turn to. It is
 probed soon after, so that a node which was only slow does not count as failing for long."""
 PROBE_SECONDS = 0.3
-NO_SEGMENT = 2**31 - 1
-"""A handle that no segment has: a probe reads from there, and any reply counts as an answer."""
 CHECK_SECONDS = 10.0
 """The timeout for a node to read a whole file from its disk again."""
 PARALLEL_FROM = 32 << 20
@@ -66,6 +73,14 @@ def _link_key(place: SegmentPlace) -> _LinkKey:
     return place.socket_path, place.name.boot
 
 
+class WantedBytes(NamedTuple):
+    """Bytes at an offset of a segment, and the ticket to read them with over TCP, if there is one."""
+
+    place: SegmentPlace
+    offset: int
+    ticket: Ticket | None
+
+
 class NodeBytes:
     """The maps of local segments and the connections to remote nodes."""
 
@@ -76,6 +91,9 @@ class NodeBytes:
         """Mapped for reading, by segment handle."""
         self.decided: set[int] = set()
         """Segments for which it is decided whether reads go through a map or over TCP."""
+        self.wants_tickets = True
+        """Some reads go over TCP, or it is not known yet: whoever asks for places asks for tickets too."""
+        self._reads_remotely = False
         self._reading: dict[int, Mapping] = {}
         self._writing: dict[int, tuple[Mapping, int, NodeLink]] = {}
         """(map, our writer number there, the node's life line) by segment handle."""
@@ -104,7 +122,8 @@ class NodeBytes:
 
     def _listen(self, place: SegmentPlace) -> None:
         if self._revocations is not None:
-            self._revocations.listen(_link_key(place), place.socket_path, MAPPED_SECONDS)
+            request = HearRevocations(place.name, place.attach)
+            self._revocations.listen(_link_key(place), place.socket_path, request, MAPPED_SECONDS)
 
     def is_bad(self, place: SegmentPlace) -> bool:
         """Did its node fail to answer a moment ago?"""
@@ -129,6 +148,9 @@ class NodeBytes:
                         self._reading[place.handle] = mapping
                         self.maps[place.handle] = mapping.map
                         self._listen(place)
+                    else:
+                        self._reads_remotely = True
+                    self.wants_tickets = self._reads_remotely
                     # A node that did not answer in time is tried again after a while, so nothing is decided yet.
                     if mapping is not None or place.socket_path not in self._silent:
                         self.decided.add(place.handle)
@@ -157,8 +179,8 @@ class NodeBytes:
         ]
 
     def _is_local(self, place: SegmentPlace) -> bool:
-        """Can it be mapped? A disk segment never can."""
-        return bool(self.host) and place.host == self.host and bool(place.socket_path) and not place.kind
+        """Can it be mapped? A disk segment never can, and not everybody is given a ticket for it."""
+        return bool(self.host) and place.host == self.host and bool(place.socket_path) and place.attach is not None
 
     def attachments(self) -> list[Attachment]:
         return [Attachment(handle, writer) for handle, (_, writer, _) in list(self._writing.items())]
@@ -204,7 +226,7 @@ class NodeBytes:
         try:
             if link is None:
                 link = self._links[key] = self._open_link(place.socket_path, deadline)
-            return link.attach(place.name, write, deadline, self.history)
+            return link.attach(place.name, write, deadline, self.history, place.attach)
         except BaseException as error:
             # A link that we write through must stay open while the memory is mapped.
             if link is not None and link.writer == 0:
@@ -265,48 +287,40 @@ class NodeBytes:
                     del self._doomed[link]
                     link.close()
 
-    def read(
-        self,
-        place: SegmentPlace,
-        offset: int,
-        room: Room,
-        checksum: bool,
-        deadline: float,
-        hurried: bool = False,
-    ) -> int:
-        """Fill the room with bytes of the object at `offset`. Returns their checksum in the order of the room, or 0 if
-        none is wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
+    def read(self, wanted: WantedBytes, room: Room, checksum: bool, deadline: float, hurried: bool = False) -> int:
+        """Fill the room with bytes of the object. Returns their checksum in the order of the room, or 0 if none is
+        wanted. `hurried`: DeadlineExceeded as soon as the node is silent, because there are others to ask."""
+        place, offset, ticket = wanted
         mapping = self._reading.get(place.handle)
         if mapping is not None:
             return copy_out_parts(mapping, offset, room, checksum)
         if len(room) > 1:
-            self.read_many(place, [(place, offset + start, view) for start, view in room], deadline, hurried)
+            parts = [(WantedBytes(place, offset + start, ticket), view) for start, view in room]
+            self.read_many(place, parts, deadline, hurried)
             return digest_of_parts(room) if checksum else 0
         [(start, target)] = room
-        return self._read_one(place, offset + start, target, checksum, deadline, hurried)
+        return self._read_one(place, self._over_tcp(wanted, start, target), checksum, deadline, hurried)
+
+    def _over_tcp(self, wanted: WantedBytes, start: int, target: memoryview) -> WantedRange:
+        """A part of these bytes, to be read over TCP."""
+        if wanted.ticket is None:
+            self.wants_tickets = self._reads_remotely = True
+            raise TicketRefused("these bytes were located without a ticket; nothing was read. Locate them again")
+        return WantedRange(wanted.place.name, wanted.ticket, wanted.offset + start, target)
 
     def _read_one(
-        self,
-        place: SegmentPlace,
-        offset: int,
-        target: memoryview,
-        checksum: bool,
-        deadline: float,
-        hurried: bool,
+        self, place: SegmentPlace, wanted: WantedRange, checksum: bool, deadline: float, hurried: bool
     ) -> int:
+        target = wanted.target
         began = now_seconds()
         deadline = _patience(target.nbytes, deadline)
         try:
             if target.nbytes >= PARALLEL_FROM:
-                self._read_parallel(place, offset, target, deadline, hurried)
+                self._read_parallel(place, wanted, deadline, hurried)
                 return (xxhash.xxh3_64_intdigest(target) or 1) if checksum else 0
             digest = xxhash.xxh3_64() if checksum else None
             self._with_connection(
-                place,
-                deadline,
-                hurried,
-                lambda link: link.read_into(place.name, offset, target, deadline, digest),
-                digest,
+                place, deadline, hurried, lambda link: link.read_into(wanted, deadline, digest), digest
             )
             return (digest.intdigest() or 1) if digest is not None else 0
         except (TryAgain, Uncertain) as error:
@@ -323,13 +337,13 @@ class NodeBytes:
             self.failing.failed(place, now)
 
     def probe(self, place: SegmentPlace) -> None:
-        """Ask a failing node for a segment that it does not have: once it refuses, it no longer counts as failing."""
+        """Ask a failing node for something without a ticket: once it refuses, it no longer counts as failing."""
         address, deadline = place.data_address, now_seconds() + PROBE_SECONDS
         try:
             connection = self._dial(address, deadline)
             try:
-                nothing = place.name._replace(number=NO_SEGMENT)
-                connection.read_into(nothing, 0, memoryview(bytearray(1)), deadline)
+                nothing = WantedRange(place.name, NO_TICKET, 0, memoryview(bytearray(1)))
+                connection.read_into(nothing, deadline)
             finally:
                 self._give_back(address, connection)
         except (Unreachable, DeadlineExceeded, ReplyLost):
@@ -340,42 +354,51 @@ class NodeBytes:
         self._bad_until.pop(address, None)
         self.failing.answered(address)
 
-    def check_file(self, place: SegmentPlace, offset: int, deadline: float) -> None:
+    def check_file(self, wanted: WantedBytes, deadline: float) -> None:
         """Have the node check its own file, from which wrong bytes came. ReplicaLost if it finds the same."""
+        place, offset, ticket = wanted
+        if ticket is None:
+            raise TicketRefused("this file was located without a ticket; it was not checked")
         deadline = min(deadline, now_seconds() + CHECK_SECONDS)
-        self._with_connection(place, deadline, False, lambda link: link.check_file(place.name, offset, deadline))
+        self._with_connection(
+            place, deadline, False, lambda link: link.check_file(place.name, ticket, offset, deadline)
+        )
 
-    def _read_parallel(
-        self, place: SegmentPlace, offset: int, target: memoryview, deadline: float, hurried: bool
-    ) -> None:
-        step = -(-target.nbytes // (PARALLEL_WAYS * 4096)) * 4096
+    def _read_parallel(self, place: SegmentPlace, wanted: WantedRange, deadline: float, hurried: bool) -> None:
+        size = wanted.target.nbytes
+        step = -(-size // (PARALLEL_WAYS * 4096)) * 4096
 
         def piece(start: int) -> None:
-            part = target[start : start + step]
-            self._with_connection(
-                place, deadline, hurried, lambda link: link.read_into(place.name, offset + start, part, deadline)
-            )
+            part = wanted._replace(offset=wanted.offset + start, target=wanted.target[start : start + step])
+            self._with_connection(place, deadline, hurried, lambda link: link.read_into(part, deadline))
 
         with ThreadPoolExecutor(PARALLEL_WAYS, "holdfast-read") as threads:
-            for done in [threads.submit(piece, start) for start in range(0, target.nbytes, step)]:
+            for done in [threads.submit(piece, start) for start in range(0, size, step)]:
                 done.result()
 
     def read_many(
         self,
         place: SegmentPlace,
-        wanted: Sequence[tuple[SegmentPlace, int, memoryview]],
+        wanted: Sequence[tuple[WantedBytes, memoryview]],
         deadline: float,
         hurried: bool = False,
     ) -> None:
         """Read ranges of one node over one connection. `hurried` as for `read`."""
-        ranges = [(each.name, offset, target) for each, offset, target in wanted]
+        ranges = [self._over_tcp(each, 0, target) for each, target in wanted]
         began = now_seconds()
-        deadline = _patience(sum(target.nbytes for _, _, target in wanted), deadline)
+        deadline = _patience(sum(target.nbytes for _, target in wanted), deadline)
         try:
             self._with_connection(place, deadline, hurried, lambda link: link.read_many(ranges, deadline))
         except (TryAgain, Uncertain) as error:
             self._failed(place, error, hurried, began)
             raise
+
+    def read_back(
+        self, place: SegmentPlace, granted: GrantedRange, offset: int, target: memoryview, deadline: float
+    ) -> None:
+        """Read bytes that were written at `offset` in a granted range, which no object has yet."""
+        deadline = _patience(target.nbytes, deadline)
+        self._with_connection(place, deadline, False, lambda link: link.read_back(granted, offset, target, deadline))
 
     def write(
         self,

@@ -38,7 +38,7 @@ class _RevocationConnection:
 
     __slots__ = ("ended", "history", "received", "socket")
 
-    def __init__(self, path: str, seconds: float) -> None:
+    def __init__(self, path: str, request: HearRevocations, seconds: float) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.received = FrameBuffer(limit=MAX_FRAME_BYTES)
         self.ended = False
@@ -47,7 +47,7 @@ class _RevocationConnection:
         try:
             self.socket.settimeout(seconds)
             self.socket.connect(path)
-            self.socket.sendall(PREAMBLE + frame(0, 0, encode(HearRevocations())))
+            self.socket.sendall(PREAMBLE + frame(0, 0, encode(request)))
             self.socket.setblocking(False)
         except BaseException:
             self.socket.close()
@@ -86,13 +86,13 @@ class RevocationListener:
         self._supervisor = Supervisor()
         self._pid = os.getpid()
 
-    def listen(self, key: Any, path: str, seconds: float) -> None:
+    def listen(self, key: Any, path: str, request: HearRevocations, seconds: float) -> None:
         """Connect to the node at this socket, unless that is done already. A failure is ignored: this is a hint."""
         with self._lock:
             if self._closed or key in self._ears or self._pid != os.getpid():
                 return
             try:
-                self._ears[key] = _RevocationConnection(path, seconds)
+                self._ears[key] = _RevocationConnection(path, request, seconds)
             except OSError:
                 # The node is away or refuses; leases expire anyway.
                 return

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
+from holdfast.client.bytes.nodes import WantedBytes
 from holdfast.client.operations.gets import FreshBytes, fetch, still_there
 from holdfast.client.operations.places import Asked, locate, take_over
 from holdfast.client.state.client import Core
@@ -190,11 +191,11 @@ def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Port
         now = core.clock()
         leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
         unknown = dict.fromkeys(key for key in keys if key not in leases)
-    portion = Portion(keys, Asked(core.clock(), history), leases, list(unknown))
+    portion = Portion(keys, Asked(core.clock(), history, core.bytes.wants_tickets), leases, list(unknown))
     if ahead and unknown:
         # If it cannot be sent now, it is sent when the portion's turn comes.
         with contextlib.suppress(Unreachable):
-            portion.begun = yield Ahead(Locate(portion.unknown))
+            portion.begun = yield Ahead(Locate(portion.unknown, portion.asked.tickets))
     return portion
 
 
@@ -231,7 +232,7 @@ class Copies:
         rows = leases.values()
         maps = core.bytes.maps
         try:
-            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _, _ in rows]
+            copies = [maps[segment][start:stop] for _, segment, start, stop, _, _, _, _, _ in rows]
         except (KeyError, ValueError):
             # Unmapped meanwhile, because a node has died.
             return list(leases)
@@ -255,7 +256,7 @@ class Copies:
         for each in some:
             fresh = FreshBytes()
             [(_, room)] = fresh(each.lease.size_bytes)
-            wanted.append((each.place, each.offset, room))
+            wanted.append((each.there, room))
             values.append(fresh)
         core.bytes.read_many(some[0].place, wanted, deadline, some[0].hurried)
         again = []
@@ -284,6 +285,10 @@ class Fetched(NamedTuple):
     offset: int
     hurried: bool
     """There is another replica to turn to."""
+
+    @property
+    def there(self) -> WantedBytes:
+        return WantedBytes(self.place, self.offset, self.lease.ticket_for(self.place.handle))
 
 
 def _fetch_remote(

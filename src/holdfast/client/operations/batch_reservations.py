@@ -35,6 +35,7 @@ from holdfast.ids import extent_of
 from holdfast.messages.requests import CommitPuts, Committed
 from holdfast.messages.rows import PutRow
 from holdfast.operations.effects import Ahead, Begun, Operation, Reply, Sleep, Work
+from holdfast.transport.data_tcp import GrantedRange
 
 READ_BACK = 8 << 20
 _OF_THE_CALL = (Unreachable, Uncertain, NotLeader, Stopping)
@@ -269,14 +270,16 @@ def _read_back(core: Core, reserved: Reserved, deadline: float) -> int:
     """The checksum including the bytes that were written over TCP out of order, which are read back."""
     digest = reserved.running_checksum()
     at = reserved.hashed_bytes
-    piece = reserved.share.grant.ranges[0]
+    grant = reserved.share.grant
+    piece = grant.ranges[0]
     place = core.segments.places.get(piece.segment)
     room = memoryview(bytearray(min(READ_BACK, reserved.size - at)))
     while at < reserved.size:
         if place is None:
             raise GrantTimedOut(f"the memory of {reserved.key!r} is mounted no more; nothing was stored. Reserve again")
         part = room[: min(READ_BACK, reserved.size - at)]
-        core.bytes.read(place, piece.offset + reserved.offset + at, [(0, part)], False, deadline)
+        granted = GrantedRange(place.name, grant.id, piece.offset, grant.length, piece.mac)
+        core.bytes.read_back(place, granted, reserved.offset + at, part, deadline)
         digest.update(part)
         at += len(part)
     return digest.intdigest() or 1

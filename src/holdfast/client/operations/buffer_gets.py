@@ -78,7 +78,7 @@ class Buffers:
         targets, done, doubts = self._targets, self.done, core.segments.doubts
         again: list[str] = []
         for key, row in leases.items():
-            until, segment, start, stop, checksum, _, _, _ = row
+            until, segment, start, stop, checksum, _, _, _, _ = row
             target = targets[key]
             size = stop - start
             if type(target) is not memoryview or not size <= target.nbytes or size >= BLOCK_BYTES:
@@ -99,7 +99,7 @@ class Buffers:
 
     def _copy_large(self, core: Core, key: str, row: LeaseRow, again: list[str]) -> None:
         """Copy one object that is large or goes to several buffers."""
-        until, segment, start, stop, checksum, _, _, _ = row
+        until, segment, start, stop, checksum, _, _, _, _ = row
         room = self._room(key, stop - start)
         if room is None:
             return
@@ -140,7 +140,9 @@ class Buffers:
                 again.append(each.key)
             else:
                 rooms.append((each, room))
-        wanted = [(each.place, each.offset + start, view) for each, room in rooms for start, view in room]
+        wanted = [
+            (each.there._replace(offset=each.offset + start), view) for each, room in rooms for start, view in room
+        ]
         if wanted:
             core.bytes.read_many(some[0].place, wanted, deadline, some[0].hurried)
         for each, room in rooms:

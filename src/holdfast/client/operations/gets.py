@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from holdfast.client.bytes.nodes import WantedBytes
 from holdfast.client.operations.places import locate_one, look_for_failing, refresh
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask
 from holdfast.client.state.leases import LeaseRow, ReadLease
@@ -22,6 +23,7 @@ from holdfast.errors import (
     DeadlineExceeded,
     HoldfastError,
     NodeLost,
+    TicketRefused,
     TryAgain,
     Uncertain,
     UnknownSegment,
@@ -168,10 +170,10 @@ def read_replicas(
         if place is None:
             tried.append(f"segment {segment} is mounted no more")
             continue
-        local = segment in core.bytes.maps
         checked = lease.checksum != 0 and _is_checked(core, place, lease.until, wanted)
-        run = partial(_fill_room, core, place, offset, lease.size_bytes, wanted, checked, deadline, hurried)
-        bulk = not local or lease.size_bytes >= BULK_FROM
+        there = WantedBytes(place, offset, lease.ticket_for(segment))
+        run = partial(_fill_room, core, there, lease.size_bytes, wanted, checked, deadline, hurried)
+        bulk = segment not in core.bytes.maps or lease.size_bytes >= BULK_FROM
         try:
             checksum = yield Work(run, bulk=bulk, into_caller=wanted.into_caller)
         except (TryAgain, Uncertain, UnknownSegment) as error:
@@ -183,7 +185,7 @@ def read_replicas(
             continue
         if not checked or checksum == lease.checksum:
             return lease._replace(segment=segment, start=offset, stop=offset + lease.size_bytes)
-        if place.kind and (yield from _is_lost(core, place, offset, deadline)):
+        if place.kind and (yield from _is_lost(core, there, deadline)):
             tried.append(f"the file on {place.name} is spoiled")
             continue
         mismatch = True
@@ -207,8 +209,7 @@ def _is_checked(core: Core, place: SegmentPlace, until: float, wanted: WantedObj
 
 def _fill_room(
     core: Core,
-    place: SegmentPlace,
-    offset: int,
+    there: WantedBytes,
     size_bytes: int,
     wanted: WantedObject,
     checked: bool,
@@ -217,19 +218,21 @@ def _fill_room(
 ) -> int:
     """Fill the room. Returns the checksum of the object, or 0 if it is not compared."""
     if wanted.whole or not checked:
-        return core.bytes.read(place, offset, wanted.room, checked, deadline, hurried)
+        return core.bytes.read(there, wanted.room, checked, deadline, hurried)
     whole = FreshBytes()(size_bytes)
-    checksum = core.bytes.read(place, offset, whole, checked, deadline, hurried)
+    checksum = core.bytes.read(there, whole, checked, deadline, hurried)
     [(_, source)] = whole
     for start, view in wanted.room:
         view[:] = source[start : start + view.nbytes]
     return checksum
 
 
-def _is_lost(core: Core, place: SegmentPlace, offset: int, deadline: float) -> Operation[bool]:
+def _is_lost(core: Core, there: WantedBytes, deadline: float) -> Operation[bool]:
     """Ask the node of a disk that gave wrong bytes. True: it found the same itself, and tells the master (I18)."""
     try:
-        yield Work(lambda: core.bytes.check_file(place, offset, deadline))
+        yield Work(lambda: core.bytes.check_file(there, deadline))
+    except TicketRefused:
+        return False  # It was not checked: the mismatch stands.
     except UnknownSegment:
         return True
     except HoldfastError:

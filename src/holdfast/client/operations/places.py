@@ -15,7 +15,8 @@ from holdfast.client.state.leases import LeaseRow, lease_until
 from holdfast.errors import BadRequest
 from holdfast.ids import SegmentHandle
 from holdfast.messages.requests import ListSegments, Locate, Located, SegmentList
-from holdfast.messages.rows import LocatedRow
+from holdfast.messages.rows import LocatedRow, TicketRow
+from holdfast.messages.shapes import Ticket
 from holdfast.operations.effects import Operation, Work
 
 LOOK_AGAIN_SECONDS = 0.25
@@ -51,7 +52,7 @@ def ready_to_read(core: Core, handles: Iterable[int], deadline: float) -> Operat
     wanted = set(handles) - core.bytes.decided
     if not wanted:
         return
-    if not wanted <= core.segments.places.keys():
+    if not wanted <= core.segments.places.keys() or core.attach_tickets_are_old():
         yield from refresh(core, deadline)
     places = [core.segments.places[handle] for handle in wanted if handle in core.segments.places]
     if places:
@@ -63,6 +64,9 @@ def ready_to_write(core: Core, deadline: float) -> Operation[None]:
     if core.segments.stale:
         yield from refresh(core, deadline)
     places = core.bytes.unattached(core.segments.places.values())
+    if places and core.attach_tickets_are_old():
+        yield from refresh(core, deadline)
+        places = core.bytes.unattached(core.segments.places.values())
     if places:
         yield Work(lambda: core.bytes.attach_writing(places, deadline))
 
@@ -72,19 +76,22 @@ class Asked(NamedTuple):
 
     at: float
     history: int
+    tickets: bool
+    """Tickets were asked for, too."""
 
 
 def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | None]:
     """A lease on one object, kept for later reads. None: it is not stored."""
     history = core.limits.log_id
-    located, sent_at = yield from ask_timed(core, Locate([key]), Located, deadline)
+    tickets = core.bytes.wants_tickets
+    located, sent_at = yield from ask_timed(core, Locate([key], tickets), Located, deadline)
     core.segments.seen = located.topology
     lease = lease_in(located, sent_at, history)
     if lease is None:
         core.leases.drop(key)
         return None
     if located.others or lease[1] not in core.bytes.decided:
-        return (yield from take_over(core, [key], located, Asked(sent_at, history), deadline)).get(key)
+        return (yield from take_over(core, [key], located, Asked(sent_at, history, tickets), deadline)).get(key)
     core.keep_lease(key, lease)
     return lease
 
@@ -96,14 +103,16 @@ def lease_in(located: Located, sent_at: float, history: int) -> LeaseRow | None:
     id_, segment, offset, size, checksum = LocatedRow.unpack_one(located.rows)
     if not id_:
         return None
-    return (lease_until(sent_at, located.lease_ttl_ms), segment, offset, offset + size, checksum, id_, (), history)
+    until, tickets = lease_until(sent_at, located.lease_ttl_ms), tuple(located.tickets)
+    return (until, segment, offset, offset + size, checksum, id_, (), history, tickets)
 
 
 def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[str, LeaseRow]]:
     """Leases on those of the keys that are stored; they are kept for later reads."""
     history = core.limits.log_id
-    located, sent_at = yield from ask_timed(core, Locate(list(keys)), Located, deadline)
-    return (yield from take_over(core, keys, located, Asked(sent_at, history), deadline))
+    tickets = core.bytes.wants_tickets
+    located, sent_at = yield from ask_timed(core, Locate(list(keys), tickets), Located, deadline)
+    return (yield from take_over(core, keys, located, Asked(sent_at, history, tickets), deadline))
 
 
 def take_over(
@@ -117,21 +126,37 @@ def take_over(
     handles = set(compress(segments, ids))
     handles.update(segment for _, segment, _ in located.others)
     yield from ready_to_read(core, handles, deadline)
+    if not asked.tickets and core.bytes.wants_tickets and not core.bytes.maps.keys() >= handles:
+        # Only now is it known that some of these are read over TCP, for the first time in this client's life.
+        return (yield from locate(core, keys, deadline))
     until = lease_until(asked.at, located.lease_ttl_ms)
     stops = map(add, offsets, sizes)
     # One pass in C over the columns: it makes one tuple per key and nothing else.
-    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history))
+    tickets = _tickets(located)
+    shown = [tickets.get(each, ()) for each in zip(segments, offsets, sizes, strict=True)] if tickets else repeat(())
+    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history), shown)
     found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
     maps = core.bytes.maps
     for index, places in _places(located, segments, offsets).items():
         # A replica on this machine comes first.
         (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
         stop = start + sizes[index]
-        found[keys[index]] = (until, segment, start, stop, checksums[index], ids[index], tuple(further), asked.history)
+        of_each = tuple(ticket for at, where in places for ticket in tickets.get((at, where, sizes[index]), ()))
+        row = (until, segment, start, stop, checksums[index], ids[index], tuple(further), asked.history, of_each)
+        found[keys[index]] = row
     if 0 in ids:
         found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
     core.keep_leases(found, asked.history)
     return found
+
+
+def _tickets(located: Located) -> dict[tuple[int, int, int], tuple[Ticket]]:
+    """The ticket of each place: (segment, offset, size)."""
+    return {
+        (ticket.segment, offset, size): (ticket,)
+        for ticket in located.tickets
+        for offset, size in TicketRow.iter_unpack(ticket.ranges)
+    }
 
 
 def _places(

@@ -17,7 +17,7 @@ import xxhash
 from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.state.grants import Grants, WriteGrant
 from holdfast.client.state.held_leases import HeldLeases
-from holdfast.client.state.leases import LeaseRow, Leases, ReadLease
+from holdfast.client.state.leases import LeaseRow, Leases, ReadLease, lease_until
 from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
 from holdfast.entropy import fresh_id
@@ -211,6 +211,10 @@ class Core:
             self.grants.add(grant, now)
             return True
 
+    def attach_tickets_are_old(self) -> bool:
+        """May nodes refuse the tickets that came with the list of segments? They are good for as long as a lease."""
+        return self.clock() >= lease_until(self.segments.told_at, self.limits.lease_ttl_ms)
+
     def verifies(self, segment: int, until: float) -> bool:
         """Are copies from this segment, under a lease that ends then, compared with their checksums?"""
         return self.verify or self.segments.doubts(segment, until)
@@ -291,7 +295,7 @@ class Core:
         lease = self.leases.by_key.get(key)
         if lease is None:
             return None
-        until, segment, start, stop, checksum, _, _, _ = lease
+        until, segment, start, stop, checksum, _, _, _, _ = lease
         memory = self.bytes.maps.get(segment)
         if memory is None or stop - start > SMALL_READ:
             return None

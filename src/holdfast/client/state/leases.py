@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from holdfast.instant import RELIED_SHARE
+from holdfast.messages.shapes import Ticket
 
 MAX_LEASES = 65_536
 _RELIED_SECONDS_PER_MS = RELIED_SHARE / 1000
@@ -34,15 +35,20 @@ class ReadLease(NamedTuple):
     """Further replicas: (segment, offset)."""
     history: int
     """The log id of the master that was asked. Under another history the same numbers name other objects (I19)."""
+    tickets: tuple[Ticket, ...] = ()
+    """For its replicas that are read over TCP, if tickets were asked for."""
+
+    def ticket_for(self, segment: int) -> Ticket | None:
+        return next((ticket for ticket in self.tickets if ticket.segment == segment), None)
 
     @property
     def size_bytes(self) -> int:
         return self.stop - self.start
 
 
-LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...], int]
+LeaseRow: TypeAlias = tuple[float, int, int, int, int, int, tuple[tuple[int, int], ...], int, tuple[Ticket, ...]]
 """The fields of a `ReadLease` as a plain tuple: a batch of them is made in C, and most are never read one by one.
-Numbers only, so that the garbage collector does not track the thousands of them."""
+Nothing in it is tracked by the garbage collector, so that the thousands of them are not, either."""
 
 
 class Leases:

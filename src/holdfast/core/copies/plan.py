@@ -26,7 +26,7 @@ from holdfast.ids import COPIES, LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, GrantId, 
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages.records import RangesGranted
-from holdfast.messages.rows import CopyRow
+from holdfast.messages.rows import CopyRow, TicketRow
 from holdfast.messages.shapes import Range
 
 PLAN_EVERY_MS = 200
@@ -61,25 +61,34 @@ def begin(
         align = LARGE_ALIGN if catalogue.size_at[wanted[0][0]] >= LARGE_FROM else SMALL_ALIGN
         offset = primary.allocators[target.handle].alloc(sum(lengths), align)
         if offset is not None:
-            return _begun(primary, name, wanted, lengths, target, offset, ahead), len(wanted)
+            return _begun(primary, name, wanted, lengths, target, offset, ahead, now), len(wanted)
         wanted = wanted[: len(wanted) // 2]
     return NOTHING_PLANNED, 0
 
 
 def _begun(
-    primary: Primary, name: str, wanted: Wanted, lengths: list[int], target: Segment, offset: int, ahead: bool
+    primary: Primary,
+    name: str,
+    wanted: Wanted,
+    lengths: list[int],
+    target: Segment,
+    offset: int,
+    ahead: bool,
+    now: Instant,
 ) -> Planned:
     state, book = primary.state, primary.copies
     catalogue = state.catalogue
     grant = GrantId(COPIES, object_id(state.epoch, book.next_serial))
     book.next_serial += 1
     sources: dict[int, int] = {}
+    wanted_of: dict[int, bytearray] = {}
     rows = b""
     at = 0
     for (slot, place), length in zip(wanted, lengths, strict=True):
         index = sources.setdefault(place.segment, len(sources))
         size, checksum = catalogue.size_at[slot], catalogue.checksum_at[slot]
         rows += CopyRow.pack(catalogue.id_at[slot], at, size, checksum, index, place.offset)
+        wanted_of.setdefault(place.segment, bytearray()).extend(TicketRow.pack(place.offset, size))
         at += length
     body = c.CopyObjects(
         grant=grant,
@@ -87,7 +96,7 @@ def _begun(
         offset=offset,
         length=at,
         rows=rows,
-        sources=[c.Source(one, state.segments[one].name, state.segments[one].data_address) for one in sources],
+        sources=[_source(primary, one, target, bytes(wanted_of[one]), now) for one in sources],
         bytes_per_second=rate(primary),
         to_disk=target.kind == DISK,
     )
@@ -96,6 +105,15 @@ def _begun(
     ranges = [Range(target.handle, offset)]
     record = RangesGranted(grant, at, ranges, *evicted_there(primary, ranges, at))
     return Planned([record], [Command(target.name.node, name, c.encode_body(body))])
+
+
+def _source(primary: Primary, handle: int, target: Segment, ranges: bytes, now: Instant) -> c.Source:
+    """A node needs tickets to read what is another's."""
+    segment = primary.state.segments[handle]
+    tickets = primary.tickets
+    own = segment.name.node == target.name.node
+    given = [] if own else tickets.to_read_ranges(COPIES, handle, ranges, tickets.generation(now))
+    return c.Source(handle, segment.name, segment.data_address, given)
 
 
 class Batches:

@@ -31,6 +31,7 @@ from holdfast.messages.records import (
     SessionEnd,
 )
 from holdfast.messages.shapes import Record
+from holdfast.wire.mac import node_key
 
 MAX_SEGMENTS = 1_024
 MAX_CLEAN = 1_024
@@ -53,7 +54,7 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
         member.fenced = False  # The node must report again whether older writers are left.
         member.clean_untold = dict(member.clean)  # It is not known which of these an earlier master told it of.
         gone = _writers(primary, member) - {*request.live_writers}
-        return Decision(_registered(primary, now), _writers_gone(primary, member, gone), freed=True)
+        return Decision(_registered(primary, name, now), _writers_gone(primary, member, gone), freed=True)
     if request.log_id != 0:
         raise MemoryVoid("the master does not know this memory; mount new memory under a new boot id")
     records = unmount(primary, name)
@@ -70,7 +71,7 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
             )
         )
     primary.members[name] = Member(name, request.boot, request.session, handles=list(handles))
-    return Decision(_registered(primary, now), records, freed=True)
+    return Decision(_registered(primary, name, now), records, freed=True)
 
 
 def _check_tail(state: State, request: n.RegisterNode) -> None:
@@ -93,17 +94,18 @@ def _check_offer(name: str, request: n.RegisterNode) -> None:
         raise BadRequest(f"a segment's size is a positive multiple of {SMALL_ALIGN} bytes; nothing was mounted")
 
 
-def _registered(primary: Primary, now: Instant) -> n.Registered:
+def _registered(primary: Primary, node: str, now: Instant) -> n.Registered:
     state = primary.state
     doubt = primary.doubt
     return n.Registered(
         state.log_id,
         state.epoch,
-        state.secret,
+        node_key(state.secret, node),
         primary.rules.report_interval_ms,
         primary.process,
         doubt.suspects,
         max(0, doubt.until - now) if doubt.suspects else 0,
+        primary.ticket_terms(now),
     )
 
 

@@ -29,6 +29,7 @@ from holdfast.core.state.apply import runs_of
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import PUT_TABLE, table_of
+from holdfast.core.state.state import State
 from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
 from holdfast.ids import (
     FIRST_FREE,
@@ -48,7 +49,7 @@ from holdfast.messages import requests as q
 from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
 from holdfast.messages.rows import PutRow, pack_ids, unpack_sizes
 from holdfast.messages.shapes import Range, Record
-from holdfast.wire.mac import range_mac
+from holdfast.wire.mac import node_key, range_mac
 
 DURABILITIES = ("", "durable", "memory")
 _STORED = q.Committed(b"\1")
@@ -204,11 +205,16 @@ def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range],
             one.segment,
             one.offset,
             0,
-            range_mac(state.secret, state.segments[one.segment].name, grant, one.offset, length),
+            _mac(primary.state, grant, one, length),
         )
         for one in ranges
     ]
     return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
+
+
+def _mac(state: State, grant: GrantId, one: Range, length: int) -> bytes:
+    name = state.segments[one.segment].name
+    return range_mac(node_key(state.secret, name.node), name, grant, one.offset, length)
 
 
 def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:

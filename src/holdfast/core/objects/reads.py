@@ -18,13 +18,13 @@ from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import LOCATED_TABLE, new_table
-from holdfast.core.state.state import State
+from holdfast.core.state.state import Segment, State
 from holdfast.ids import extent_of, is_reserved
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import LeasesRenewed
 from holdfast.messages.rows import LocatedRow, SeenRow
-from holdfast.messages.shapes import Record, SegmentPlace
+from holdfast.messages.shapes import AttachTicket, MappingRight, Record, SegmentPlace
 
 _NO_ROW = bytes(LocatedRow.size_bytes)
 _ABSENT_OR_PRESENT = (Decision(q.Presence(b"\0")), Decision(q.Presence(b"\1")))
@@ -86,7 +86,7 @@ def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> Sequence[R
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
-    if len(request.keys) == 1 and (plain := _locate_one(primary, request.keys[0], client, now)) is not None:
+    if len(request.keys) == 1 and (plain := _locate_one(primary, request, client, now)) is not None:
         return plain
     check_keys(request.keys)
     slots = readable_slots(primary.state, request.keys)
@@ -100,14 +100,16 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
     if catalogue.on_disk:
         _note_disk_hits(primary, slots)
     located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
+    if request.tickets:
+        located.tickets = primary.tickets.to_read(client, rows, others, now)
     return Decision(located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms), urgent)
 
 
-def _locate_one(primary: Primary, key: str, client: int, now: Instant) -> Decision | None:
+def _locate_one(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision | None:
     """Fast path for the common case: one object with one replica, in memory, and renewals that are not logged."""
     state, rules = primary.state, primary.rules
     catalogue = state.catalogue
-    slot = catalogue.by_key.slot_of(key)
+    slot = catalogue.by_key.slot_of(request.keys[0])
     if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or rules.lease_sync == "every":
         return None
     urgent = _lease_one(primary, slot, client, now)
@@ -118,7 +120,10 @@ def _locate_one(primary: Primary, key: str, client: int, now: Instant) -> Decisi
         catalogue.size_at[slot],
         catalogue.checksum_at[slot],
     )
-    return Decision(q.Located(row, rules.lease_ttl_ms, state.topology), (), urgent)
+    located = q.Located(row, rules.lease_ttl_ms, state.topology)
+    if request.tickets:
+        located.tickets = primary.tickets.to_read(client, row, (), now)
+    return Decision(located, (), urgent)
 
 
 def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
@@ -338,8 +343,18 @@ def list_segments(primary: Primary, request: q.ListSegments, client: int, now: I
             available=primary.available(segment, now),
             kind=segment.kind,
             unverified=segment.handle in primary.state.unverified,
+            attach=_attach_ticket(primary, request.attach, segment, client, now),
         )
         for segment in primary.state.segments.values()
         if not segment.away
     ]
     return Decision(q.SegmentList(primary.state.topology, segments, max(0, primary.trusted_at - now)))
+
+
+def _attach_ticket(
+    primary: Primary, right: MappingRight, segment: Segment, client: int, now: Instant
+) -> AttachTicket | None:
+    """A disk cannot be mapped; a client without the right is given no way to."""
+    if segment.kind == DISK or right is MappingRight.NONE:
+        return None
+    return primary.tickets.to_attach(client, segment.handle, right is MappingRight.WRITE, now)

@@ -20,6 +20,7 @@ from holdfast.core.primary.decision import Command
 from holdfast.core.primary.doubt import Doubt
 from holdfast.core.primary.lessees import Lessees
 from holdfast.core.primary.session_book import Book, SessionTimes
+from holdfast.core.primary.tickets import Tickets
 from holdfast.core.rules import Rules, in_force
 from holdfast.core.space.allocator import Allocator
 from holdfast.core.state.applied import Applied, Freed, bytes_of
@@ -29,6 +30,7 @@ from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_i
 from holdfast.core.state.state import Segment, State
 from holdfast.ids import GrantId, ProcessName, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.commands import TicketTerms, encode_body
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import (
     EpochStarted,
@@ -112,6 +114,9 @@ class Primary:
         times = SessionTimes(rules.session_lease_ms, rules.session_reply_left_ms, rules.session_jeopardy_ms)
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
         self.sessions.continues = state.continues
+        self.tickets = Tickets(state)
+        # With every answer: a node must know how old a ticket may be without asking.
+        self.sessions.add_to_answer = lambda session, now: encode_body(self.ticket_terms(now))
         self.unlent: dict[int, Freed] = {}
         """Ranges freed by records that are not durable yet, and so about to be lent again; by `release` number."""
         self.unlent_bytes = 0
@@ -146,6 +151,9 @@ class Primary:
         self.rules = in_force(self.own_rules, changed)
         self.longest_until = 0
 
+    def ticket_terms(self, now: Instant) -> TicketTerms:
+        return self.tickets.terms(self.rules.lease_ttl_ms, now)
+
     def absorb(self, record: Record, now: Instant) -> Absorbed:
         state = self.state
         if type(record) is ObjectsCommitted and not (record.replaced or record.held):
@@ -176,6 +184,7 @@ class Primary:
                 self.longest_until = NEVER
             case EpochStarted():
                 self.sessions.epoch = record.epoch
+                self.tickets.began_at = now
             case LogStarted():
                 self.sessions.history = record.log_id
             case ObjectsEvicted():

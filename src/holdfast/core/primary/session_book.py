@@ -120,7 +120,7 @@ class Book:
         """The highest command number given out."""
         self.log_index = 0
         """Index of the last durable record, as told to followers. Commands that depend on later ones wait."""
-        self.add_to_answer: Callable[[Session], bytes] = lambda session: b""
+        self.add_to_answer: Callable[[Session, Instant], bytes] = lambda session, now: b""
         """Returns bytes to add to a keepalive's reply, beside the commands."""
         self.outgoing: list[tuple[Deliver, Any]] = []
         self.speakers: dict[int, str] = {}
@@ -294,7 +294,7 @@ class Book:
             self.times.jeopardy_ms,
             self.log_index,
             _first_of(session.commands, self.log_index),
-            self.add_to_answer(session),
+            self.add_to_answer(session, now),
         )
 
     def _answer_held(self, session: Session, now: Instant) -> bool:

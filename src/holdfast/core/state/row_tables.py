@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.messages.rows import ListedFileRow, LocatedRow, PutRow, RowLayout
+from holdfast.messages.rows import ListedFileRow, LocatedRow, PutRow, RowLayout, TicketRow
 
 Table: TypeAlias = npt.NDArray[np.void]
 TableType: TypeAlias = "np.dtype[np.void]"
@@ -23,6 +23,7 @@ def _type_of(layout: RowLayout[Any]) -> TableType:
 
 PUT_TABLE = _type_of(PutRow)
 LOCATED_TABLE = _type_of(LocatedRow)
+TICKET_TABLE = _type_of(TicketRow)
 LISTED_FILE_TABLE = _type_of(ListedFileRow)
 
 

@@ -13,14 +13,16 @@ from functools import cache
 from holdfast.errors import BadRequest, NotAllowed
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
-from holdfast.messages.requests import Hello
-from holdfast.messages.shapes import Message
+from holdfast.messages.requests import Hello, ListSegments
+from holdfast.messages.shapes import MappingRight, Message
 from holdfast.wire.codec import REQUESTS, Decode, decoder, tag_of
 
 BY_TAG: dict[int, type[Message]] = {kind.__struct_config__.tag: kind for kind in REQUESTS}  # type: ignore[misc]
 
 CHECKED = frozenset(
-    kind for kind in REQUESTS if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE
+    kind
+    for kind in REQUESTS
+    if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE or kind is ListSegments
 )
 """Requests of which more is checked than the role of their sender."""
 
@@ -56,6 +58,13 @@ def check_force(request: Message, identity: Identity) -> None:
     role = request.force_needs
     if role is not None and request.force and not identity.may(role):  # type: ignore[attr-defined]
         raise not_allowed(identity, type(request), role, " with force")
+
+
+def limit_mapping(request: Message, identity: Identity) -> None:
+    """Give an identity tickets to map memory only if it may map it, and for writing only if it may write."""
+    if type(request) is ListSegments:
+        right = MappingRight.WRITE if identity.may(Role.WRITER) else MappingRight.READ
+        request.attach = min(request.attach, right if identity.shared_memory else MappingRight.NONE)
 
 
 def not_allowed(identity: Identity, kind: type[Message], role: Role | None, how: str = "") -> NotAllowed:

@@ -22,11 +22,13 @@ from holdfast.instant import Clock
 from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
-from holdfast.messages.rows import CopiedRow, CopyRow, pack_ids
+from holdfast.messages.rows import CopiedRow, CopyRow, TicketRow, pack_ids
+from holdfast.messages.shapes import Ticket
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.primary_requests import request
 from holdfast.operations.effects import Operation, Sleep, Work
+from holdfast.transport.data_tcp import NO_TICKET, WantedRange
 
 PIECE_BYTES = 4 << 20
 """Bytes copied between two checks that the grant is still good."""
@@ -54,10 +56,10 @@ class Bytes(Protocol):
 
     def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview: ...
 
-    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
+    def fetch(self, address: str, ranges: Sequence[WantedRange]) -> None:
         """Fill the targets with bytes of another node."""
 
-    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+    def check_file(self, address: str, name: SegmentName, ticket: Ticket, offset: int) -> None:
         """Have the node that gave wrong bytes check the file there itself, if it is on its disk."""
 
 
@@ -167,7 +169,8 @@ class Copier:
             with contextlib.suppress(HoldfastError):  # The disk reports damage itself.
                 disk.check(item.source_offset)
         elif not self.bytes.lends(name):
-            self.bytes.check_file(item.source.data_address, name, item.source_offset)
+            [wanted] = _wanted([item], [memoryview(b"")])
+            self.bytes.check_file(item.source.data_address, name, wanted.ticket, item.source_offset)
 
     def _own_disk(self, name: SegmentName) -> DiskTier | None:
         return self.disk if self.disk is not None and self.disk.is_mine(name) else None
@@ -188,8 +191,7 @@ class Copier:
                 for item, target in zip(items, targets, strict=True):
                     target[:] = self.bytes.range_of(source.name, item.source_offset, item.size)
             else:
-                wanted = [(source.name, item.source_offset, room) for item, room in zip(items, targets, strict=True)]
-                self.bytes.fetch(source.data_address, wanted)
+                self.bytes.fetch(source.data_address, _wanted(items, targets))
         except HoldfastError as error:
             log.warning("a source of copies fails", source=str(source.name), reason=str(error))
             return targets, [False] * len(items)
@@ -210,6 +212,16 @@ class Copier:
         except ReplicaLost:  # The disk is in trouble, and has reported it; or the place is not ready for a file.
             return False
         return True
+
+
+def _wanted(items: list[Item], targets: list[memoryview]) -> list[WantedRange]:
+    """Objects of one source, which is another node's, with the tickets that the order has for them."""
+    source = items[0].source
+    tickets = {place: ticket for ticket in source.tickets for place in TicketRow.iter_unpack(ticket.ranges)}
+    return [
+        WantedRange(source.name, tickets.get((item.source_offset, item.size), NO_TICKET), item.source_offset, room)
+        for item, room in zip(items, targets, strict=True)
+    ]
 
 
 def _came(disk: DiskTier, item: Item, target: memoryview) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from holdfast.errors import HoldfastError
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, SegmentName
 from holdfast.instant import now_seconds
+from holdfast.messages.shapes import Ticket
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.transport.data_tcp import DataConnection
+from holdfast.transport.data_tcp import DataConnection, WantedRange
 
 CONNECT_SECONDS = 2.0
 STALLED_SECONDS = 5.0
@@ -29,8 +30,8 @@ class PeerBytes:
     def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
         return self._lending.range_of(name, offset, length)
 
-    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
-        size = sum(len(target) for _, _, target in ranges)
+    def fetch(self, address: str, ranges: Sequence[WantedRange]) -> None:
+        size = sum(len(each.target) for each in ranges)
         deadline = now_seconds() + STALLED_SECONDS + size / SLOWEST_BYTES_PER_SECOND
         connection = self._connections.pop(address, None)
         if connection is None or connection.closed:
@@ -41,13 +42,13 @@ class PeerBytes:
             if not connection.closed:
                 self._keep(address, connection)
 
-    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+    def check_file(self, address: str, name: SegmentName, ticket: Ticket, offset: int) -> None:
         """Have another node check a file of its disk, from which wrong bytes came."""
         deadline = now_seconds() + STALLED_SECONDS
         with contextlib.suppress(HoldfastError):  # That node reports damage itself; nothing here depends on it.
             connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
             with contextlib.closing(connection):
-                connection.check_file(name, offset, deadline)
+                connection.check_file(name, ticket, offset, deadline)
 
     def _keep(self, address: str, connection: DataConnection) -> None:
         self._connections[address] = connection

@@ -19,9 +19,12 @@ from collections import deque
 import structlog
 
 from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment, Unreachable
+from holdfast.ids import SegmentName
+from holdfast.instant import now_ms
 from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
 from holdfast.node.memory.lent_memory import Lending
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.supervisor import Supervisor
 from holdfast.transport.peer_user import is_own_user
@@ -33,6 +36,7 @@ LOOK_SECONDS = 1.0
 MOST_UNTOLD = 64
 """The most hints that wait for the thread; beyond that, clients learn only that there were more."""
 MOST_TOLD_BYTES = 32 << 10
+NO_SEGMENT = SegmentName("", 0, 0)
 
 log = structlog.get_logger("holdfast.node")
 
@@ -63,8 +67,10 @@ class AttachServer:
         report: Report,
         max_connections: int,
         supervisor: Supervisor | None = None,
+        tickets: TicketBook | None = None,
     ) -> None:
         self.path = path
+        self._tickets = tickets if tickets is not None else TicketBook()
         self._lending = lending
         self._report = report
         self._max_connections = max_connections
@@ -238,6 +244,7 @@ class AttachServer:
         while (whole := attachment.received.next_frame()) is not None:
             request = decode_data_request(whole[2])
             if isinstance(request, HearRevocations) and not attachment.writer:
+                self._check_listener(request)
                 attachment.hears = True
                 _send(attachment, whole[0], LeasesRevoked(b""))
                 continue
@@ -249,10 +256,17 @@ class AttachServer:
             except HoldfastError as error:
                 _send(attachment, whole[0], failed(error))
 
+    def _check_listener(self, request: HearRevocations) -> None:
+        """Who may not map the memory is not told which of its objects move, either."""
+        with self._lending.lock:
+            segment = request.segment if request.segment is not None else NO_SEGMENT
+            self._tickets.check_attach(segment, request.ticket, False, now_ms())
+
     def _attach(self, attachment: _Attachment, request: AttachSegment, request_id: int) -> None:
         # Under the lock, the memory cannot be replaced between the number and its descriptor.
         with self._lending.lock:
             segment = self._lending.segment(request.segment)
+            self._tickets.check_attach(request.segment, request.ticket, request.write, now_ms())
             if request.history in self._older:
                 raise UnknownSegment(f"segment {request.segment} belongs to a later history now; ask the master")
             if request.write and not attachment.writer:

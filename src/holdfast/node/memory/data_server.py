@@ -1,7 +1,8 @@
 """The TCP port over which clients of other machines read and write the node's memory.
 
 One thread per connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
-without another copy. A write needs a grant with the master's MAC, and may touch that grant's range only. `clean` ends
+without another copy. A read needs a ticket for its ranges (`tickets`), a write a grant with the master's MAC, and may
+touch that grant's range only. `clean` ends
 writes that still run for a grant, and confirms only when the thread has left the receiving call: from then on not one
 more byte of that grant can arrive (I2, I11).
 """
@@ -12,17 +13,20 @@ import contextlib
 import socket
 import ssl
 import threading
+from collections.abc import Sequence
 
 import structlog
 
 from holdfast.addresses import join_address, split_address
 from holdfast.errors import Refused, TryAgain
 from holdfast.ids import COPIES, GrantId
-from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import WriteRange
+from holdfast.instant import now_ms, now_seconds
+from holdfast.messages.of_nodes import CheckFile, ReadBack, ReadRanges, WriteRange
+from holdfast.messages.rows import TwoWords
 from holdfast.node.memory.data_session import DataSession, refuse
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.memory.transfers import Transfers
 from holdfast.supervisor import Supervisor
 
@@ -35,7 +39,7 @@ log = structlog.get_logger("holdfast.node")
 
 
 class DataServer:
-    """Serves from `start` until `stop`. The MACs of grants are made with `secret`, once it is known."""
+    """Serves from `start` until `stop`, what `tickets` allow."""
 
     def __init__(
         self,
@@ -46,12 +50,13 @@ class DataServer:
         stall_seconds: float = STALL_SECONDS,
         tls: ssl.SSLContext | None = None,
         supervisor: Supervisor | None = None,
+        tickets: TicketBook | None = None,
     ) -> None:
         self._tls = tls
         host, port = split_address(listen)
         self._listener = listening_socket(host, port)
         self.address = join_address(*self._listener.getsockname()[:2])
-        self.secret = b""
+        self.tickets = tickets if tickets is not None else TicketBook()
         self._lending = lending
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
@@ -144,7 +149,8 @@ class DataServer:
             self._refused = self._refused.of_copies()
 
     def refuse_client(self, client: int) -> None:
-        """Take no more bytes from this client over TCP, whatever it was granted."""
+        """Take no more bytes from this client over TCP, and give it none, whatever it was granted or located."""
+        self.tickets.refuse_client(client)
         with self._changed:
             self._refused.add_client(client)
             for session in self._sessions:
@@ -170,9 +176,20 @@ class DataServer:
         """Let the session write, or raise. Until `end_write`, `clean` waits for it."""
         with self._changed:
             # Under the lock: `enter_history` sees a write with an older history's MAC, or it is refused here.
-            check_write(self.secret, request)
+            check_write(self.tickets.key, request)
             self._refused.check(request.grant)
             session.writing = request.grant
+
+    def pieces_of(self, request: ReadRanges) -> Sequence[TwoWords]:
+        return self.tickets.pieces(request, now_ms())
+
+    def check_read_back(self, request: ReadBack) -> None:
+        with self._changed:
+            check_write(self.tickets.key, request)
+            self._refused.check(request.grant)
+
+    def check_file(self, request: CheckFile) -> None:
+        self.tickets.check_file(request.segment, request.ticket, request.offset, now_ms())
 
     def end_write(self, session: DataSession) -> None:
         with self._changed:

@@ -11,14 +11,16 @@ import contextlib
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
 
 from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
-from holdfast.ids import GrantId
+from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import CheckFile, FileSound, ReadRange, Sending, WriteRange, Written
+from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
+from holdfast.messages.rows import TwoWords
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.lent_memory import Lending
@@ -36,7 +38,14 @@ log = structlog.get_logger("holdfast.node")
 
 
 class TransferGate(Protocol):
-    """Decides whether a write may begin, and waits for its end."""
+    """Decides what may be moved, and waits for the end of a write."""
+
+    def pieces_of(self, request: ReadRanges) -> Sequence[TwoWords]:
+        """The (offset, length) to send, or raise."""
+
+    def check_read_back(self, request: ReadBack) -> None: ...
+
+    def check_file(self, request: CheckFile) -> None: ...
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None: ...
 
@@ -111,45 +120,65 @@ class DataSession:
         return whole[0], decode_data_request(whole[2])
 
     def _answer(self, request_id: int, request: Message) -> None:
-        if isinstance(request, ReadRange):
-            self._read(request_id, request)
+        if isinstance(request, ReadRanges):
+            self._read(request_id, request.segment, self._gate.pieces_of(request))
         elif isinstance(request, WriteRange):
             self._write(request_id, request)
+        elif isinstance(request, ReadBack):
+            self._gate.check_read_back(request)
+            self._read(request_id, request.segment, [(request.range_offset + request.offset, request.length)])
         elif isinstance(request, CheckFile):
             self._check_file(request_id, request)
         else:
             raise BadRequest(f"{type(request).__name__} is not served here; memory is passed by the Unix socket")
 
-    def _read(self, request_id: int, request: ReadRange) -> None:
+    def _read(self, request_id: int, segment: SegmentName, pieces: Sequence[TwoWords]) -> None:
         disk = self._lending.disk
-        if disk is not None and disk.is_mine(request.segment):
-            self._read_disk(disk, request_id, request)
+        if disk is not None and disk.is_mine(segment):
+            for offset, length in pieces:
+                self._read_disk(disk, request_id, offset, length)
             return
-        try:
-            source = self._lending.range_of(request.segment, request.offset, request.length)
-        except HoldfastError as error:
-            self._socket.sendall(_framed(request_id, failed(error)))
-            return
-        with source:
-            head = _framed(request_id, Sending(request.length))
-            if request.length <= SMALL_BYTES:
-                self._socket.sendall(head + source)
-            else:
-                self._socket.sendall(head, socket.MSG_MORE)
-                self._socket.sendall(source)
-        self.moved.reads += 1
-        self.moved.read_bytes += request.length
-
-    def _read_disk(self, disk: DiskTier, request_id: int, request: ReadRange) -> None:
-        """Serve a read from a file, one piece at a time; the first is read before success is announced."""
-        if request.offset < 0 or request.length < 0:
-            raise BadRequest(f"{request.length} bytes at {request.offset} are not a range; nothing was read")
-        room = memoryview(bytearray(min(request.length, DISK_CHUNK)))
-        head = _framed(request_id, Sending(request.length))
-        for start in range(0, max(request.length, 1), DISK_CHUNK):
-            piece = room[: min(DISK_CHUNK, request.length - start)]
+        outgoing: list[bytes | memoryview] = []
+        waiting = 0
+        for offset, length in pieces:
             try:
-                disk.read_into(request.offset + start, piece)
+                source = self._lending.range_of(segment, offset, length)
+            except HoldfastError as error:
+                outgoing.append(_framed(request_id, failed(error)))
+                continue
+            outgoing += (_framed(request_id, Sending(length)), source)
+            waiting += length
+            if waiting >= SMALL_BYTES:
+                self._send_out(outgoing)
+                waiting = 0
+            self.moved.reads += 1
+            self.moved.read_bytes += length
+        self._send_out(outgoing)
+
+    def _send_out(self, outgoing: list[bytes | memoryview]) -> None:
+        """Send these, small ones together and a large one at the end straight from the memory; release the views."""
+        try:
+            large = outgoing.pop() if outgoing and len(outgoing[-1]) > SMALL_BYTES else b""
+            head = b"".join(outgoing)
+            if head:
+                self._socket.sendall(head, socket.MSG_MORE if large else 0)
+            if large:
+                outgoing.append(large)
+                self._socket.sendall(large)
+        finally:
+            for each in outgoing:
+                if isinstance(each, memoryview):
+                    each.release()
+            outgoing.clear()
+
+    def _read_disk(self, disk: DiskTier, request_id: int, offset: int, length: int) -> None:
+        """Serve a read from a file, one piece at a time; the first is read before success is announced."""
+        room = memoryview(bytearray(min(length, DISK_CHUNK)))
+        head = _framed(request_id, Sending(length))
+        for start in range(0, max(length, 1), DISK_CHUNK):
+            piece = room[: min(DISK_CHUNK, length - start)]
+            try:
+                disk.read_into(offset + start, piece)
             except HoldfastError as error:
                 if start:
                     raise _PeerLeft(f"the rest of an object cannot be read ({error})") from None
@@ -160,6 +189,7 @@ class DataSession:
 
     def _check_file(self, request_id: int, request: CheckFile) -> None:
         """Check a file in which a reader found wrong bytes. Its replica is given up only if the file is wrong."""
+        self._gate.check_file(request)
         disk = self._lending.disk
         answer: Message = FileSound()
         try:

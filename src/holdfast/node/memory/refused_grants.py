@@ -13,7 +13,7 @@ from itertools import islice
 
 from holdfast.errors import GrantRefused
 from holdfast.ids import COPIES, GrantId
-from holdfast.messages.of_nodes import WriteRange
+from holdfast.messages.of_nodes import ReadBack, WriteRange
 from holdfast.wire.mac import range_mac, same_mac
 
 NEWEST_KEPT = 1_000_000
@@ -21,11 +21,11 @@ CLIENTS_KEPT = 1_000_000
 LAST_SERIAL = 1 << 64
 
 
-def check_write(secret: bytes, request: WriteRange) -> None:
-    """Raise unless the write has a valid MAC and is inside its grant's range."""
-    right = range_mac(secret, request.segment, request.grant, request.range_offset, request.range_length)
-    if not secret or not same_mac(request.mac, right):
-        raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written")
+def check_write(key: bytes, request: WriteRange | ReadBack) -> None:
+    """Raise unless the write, or its reading back, has a valid MAC and is inside its grant's range."""
+    right = range_mac(key, request.segment, request.grant, request.range_offset, request.range_length)
+    if not key or not same_mac(request.mac, right):
+        raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written or read")
     if request.offset < 0 or request.length < 0 or request.offset + request.length > request.range_length:
         raise GrantRefused(
             f"the write would leave the range of grant {request.grant} ({request.range_length:,} bytes); "

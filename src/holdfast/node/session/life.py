@@ -20,6 +20,7 @@ import structlog
 from holdfast.errors import Busy, HoldfastError, MemoryVoid, Refused, UnknownNode
 from holdfast.ids import GrantId
 from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.messages.commands import TicketTerms, decode_body
 from holdfast.messages.of_nodes import RangesToVerify, Registered, RegisterNode, ReportGone, ReportUsage, VerifyRanges
 from holdfast.messages.requests import Done
 from holdfast.node.session.report import Report
@@ -51,8 +52,11 @@ class Lender(Protocol):
     def renew_memory(self) -> None:
         """Drop the memory, if any, and have new memory under a new boot id. May take seconds."""
 
-    def trust(self, secret: bytes) -> None:
-        """Accept writes whose grants have a MAC made with this secret."""
+    def trust(self, key: bytes, terms: TicketTerms | None) -> None:
+        """Accept grants and tickets with a MAC made with this key."""
+
+    def ticket_terms(self, terms: TicketTerms) -> None:
+        """Learn for how long tickets are good from now on."""
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]: ...
 
@@ -141,6 +145,8 @@ class NodeLife:
                 log.warning("the session is over; serving on and opening another", reason=event.text)
             case Happening.MASTER_CHANGED:
                 log.info("another master leads", epoch=event.epoch)
+            case Happening.ANSWERED if event.body:
+                self._lender.ticket_terms(decode_body(TicketTerms, event.body))
             case _:
                 pass
 
@@ -182,7 +188,7 @@ class NodeLife:
     def _taken(self, registered: Registered, older: list[int]) -> None:
         self._mounted_under = self._offered_under = registered.log_id
         self._report.interval_seconds = registered.report_interval_ms / 1000
-        self._lender.trust(registered.secret)
+        self._lender.trust(registered.secret, registered.tickets)
         self._lender.enter_history(registered.log_id, older, registered.epoch)
         self._older = older
         self._testimony.told(registered, now_ms())

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello
+from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
 from holdfast.node.commands.worker import CONNECT_SECONDS
@@ -27,11 +28,12 @@ from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.node_disks import SimulatedDisk
+from holdfast.transport.data_tcp import WantedRange
 
 
 class Served(Protocol):
-    def read(self, segment: SegmentName, offset: int, target: memoryview) -> None: ...
-    def check_file(self, segment: SegmentName, offset: int) -> None: ...
+    def read(self, wanted: WantedRange) -> None: ...
+    def check_file(self, segment: SegmentName, ticket: Ticket, offset: int) -> None: ...
 
 
 class Peer(Protocol):
@@ -110,10 +112,10 @@ class SimulatedCopies:
     def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
         return self._lending.range_of(name, offset, length)
 
-    def fetch(self, address: str, ranges: Sequence[tuple[SegmentName, int, memoryview]]) -> None:
+    def fetch(self, address: str, ranges: Sequence[WantedRange]) -> None:
         served = self._reach(address)
-        for segment, offset, target in ranges:
-            served.read(segment, offset, target)
+        for each in ranges:
+            served.read(each)
 
     def _reach(self, address: str) -> Served:
         peer = self._peers[address.partition(":")[0]]
@@ -124,9 +126,9 @@ class SimulatedCopies:
             raise Unreachable(f"{peer.name} does not answer")
         return served
 
-    def check_file(self, address: str, name: SegmentName, offset: int) -> None:
+    def check_file(self, address: str, name: SegmentName, ticket: Ticket, offset: int) -> None:
         with contextlib.suppress(HoldfastError):  # The node reports damage itself.
-            self._reach(address).check_file(name, offset)
+            self._reach(address).check_file(name, ticket, offset)
 
     def begin_copy(self, grant: GrantId) -> None:
         self.refused.check(grant)

@@ -16,13 +16,13 @@ from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.bytes.revocations import OnRevoked
 from holdfast.errors import DeadlineExceeded, HoldfastError, UnknownSegment, Unreachable
 from holdfast.ids import SegmentName
-from holdfast.messages.of_nodes import WriteRange
-from holdfast.messages.shapes import SegmentPlace
+from holdfast.messages.of_nodes import ReadBack, WriteRange
+from holdfast.messages.shapes import AttachTicket, SegmentPlace, Ticket
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import SECOND
 from holdfast.simulation.world.nodes import NodeMachine, ServedNode
 from holdfast.transport.attach import NodeLink
-from holdfast.transport.data_tcp import DataConnection, GrantedRange
+from holdfast.transport.data_tcp import DataConnection, GrantedRange, WantedRange
 from holdfast.transport.shared_memory import Mapping
 
 STALL_NS = 2 * SECOND
@@ -40,9 +40,17 @@ class SimulatedLink:
         self._mappings: list[Mapping] = []
         self._closed = False
 
-    def attach(self, segment: SegmentName, write: bool, deadline: float, history: int = 0) -> Mapping:
+    def attach(
+        self,
+        segment: SegmentName,
+        write: bool,
+        deadline: float,
+        history: int = 0,
+        ticket: AttachTicket | None = None,
+    ) -> Mapping:
         if self._closed or _awake(self._node) is not self._life:
             raise Unreachable("the node is gone; nothing was mapped")
+        self._life.check_attach(segment, ticket, write)
         if self._life.is_older(history):
             raise UnknownSegment(f"segment {segment} belongs to a later history now; ask the master")
         lending = self._life.lending
@@ -111,25 +119,21 @@ class SimulatedConnection:
     def _stall_ns(self) -> int:
         return min(STALL_NS, int(min(self.silence_seconds, 1e3) * SECOND))
 
-    def read_into(
-        self,
-        segment: SegmentName,
-        offset: int,
-        target: memoryview,
-        deadline: float,
-        digest: xxhash.xxh3_64 | None = None,
-    ) -> None:
-        self._reach().read(segment, offset, target)
+    def read_into(self, wanted: WantedRange, deadline: float, digest: xxhash.xxh3_64 | None = None) -> None:
+        self._reach().read(wanted)
         if digest is not None:
-            digest.update(target)
+            digest.update(wanted.target)
 
-    def read_many(self, wanted: Sequence[tuple[SegmentName, int, memoryview]], deadline: float) -> None:
+    def read_many(self, wanted: Sequence[WantedRange], deadline: float) -> None:
         life = self._reach()
-        for segment, offset, target in wanted:
-            life.read(segment, offset, target)
+        for each in wanted:
+            life.read(each)
 
-    def check_file(self, segment: SegmentName, offset: int, deadline: float) -> None:
-        self._reach().check_file(segment, offset)
+    def read_back(self, granted: GrantedRange, offset: int, target: memoryview, deadline: float) -> None:
+        self._reach().read_back(ReadBack(*granted, offset, target.nbytes), target)
+
+    def check_file(self, segment: SegmentName, ticket: Ticket, offset: int, deadline: float) -> None:
+        self._reach().check_file(segment, ticket, offset)
 
     def write(
         self,

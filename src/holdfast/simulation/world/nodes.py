@@ -17,11 +17,16 @@ from typing import Protocol
 from holdfast.entropy import fresh_id
 from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
-from holdfast.messages.of_nodes import WriteRange
+from holdfast.instant import Instant
+from holdfast.messages.commands import TicketTerms
+from holdfast.messages.of_nodes import ReadBack, ReadRanges, WriteRange
 from holdfast.messages.requests import Hello
+from holdfast.messages.rows import TicketRow
+from holdfast.messages.shapes import AttachTicket, Ticket
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
@@ -32,6 +37,7 @@ from holdfast.session.followers import CLOSED_TEXT, CONNECT_SECONDS
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.world.copies import SimulatedCopies
 from holdfast.simulation.world.node_disks import SimulatedDisk
+from holdfast.transport.data_tcp import WantedRange
 
 MARK = "mark"
 """A command that is only counted."""
@@ -105,7 +111,7 @@ class ServedNode:
         self.report = Report(self._runner.rouse)
         self._machine = machine
         self._refused = RefusedGrants(REFUSED_KEPT)
-        self._secret = b""
+        self._tickets = TicketBook()
         self._history = 0
         self._older: list[int] = []
         self.known_from: dict[int, int] = {}
@@ -161,9 +167,20 @@ class ServedNode:
         self._memory = LentMemory.create(self.name, self._machine.size_bytes, 1)
         self.lending.lend(self._memory)
 
-    def trust(self, secret: bytes) -> None:
-        self._secret = secret
+    def trust(self, key: bytes, terms: TicketTerms | None) -> None:
+        self._tickets.trust(key, terms, self._now())
         self._commands.mount_disk(self.boot, self._card.data_address, self._card.host)
+
+    def ticket_terms(self, terms: TicketTerms) -> None:
+        self._tickets.told(terms, self._now())
+
+    def _now(self) -> Instant:
+        """On the node's own clock, whoever's step this is."""
+        assert self._machine.process is not None, "it is started by its process"
+        return self._machine.process.now_ns() // 1_000_000
+
+    def check_attach(self, segment: SegmentName, ticket: AttachTicket | None, write: bool) -> None:
+        self._tickets.check_attach(segment, ticket, write, self._now())
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         """Enter a history. Writes and copies take one step, so none is under way; the new secret refuses older ones."""
@@ -203,6 +220,7 @@ class ServedNode:
         return len(self._refused)
 
     def refuse_client(self, client: int) -> None:
+        self._tickets.refuse_client(client)
         self._refused.add_client(client)
 
     def revoke(self, ids: bytes | None) -> None:
@@ -213,21 +231,33 @@ class ServedNode:
 
     def write(self, request: WriteRange, source: memoryview) -> None:
         target = self.lending.range_of(request.segment, request.range_offset + request.offset, request.length)
-        check_write(self._secret, request)
+        check_write(self._tickets.key, request)
         self._refused.check(request.grant)
         target[:] = source
         target.release()
 
-    def check_file(self, segment: SegmentName, offset: int) -> None:
+    def check_file(self, segment: SegmentName, ticket: Ticket, offset: int) -> None:
+        self._tickets.check_file(segment, ticket, offset, self._now())
         disk = self.lending.disk
         if disk is not None and disk.is_mine(segment):
             disk.check(offset)
 
-    def read(self, segment: SegmentName, offset: int, target: memoryview) -> None:
+    def read(self, wanted: WantedRange) -> None:
+        segment, ticket, offset, target = wanted
+        request = ReadRanges(segment, ticket, TicketRow.pack(offset, target.nbytes))
+        self._tickets.pieces(request, self._now())
         disk = self.lending.disk
         if disk is not None and disk.is_mine(segment):
             disk.read_into(offset, target)
-            return
+        else:
+            self._copy_out(segment, offset, target)
+
+    def read_back(self, request: ReadBack, target: memoryview) -> None:
+        check_write(self._tickets.key, request)
+        self._refused.check(request.grant)
+        self._copy_out(request.segment, request.range_offset + request.offset, target)
+
+    def _copy_out(self, segment: SegmentName, offset: int, target: memoryview) -> None:
         source = self.lending.range_of(segment, offset, target.nbytes)
         target[:] = source
         source.release()

@@ -1,0 +1,136 @@
+"""The node's check of tickets: which ranges may be read over TCP, and who may map the memory (ADR 48). Pure.
+
+A MAC made with the node's own key shows that a primary gave the ticket. Its age is counted on this node's clock: a
+primary tells with every answer to a keepalive for how long tickets of its present generation are good, and from that
+the end of every generation of its epoch follows. A ticket of a new primary, of which the node has not heard yet, is
+taken as given now, unless no primary at all has been heard of for long: the cluster has unmounted the node by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from holdfast.errors import BadRequest, TicketExpired, TicketRefused
+from holdfast.ids import COPIES, COUNTER_BITS, COUNTER_MASK, MOST_TICKET_RANGES, SegmentName
+from holdfast.instant import Instant
+from holdfast.messages.commands import TicketTerms
+from holdfast.messages.of_nodes import ReadRanges
+from holdfast.messages.rows import TicketRow, TwoWords
+from holdfast.messages.shapes import AttachTicket, Ticket
+from holdfast.wire.mac import attach_mac, same_mac, ticket_mac
+
+UNHEARD_MS = 60_000
+"""A node is unmounted when it has been silent for its lease and its jeopardy, 42 s."""
+COPIES_MS = 600_000
+"""Tickets for copies are good for this much longer: an order may wait behind others, and copies are paced."""
+EPOCHS_KEPT = 4
+REFUSED_CLIENTS_KEPT = 65_536
+"""More were refused long ago: their tickets have expired."""
+
+
+class TicketBook:
+    """Used by many threads: every change is one assignment."""
+
+    __slots__ = ("_ends", "_heard_at", "_refused", "_terms", "key")
+
+    def __init__(self) -> None:
+        self.key = b""
+        """The node's own key; empty before its first registration, when nothing is allowed."""
+        self._terms: TicketTerms | None = None
+        """The last ones; None if no primary has told any: then no ticket is good."""
+        self._heard_at: Instant = 0
+        self._ends: dict[int, tuple[int, Instant]] = {}
+        """Epoch -> (number of a generation, when its tickets end)."""
+        self._refused: dict[int, None] = {}
+
+    def trust(self, key: bytes, terms: TicketTerms | None, now: Instant) -> None:
+        """A primary has registered the node."""
+        if key != self.key:  # Of another history: its epochs are not these.
+            self._ends = {}
+        self.key = key
+        if terms is not None:
+            self.told(terms, now)
+
+    def told(self, terms: TicketTerms, now: Instant) -> None:
+        self._terms = terms
+        self._heard_at = now
+        epoch, number = _parts(terms.generation)
+        self._note_end(epoch, number, now + terms.good_ms)
+
+    def refuse_client(self, client: int) -> None:
+        """Take no more tickets of this client."""
+        kept = islice(self._refused, max(0, len(self._refused) - REFUSED_CLIENTS_KEPT), None)
+        self._refused = {**dict.fromkeys(kept), client: None}
+
+    def pieces(self, request: ReadRanges, now: Instant) -> Sequence[TwoWords]:
+        """The (offset, length) that the request may have, in the order in which they are sent; or raise."""
+        self._check(request.segment, request.ticket, now)
+        ranges = list(TicketRow.iter_unpack(request.ticket.ranges))
+        if not request.wanted:
+            return ranges
+        if not TicketRow.is_whole(request.wanted):
+            raise BadRequest("the wanted ranges are not whole; nothing was read")
+        wanted = list(TicketRow.iter_unpack(request.wanted))
+        known = set(ranges)
+        for piece in wanted:
+            if piece not in known and not _is_inside(piece, ranges):
+                raise TicketRefused(
+                    f"the ticket of client {request.ticket.client} is not for {piece[1]:,} bytes at {piece[0]:,}; "
+                    "nothing was read"
+                )
+        return wanted
+
+    def check_file(self, segment: SegmentName, ticket: Ticket | None, offset: int, now: Instant) -> None:
+        """Raise unless the ticket is for an object at this place."""
+        if ticket is None:
+            raise TicketRefused("a file is checked only for who shows a ticket for it; nothing was read")
+        self._check(segment, ticket, now)
+        if all(start != offset for start, _ in TicketRow.iter_unpack(ticket.ranges)):
+            raise TicketRefused(f"the ticket is not for the file at {offset:,}; nothing was read")
+
+    def check_attach(self, segment: SegmentName, ticket: AttachTicket | None, write: bool, now: Instant) -> None:
+        """Raise unless the ticket lets its client map this segment, for writing if `write`."""
+        if ticket is None:
+            raise TicketRefused("memory is passed only for a ticket of the master; nothing was mapped. Read over TCP")
+        right = attach_mac(self.key, segment, ticket.client, ticket.generation, ticket.write)
+        if not self.key or not same_mac(ticket.mac, right) or ticket.client in self._refused:
+            raise TicketRefused(f"the ticket to map {segment} is not the master's; nothing was mapped")
+        if write and not ticket.write:
+            raise TicketRefused(f"the ticket lets its client map {segment} for reading only; nothing was mapped")
+        self._check_age(ticket.generation, 0, now)
+
+    def _check(self, segment: SegmentName, ticket: Ticket, now: Instant) -> None:
+        ranges = ticket.ranges
+        if not TicketRow.is_whole(ranges) or TicketRow.count(ranges) > MOST_TICKET_RANGES:
+            raise BadRequest(f"a ticket is for at most {MOST_TICKET_RANGES} whole ranges; nothing was read")
+        right = ticket_mac(self.key, segment, ticket.client, ticket.generation, ranges)
+        if not self.key or not same_mac(ticket.mac, right):
+            raise TicketRefused(f"the ticket for {segment} is not the master's; nothing was read")
+        if ticket.client in self._refused:
+            raise TicketRefused(f"the operator has revoked client {ticket.client}; nothing was read")
+        self._check_age(ticket.generation, COPIES_MS if ticket.client == COPIES else 0, now)
+
+    def _check_age(self, generation: int, longer_ms: int, now: Instant) -> None:
+        epoch, number = _parts(generation)
+        terms, ends = self._terms, self._ends
+        if epoch not in ends:
+            if terms is None or epoch < max(ends, default=0) or now >= self._heard_at + UNHEARD_MS:
+                raise TicketExpired("the ticket is of a master that the node does not know; nothing was moved")
+            self._note_end(epoch, number, now + terms.good_ms + terms.roll_ms)
+        known, end = self._ends[epoch]
+        if terms is None or now >= end + (number - known) * terms.roll_ms + longer_ms:
+            raise TicketExpired("the ticket has expired; nothing was moved. Ask the master for another one")
+
+    def _note_end(self, epoch: int, number: int, end: Instant) -> None:
+        newest = sorted({*self._ends, epoch})[-EPOCHS_KEPT:]
+        self._ends = {each: (number, end) if each == epoch else self._ends[each] for each in newest}
+
+
+def _parts(generation: int) -> tuple[int, int]:
+    return generation >> COUNTER_BITS, generation & COUNTER_MASK
+
+
+def _is_inside(piece: TwoWords, ranges: Sequence[TwoWords]) -> bool:
+    start, length = piece
+    return any(first <= start and start + length <= first + size for first, size in ranges)
