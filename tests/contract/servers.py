@@ -15,7 +15,11 @@ from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import stop_all_threads, wait_until
 
-ZOOKEEPER_CLASSPATH = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
+# Its manifest does not name all parts of netty, which TLS needs.
+ZOOKEEPER_CLASSPATH = ":".join(
+    ["/etc/zookeeper/conf", "/usr/share/java/zookeeper.jar"]
+    + [f"/usr/share/java/netty-{part}.jar" for part in ("codec", "resolver", "transport-native-unix-common")]
+)
 
 
 def answers(host: str, port: int, question: bytes, answer: bytes) -> bool:
@@ -109,18 +113,19 @@ def etcd_of_three(folder: Path) -> Iterator[dict[str, Server]]:
             member.end()
 
 
-def start_zookeeper(folder: Path, port: int = 0) -> Server:
+def start_zookeeper(folder: Path, port: int = 0, more: str = "", java: Sequence[str] = ()) -> Server:
+    """`more`: further lines of its configuration; `java`: further options of its process."""
     folder.mkdir(parents=True, exist_ok=True)
     port = port or free_ports(1)[0]
     (folder / "zoo.cfg").write_text(
         f"tickTime=200\ndataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-        "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n"
+        f"admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n{more}"
     )
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     # Nobody tests what a loss of power does to it, and on a busy disk one sync may take seconds.
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no"]
     return Server(
-        [*command, "-cp", ZOOKEEPER_CLASSPATH, main, str(folder / "zoo.cfg")], folder, port, (b"srvr", b"Mode:")
+        [*command, *java, "-cp", ZOOKEEPER_CLASSPATH, main, str(folder / "zoo.cfg")], folder, port, (b"srvr", b"Mode:")
     )
 
 

@@ -140,3 +140,22 @@ async def test_tls_is_spoken_and_both_sides_are_known_by_their_certificates(
             await open_coordination(f"{where}?ca={cert}.missing")
     finally:
         await coordination.close()
+
+
+async def test_the_password_of_etcd_comes_from_a_file_and_counts_from_the_next_login_on(
+    guarded_etcd: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.touch(mode=0o600)
+    path.write_text("p&ss word\n")
+    url = f"{address_of(guarded_etcd)}?user=root&password_file={path}"
+    coordination = await open_coordination(url)
+    try:
+        term = await soon(coordination.campaign("one:7070"))
+        assert find_leader(url, 10) == Leader(term.epoch, "one:7070")
+        path.write_text("another")
+        with pytest.raises(NotAuthorized) as told:
+            find_leader(url, 10)
+        assert "another" not in str(told.value)
+    finally:
+        await coordination.close()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
+from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError
 from holdfast.escapes import printable
 
@@ -27,6 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)
         return LATER
+    if any(redacted(word) != word for word in given):
+        print(
+            "holdfast: everybody on this machine can read the password in these arguments; put it into a file "
+            "(password_file= in the URL) or into HOLDFAST_COORDINATION_PASSWORD",
+            file=sys.stderr,
+        )
     as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
     return run(given, as_json)
 
@@ -80,7 +87,7 @@ def verb_of(arguments: list[str]) -> str:
 def report(code: str, text: str, exit_code: int, as_json: bool, error: BaseException | None = None) -> int:
     if error is not None and os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}:
         raise error
-    one_line = printable(" ".join(text.split()))
+    one_line = printable(redacted(" ".join(text.split())))
     if as_json:
         print(json.dumps({"error": {"code": code, "text": one_line}}), flush=True)
     print(f"holdfast: {one_line}", file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ Nothing is created, no session is left behind, and only the modules that the URL
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from pathlib import Path
 
@@ -86,7 +85,7 @@ def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
         raise missing_extra("etcd", error) from error
     keys = Keys(place.cluster)
     key = f"{keys.published}service/{place.service}".encode() if place.service else keys.leader
-    credentials = credentials_of(place)
+    credentials, login = credentials_of(place), place.login()
     failure: HoldfastError | None = None
     for host in place.hosts:
         opened = (
@@ -98,10 +97,8 @@ def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
             stubs, until = stubs_on(channel), now_seconds() + timeout / len(place.hosts)
             metadata = [("hasleader", "true")]
             try:
-                if place.options.get("user"):
-                    who = rpc.AuthenticateRequest(
-                        name=place.options["user"], password=place.options.get("password", "")
-                    )
+                if login is not None:
+                    who = rpc.AuthenticateRequest(name=login[0], password=login[1])
                     metadata.append(("token", stubs.auth.Authenticate(who, timeout=until - now_seconds()).token))
                 left_s = max(0.0, until - now_seconds())
                 kvs = stubs.kv.Range(rpc.RangeRequest(key=key), timeout=left_s, metadata=metadata).kvs
@@ -119,18 +116,16 @@ def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
 
 def _find_in_zookeeper(place: Location, timeout: float) -> Leader | None:
     try:
-        from kazoo.client import KazooClient
-        from kazoo.exceptions import KazooException, NoNodeError
+        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
         from kazoo.handlers.threading import KazooTimeoutError
 
         from holdfast.coordination.codec import decode_leader
+        from holdfast.coordination.zookeeper.session import client_of, refused
         from holdfast.coordination.zookeeper.term import Paths
     except ImportError as error:
         raise missing_extra("zookeeper", error) from error
     paths = Paths(place.cluster)
-    quiet = logging.getLogger("holdfast.coordination.kazoo")
-    quiet.setLevel(logging.ERROR)
-    client = KazooClient(",".join(place.hosts), timeout=timeout, logger=quiet)
+    client = client_of(place, timeout)
     try:
         until = now_seconds() + timeout
         client.start(timeout)
@@ -142,6 +137,8 @@ def _find_in_zookeeper(place: Location, timeout: float) -> Leader | None:
         return decode_leader(value)
     except NoNodeError:  # Nobody leads.
         return None
+    except (NoAuthError, AuthFailedError) as error:
+        raise refused(place) from error
     except (KazooException, KazooTimeoutError) as error:
         raise CoordinationLost(f"ZooKeeper at {','.join(place.hosts)} does not answer: {error}") from error
     finally:

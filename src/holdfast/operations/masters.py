@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.coordination.urls import parse_location
+from holdfast.coordination.urls import parse_location, redacted
 from holdfast.errors import Unreachable
 from holdfast.transport.addresses import master_addresses
 
@@ -65,7 +65,7 @@ class Masters:
         except CoordinationLost as error:
             raise Unreachable(f"no primary is known: {error}") from None
         if leader is None:
-            raise Unreachable(f"{self._url} names no primary now; nothing was sent")
+            raise Unreachable(f"{redacted(self._url)} names no primary now; nothing was sent")
         if self._once:
             self._given = [leader.address]
         return leader.address

@@ -22,6 +22,7 @@ from holdfast.cli import connection
 from holdfast.cli.exit_codes import FAILED, LATER, OK
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes
+from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError
 from holdfast.settings import ClientSettings
 
@@ -147,7 +148,9 @@ def check_cluster(settings: ClientSettings) -> tuple[bool, list[Finding]]:
 def _of_cluster(cache: Cache, address: str) -> Iterator[Finding]:
     try:
         status = cache.status()
-        yield Finding("master", "ok", f"{status.name} answers at {address} ({status.role}, epoch {status.epoch})")
+        yield Finding(
+            "master", "ok", f"{status.name} answers at {redacted(address)} ({status.role}, epoch {status.epoch})"
+        )
         yield _versions(__version__, status.version)
         yield _protection(status)
         yield _memory(cache)

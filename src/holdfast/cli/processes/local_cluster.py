@@ -18,6 +18,7 @@ from holdfast.addresses import split_address
 from holdfast.cli.cluster.masters import MasterSeen, await_primary, primary_of, survey
 from holdfast.cli.processes.fleet import Child, Fleet
 from holdfast.cli.processes.ports import further_places, reachable
+from holdfast.coordination.urls import redacted
 from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status
@@ -86,7 +87,7 @@ class LocalCluster:
         if primary is None:
             raise TryAgain(
                 f"no master became primary within {PRIMARY_WITHIN_S:g} s; everything was stopped. "
-                f"Does {self.wanted.log} answer?"
+                f"Does {redacted(self.wanted.log)} answer?"
             )
         self._start_nodes(taken)
         return primary
@@ -111,12 +112,14 @@ class LocalCluster:
         for number, (listen, http) in enumerate(zip(listens, https, strict=True), 1):
             name = f"master-{number}"
             arguments = ["master", "--name", name, "--data-dir", str(wanted.data_dir / name)]
-            arguments += ["--coordination", wanted.log, "--cluster", wanted.cluster, *wanted.arguments]
+            arguments += ["--cluster", wanted.cluster, *wanted.arguments]
             arguments += wanted.master_arguments
             same.append(arguments)
             placed = [*arguments, "--listen", listen, "--http", http]
             placed += ["--new-history"] if wanted.new_history else []
-            children.append(Child(name, placed, wanted.run_dir / f"{name}.json", wanted.environment))
+            # In the environment, and not among the arguments: everybody can read those, and a URL may have a password.
+            environment = {**wanted.environment, "HOLDFAST_COORDINATION": wanted.log}
+            children.append(Child(name, placed, wanted.run_dir / f"{name}.json", environment))
         for child, arguments, facts in zip(children, same, self.fleet.launch(*children), strict=True):
             child.arguments = [*arguments, "--listen", facts["address"], "--http", facts["http"]]
             self.masters.append((child, facts))

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict
 
+from holdfast.coordination.urls import redacted
 from holdfast.escapes import printable, printable_lines
 from holdfast.settings import LogFormat, LogLevel
 
@@ -32,7 +33,7 @@ def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: s
 
     def named(_: object, __: str, event: EventDict) -> EventDict:
         event["name"], event["cluster"] = name, cluster
-        return event
+        return {field: redacted(value) if isinstance(value, str) else value for field, value in event.items()}
 
     shared: list[Callable[..., Any]] = [
         structlog.processors.add_log_level,

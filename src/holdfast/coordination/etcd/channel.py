@@ -50,7 +50,7 @@ def stubs_on(channel: Any) -> Stubs:
 def credentials_of(place: Location) -> Any:
     """TLS credentials from the URL, or None."""
     options = place.options
-    if not (options.get("ca") or options.get("cert") or options.get("tls") == "on"):
+    if not place.is_encrypted:
         return None
 
     def content(name: str) -> bytes | None:
@@ -72,7 +72,7 @@ def told(error: Any, place: Location, writes: bool) -> HoldfastError:
         return NotAuthorized(f"{where} refuses: {details}; nothing was changed")
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
         if "auth" in details or "user name" in details:
-            return NotAuthorized(f"{where} refuses: {details}; check user= and password= in its URL")
+            return NotAuthorized(f"{where} refuses: {details}; check user= in its URL, and its password")
         return BadValue(f"{where} refuses: {details}; nothing was changed")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in details:
         # etcd performs the write that exceeds its quota, and still answers with this error; later writes are not done.
@@ -137,10 +137,11 @@ class EtcdChannel:
 
     async def _replace_token(self, stale: str) -> None:
         """Log in again. Many requests find a token expired at once: the first one logs in, the others use its token."""
-        user = self.place.options.get("user", "")
         async with self._logging_in:
-            if user and self._token == stale:
-                request = rpc.AuthenticateRequest(name=user, password=self.place.options.get("password", ""))
+            # Read again each time: a password that was changed in its file counts from the next login on.
+            login = self.place.login() if self._token == stale else None
+            if login is not None:
+                request = rpc.AuthenticateRequest(name=login[0], password=login[1])
                 # etcd refuses even this request if it carries an expired token.
                 answer = await self._try(lambda stubs: stubs.auth.Authenticate, request, self.answer_s, token="")
                 self._token = answer.token

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 from holdfast.coordination import watches
 from holdfast.coordination.campaign import Look
@@ -64,7 +65,7 @@ class ZooKeeperCoordination(Candidate):
     def __init__(self, place: Location, leader_ttl_ms: int, supervisor: Supervisor | None = None) -> None:
         super().__init__(Timing(leader_ttl_ms / 1000, now_seconds), supervisor)
         self.paths = Paths(place.cluster)
-        self.session = ZooKeeperSession(place.hosts, self.timing.ttl_s, self.timing.answer_s)
+        self.session = ZooKeeperSession(place, self.timing.ttl_s, self.timing.answer_s)
         self.client = self.session.client
         self._log_changes = watches.Changes()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -75,7 +76,31 @@ class ZooKeeperCoordination(Candidate):
 
     async def open(self) -> None:
         await self.session.open()
+        await self._open_root()
         await self._lay_out()
+
+    async def _open_root(self) -> None:
+        """Make the node above all clusters, where the user of another cluster may add its own; and look whether this
+        cluster's nodes were made before there was a user."""
+        if not self.client.default_acl:
+            return
+        try:
+            shared = [*CREATOR_ALL_ACL, make_acl("world", "anyone", read=True, create=True)]
+            await self.session.write(self.client.create_async(Paths.ROOT, b"", acl=shared))
+        except NodeExistsError:
+            pass  # Another cluster has made it.
+        except Uncertain as error:
+            raise CoordinationLost(str(error)) from error
+        try:
+            acls, _ = await self.session.read(self.client.get_acls_async(self.paths.root))
+        except NoNodeError:
+            return
+        if any(acl.id.scheme == "world" for acl in acls):
+            log.warning(
+                "nodes of this cluster were made without a user and are open to everybody who reaches ZooKeeper; "
+                "close them: zkCli.sh setAcl -R %s auth::cdrwa",
+                self.paths.root,
+            )
 
     async def _lay_out(self) -> None:
         """Make the missing nodes: all of them the first time, and after ZooKeeper was emptied."""

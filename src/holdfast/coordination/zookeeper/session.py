@@ -13,17 +13,22 @@ from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
 )
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
 from holdfast.coordination.interface import CoordinationLost
-from holdfast.errors import ReplyLost
+from holdfast.coordination.urls import Location
+from holdfast.errors import BadValue, NotAuthorized, ReplyLost
 
 log = logging.getLogger("holdfast.coordination")
 
@@ -31,9 +36,37 @@ OPEN_S = 5.0
 REFUSALS = (BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency)
 
 
+def client_of(place: Location, timeout_s: float, retry: KazooRetry | None = None) -> KazooClient:
+    """A client with the TLS and the user of the URL. Nodes made by a user are for that user alone: the log holds the
+    secret of the cluster."""
+    options: dict[str, Any] = {"timeout": timeout_s, "connection_retry": retry, "logger": _kazoo_log()}
+    if place.is_encrypted:
+        ca, cert, key = (place.options.get(name) for name in ("ca", "cert", "key"))
+        options |= {"use_ssl": True, "check_hostname": True, "ca": ca, "certfile": cert, "keyfile": key}
+    login = place.login()
+    if login is not None:
+        options["default_acl"] = CREATOR_ALL_ACL
+        if place.options.get("auth") == "sasl":
+            options["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": login[0], "password": login[1]}
+        else:
+            options["auth_data"] = [("digest", ":".join(login))]
+    try:
+        return KazooClient(",".join(place.hosts), **options)
+    except ImportError as error:
+        raise BadValue(f"auth=sasl needs a package that is not installed ({error}): pip install pure-sasl") from error
+
+
+def refused(place: Location) -> NotAuthorized:
+    return NotAuthorized(
+        f"ZooKeeper at {','.join(place.hosts)} refuses this user; nothing was changed. Check user= in its URL, its "
+        f"password, and who owns the nodes: zkCli.sh getAcl /holdfast/{place.cluster}"
+    )
+
+
 class ZooKeeperSession:
-    def __init__(self, hosts: tuple[str, ...], timeout_s: float, answer_s: float) -> None:
-        self.hosts = ",".join(hosts)
+    def __init__(self, place: Location, timeout_s: float, answer_s: float) -> None:
+        self.place = place
+        self.hosts = ",".join(place.hosts)
         self._answer_s = answer_s
         self._forgets_s = 2 * timeout_s
         self._forgetting: asyncio.TimerHandle | None = None
@@ -41,7 +74,7 @@ class ZooKeeperSession:
         self._lost: list[Callable[[], None]] = []
         self._moved: list[Callable[[], None]] = []
         retry = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0)
-        self.client = KazooClient(self.hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log())
+        self.client = client_of(place, timeout_s, retry)
         self.client.add_listener(self._state_changed)
 
     @property
@@ -86,6 +119,8 @@ class ZooKeeperSession:
     async def open(self) -> None:
         connected = self.client.start_async()
         found = await self._loop.run_in_executor(None, connected.wait, OPEN_S)
+        if self.client.client_state == KeeperState.AUTH_FAILED:
+            raise refused(self.place)
         if not found:
             raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer; nothing was changed")
 
@@ -95,6 +130,8 @@ class ZooKeeperSession:
             return await self._answer(result)
         except NoNodeError:
             raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise refused(self.place) from error
         except (KazooException, TimeoutError) as error:
             raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer: {_name(error)}") from error
 
@@ -105,6 +142,8 @@ class ZooKeeperSession:
             return await self._answer(result)
         except REFUSALS:
             raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise refused(self.place) from error
         except (KazooException, TimeoutError) as error:
             text = f"ZooKeeper at {self.hosts} does not answer: {_name(error)}; it may have been written"
             raise ReplyLost(text) from error
@@ -112,11 +151,13 @@ class ZooKeeperSession:
     async def commit(self, transaction: Any) -> list[Any] | None:
         """The results of all operations, or None if the transaction was refused as a whole."""
         results: list[Any] = await self.write(transaction.commit_async())
-        refused = [result for result in results if isinstance(result, Exception)]
-        for error in refused:
+        failed = [result for result in results if isinstance(result, Exception)]
+        for error in failed:
+            if isinstance(error, NoAuthError):
+                raise refused(self.place) from error
             if not isinstance(error, REFUSALS):
                 raise ReplyLost(f"ZooKeeper at {self.hosts} answered {_name(error)}; it may have been written")
-        return None if refused else results
+        return None if failed else results
 
     async def _answer(self, result: Any) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()

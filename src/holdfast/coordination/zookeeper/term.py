@@ -29,8 +29,11 @@ MAX_BATCH_BYTES = 768 << 10
 
 
 class Paths:
+    ROOT = "/holdfast"
+    """Above all clusters."""
+
     def __init__(self, cluster: str) -> None:
-        self.root = f"/holdfast/{cluster}"
+        self.root = f"{self.ROOT}/{cluster}"
         self.leader = f"{self.root}/leader"
         self.epoch = f"{self.root}/epoch"
         self.doubt = f"{self.root}/doubt"
