@@ -12,6 +12,7 @@ import struct
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import xxhash
@@ -36,6 +37,7 @@ from holdfast.wire.frames import FrameBuffer, frame
 from tests.core.world import World
 from tests.fuzz.mutation import Mutator
 
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 NOW = 2_000_000
 SECTION = struct.Struct("<16sQQ")
 LOG_HEAD = 32
@@ -57,7 +59,7 @@ def examples(kinds: tuple[type[Message], ...]) -> list[bytes]:
     return [codec.encode(simplest(kind)) for kind in kinds]
 
 
-def simplest(kind: type[Message]) -> Message:
+def simplest(kind: type[StructT]) -> StructT:
     required = [field for field in msgspec.structs.fields(kind) if field.required]
     return kind(**{field.name: _value_of(field.type) for field in required})
 
@@ -71,6 +73,8 @@ def _value_of(kind: object) -> object:
             return value
     if isinstance(kind, type) and issubclass(kind, tuple):
         return kind(*(_value_of(hint) for hint in typing.get_type_hints(kind).values()))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return simplest(kind)
     for sample in ([], {}, 1, "k", b"", None, [1], ["k"], [1, 1], [1, "k"]):
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(sample, kind)  # type: ignore[call-overload, no-any-return]
