@@ -51,36 +51,35 @@ def _client(cluster: ChaosCluster, draw: random.Random) -> Client:
     return draw.choice(cluster.clients)
 
 
-def _name(victim: Process | Client) -> str:
+Victim = Process | Client
+
+
+def _name(victim: Victim) -> str:
     return victim.name if isinstance(victim, Client) else victim.folder.name
 
 
-Choose = Callable[[ChaosCluster, random.Random], Process | Client]
+Choose = Callable[[ChaosCluster, random.Random], Victim]
 
 
 def killed(choose: Choose) -> Strike:
     """kill -9, and started again."""
-
-    def strike(cluster: ChaosCluster, draw: random.Random) -> Iterator[str]:
-        victim = choose(cluster, draw)
-        if victim.alive:
-            victim.kill()
-        yield _name(victim)
-        victim.start()
-
-    return strike
+    return _struck(choose, lambda victim: victim.kill(), lambda victim: victim.start())
 
 
 def stopped(choose: Choose) -> Strike:
     """SIGSTOP, and continued."""
+    return _struck(choose, lambda victim: victim.pause(), lambda victim: victim.resume() if victim.alive else None)
+
+
+def _struck(choose: Choose, begin: Callable[[Victim], object], end: Callable[[Victim], object]) -> Strike:
+    """A fault of one process, begun only while that lives."""
 
     def strike(cluster: ChaosCluster, draw: random.Random) -> Iterator[str]:
         victim = choose(cluster, draw)
         if victim.alive:
-            victim.pause()
+            begin(victim)
         yield _name(victim)
-        if victim.alive:
-            victim.resume()
+        end(victim)
 
     return strike
 

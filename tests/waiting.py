@@ -1,7 +1,9 @@
-"""How tests wait: for a condition, with a deadline, never for a while."""
+"""How tests wait: for a condition, threads or a child, with a deadline, never for a while."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import threading
@@ -9,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from holdfast.errors import ClientClosed
 
 Found = TypeVar("Found")
 
@@ -32,6 +36,21 @@ def run_together(threads: Sequence[threading.Thread], deadline_s: float = 60.0) 
     for thread in threads:
         thread.join(deadline_s)
         assert not thread.is_alive()
+
+
+def check_closed_in_a_child(call: Callable[[], object], close: Callable[[], object]) -> None:
+    """In a forked child the call is refused by name, and closing does no harm."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            try:
+                call()
+            except ClientClosed as error:
+                code = 0 if "in the child" in str(error) else 2
+            close()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def stop_all_threads(process: subprocess.Popen[bytes]) -> None:

@@ -44,6 +44,7 @@ PAGE, LAYERS, HEADS, DIMENSION, TOKENS = 16, 4, 2, 64, 512
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
 CPU = torch.device("cpu")
+HOST_POOL = {"pin_memory": False, "device_capacity_tokens": TOKENS, "start_layer": 0, "end_layer": LAYERS}
 
 
 def mha_pool(layout: str, dtype: torch.dtype = torch.bfloat16) -> MHATokenToKVPoolHost:
@@ -61,17 +62,7 @@ def mha_pool(layout: str, dtype: torch.dtype = torch.bfloat16) -> MHATokenToKVPo
         device=CPU,
     )
     with host_memory_budget_scope(1 << 30):
-        pool = MHATokenToKVPoolHost(
-            info,
-            1.0,
-            0,
-            PAGE,
-            layout,
-            pin_memory=False,
-            device_capacity_tokens=TOKENS,
-            start_layer=0,
-            end_layer=LAYERS,
-        )
+        pool = MHATokenToKVPoolHost(info, 1.0, 0, PAGE, layout, **HOST_POOL)
     return filled(pool)
 
 
@@ -90,18 +81,7 @@ def mla_pool(layout: str) -> MLATokenToKVPoolHost:
         device=CPU,
     )
     with host_memory_budget_scope(1 << 30):
-        pool = MLATokenToKVPoolHost(
-            info,
-            1.0,
-            0,
-            PAGE,
-            layout,
-            pin_memory=False,
-            device_capacity_tokens=TOKENS,
-            start_layer=0,
-            end_layer=LAYERS,
-            target_layer_num=LAYERS,
-        )
+        pool = MLATokenToKVPoolHost(info, 1.0, 0, PAGE, layout, target_layer_num=LAYERS, **HOST_POOL)
     return filled(pool)
 
 

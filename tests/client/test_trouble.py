@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from holdfast.wire.codec import failed
 from tests.client.fake_master import Act, FakeMaster, closed_port, first
 from tests.client.inside import core_of
 from tests.node.rig import Served
-from tests.waiting import run_together
+from tests.waiting import check_closed_in_a_child, run_together
 
 Connect = Callable[..., Any]
 
@@ -225,18 +224,7 @@ def test_a_forked_child_must_connect_again(master: FakeMaster) -> None:
     with holdfast.connect(master.address) as cache:
         cache.put("key", b"x")
         cache.get("key")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            with contextlib.suppress(BaseException):
-                try:
-                    cache.get("key")
-                except errors.ClientClosed as error:
-                    code = 0 if "in the child" in str(error) else 2
-                cache.close()
-            os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        check_closed_in_a_child(lambda: cache.get("key"), cache.close)
         assert cache.get("key") == b"x"
         assert cache.put("more", b"x") is True
 

@@ -28,7 +28,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import NodeInfo
 from tests.compat.conftest import set_up
 from tests.e2e.rig import Rig
-from tests.waiting import wait_until
+from tests.waiting import run_together, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -246,10 +246,7 @@ def test_several_threads_share_a_store(store: MooncakeDistributedStore) -> None:
             wrong.append(keys)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(threads)
     assert not wrong
 
 

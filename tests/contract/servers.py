@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import socket
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.coordination.interface import Coordination, Term
+from tests.contract.stories import soon
 from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import stop_all_threads, wait_until
@@ -143,6 +146,13 @@ def leader_process(url: str, *more: str, apart: bool = False) -> Iterator[subpro
         process.wait(20)
         assert process.stdout is not None
         process.stdout.close()
+
+
+async def term_after(coordination: Coordination, process: subprocess.Popen[str], sent: signal.Signals) -> Term:
+    """The term of a candidate that waited while the leader's process was sent this signal."""
+    waiting = asyncio.create_task(coordination.campaign("here:7070"))
+    process.send_signal(sent)
+    return await soon(waiting)
 
 
 class OwnEtcd:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 import pytest
@@ -11,7 +10,7 @@ from holdfast.coordination.interface import Leader
 from holdfast.coordination.terms import Tenure
 from holdfast.witness import this_process
 from tests.contract.places import Place
-from tests.contract.servers import leader_process
+from tests.contract.servers import leader_process, term_after
 from tests.contract.stories import append_all, read_log, soon, until, until_true
 from tests.namespaces import needs_namespaces
 
@@ -23,9 +22,7 @@ async def test_a_killed_leader_of_this_machine_is_known_to_be_gone(place: Place)
     """Its leadership, of 60 s, is not waited for, and nothing is in doubt afterwards."""
     coordination = await place.open(leader_ttl_ms=60_000)
     with leader_process(place.url()) as process:
-        waiting = asyncio.create_task(coordination.campaign("here:7070"))
-        process.send_signal(signal.SIGKILL)
-        term = await soon(waiting)
+        term = await term_after(coordination, process, signal.SIGKILL)
         assert (term.epoch, term.proof, term.previous_address) == (2, "gone", "process:7070")
         assert term.suspects == []
         await append_all(term, 2, [b"after"])
@@ -37,9 +34,7 @@ async def test_a_killed_leader_of_this_machine_is_known_to_be_gone(place: Place)
 async def test_a_killed_leader_of_another_namespace_is_not_known_to_be_gone(place: Place) -> None:
     coordination = await place.open(leader_ttl_ms=1500)
     with leader_process(place.url(), apart=True) as process:
-        waiting = asyncio.create_task(coordination.campaign("here:7070"))
-        process.send_signal(signal.SIGKILL)
-        term = await soon(waiting)
+        term = await term_after(coordination, process, signal.SIGKILL)
         assert term.epoch == 2
         # A guess: ZooKeeper dropped it so near the end of its time that it may have been renewed just before (I12).
         assert term.proof in ("silence", "expired", "guess")

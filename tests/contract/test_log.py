@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.coordination.interface import Compacted, Deposed, Landmark, LogBehind
+from holdfast.coordination.interface import Compacted, Coordination, Deposed, Landmark, LogBehind, Term
 from holdfast.errors import BadValue
 from tests.contract.places import Place
 from tests.contract.stories import append_all, read_log, soon
@@ -116,11 +116,16 @@ async def test_a_follower_of_a_store_that_is_emptied_meanwhile_is_told_and_its_l
     assert await read_log(one, 0, 1) == [(1, b"another beginning")]
 
 
-async def test_appending_the_same_batch_again_finds_it_and_writes_it_once(place: Place) -> None:
-    """I1: what a caller does after `ReplyLost`."""
+async def two_batches(place: Place) -> tuple[Coordination, Term]:
     coordination = await place.open()
     term = await soon(coordination.campaign("one:7070"))
     await append_all(term, 1, [b"a", b"b"])
+    return coordination, term
+
+
+async def test_appending_the_same_batch_again_finds_it_and_writes_it_once(place: Place) -> None:
+    """I1: what a caller does after `ReplyLost`."""
+    coordination, term = await two_batches(place)
     await soon(term.append(2, b"b"))
     await append_all(term, 3, [b"c"])
     assert await read_log(coordination, 0, 3) == [(1, b"a"), (2, b"b"), (3, b"c")]
@@ -128,9 +133,7 @@ async def test_appending_the_same_batch_again_finds_it_and_writes_it_once(place:
 
 async def test_a_gap_or_another_batch_under_a_number_is_refused_and_is_no_deposition(place: Place) -> None:
     """I13."""
-    coordination = await place.open()
-    term = await soon(coordination.campaign("one:7070"))
-    await append_all(term, 1, [b"a", b"b"])
+    coordination, term = await two_batches(place)
     with pytest.raises(BadValue):
         await soon(term.append(4, b"d"))
     with pytest.raises(BadValue):

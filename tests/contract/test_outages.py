@@ -13,7 +13,7 @@ from holdfast.coordination.interface import CoordinationLost, Deposed, Term
 from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import ReplyLost
 from tests.contract.places import Place
-from tests.contract.servers import leader_process
+from tests.contract.servers import leader_process, term_after
 from tests.contract.stories import append_all, has_passed, is_valid, read_log, soon, until
 from tests.ports import free_ports
 
@@ -78,9 +78,7 @@ async def test_a_stopped_leader_is_replaced_for_its_silence_and_finds_itself_dep
     """I12, I3: it is not dead, whoever sees it, so its whole time must pass."""
     coordination = await place.open(leader_ttl_ms=1500)
     with leader_process(place.url()) as process:
-        waiting = asyncio.create_task(coordination.campaign("here:7070"))
-        process.send_signal(signal.SIGSTOP)
-        term = await soon(waiting)
+        term = await term_after(coordination, process, signal.SIGSTOP)
         assert (term.epoch, term.previous_address) == (2, "process:7070")
         # A guess: ZooKeeper dropped it so near the end of its time that it may have been renewed just before.
         assert term.proof in ("silence", "expired", "guess")

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from tests.client.faces import AwaitedFace
 from tests.client.inside import core_of
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
@@ -29,17 +30,6 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-class Awaited:
-    """The verbs of an asyncio client, run in a loop of its own."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, cache: holdfast.AsyncCache) -> None:
-        self._loop = loop
-        self.cache = cache
-
-    def __getattr__(self, verb: str) -> Callable[..., Any]:
-        return lambda *given, **named: self._loop.run_until_complete(getattr(self.cache, verb)(*given, **named))
-
-
 @contextmanager
 def client(rig: Rig, shell: str, **options: Any) -> Iterator[Any]:
     if shell == "blocking":
@@ -51,7 +41,7 @@ def client(rig: Rig, shell: str, **options: Any) -> Iterator[Any]:
     async def connected() -> holdfast.AsyncCache:
         return await holdfast.connect_async(rig.address, **{"timeout": 60, **options})
 
-    face = Awaited(loop, loop.run_until_complete(connected()))
+    face = AwaitedFace(loop, loop.run_until_complete(connected()))
     try:
         yield face
     finally:

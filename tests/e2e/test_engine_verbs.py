@@ -23,7 +23,7 @@ from holdfast.instant import now_seconds
 from tests.client.faces import AwaitedFace
 from tests.client.inside import core_of
 from tests.e2e.rig import Rig, said
-from tests.waiting import wait_until
+from tests.waiting import run_together, wait_until
 
 LEASE_MS = 1_000
 MIB = 1 << 20
@@ -194,10 +194,7 @@ def test_two_threads_fill_one_reservation(rig: Rig) -> None:
             threads = [
                 threading.Thread(target=reservation.write, args=(start, data[start : start + half])) for start in starts
             ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            run_together(threads)
             assert reservation.commit()
             assert cache.get("halves") == data
             cache.remove("halves", force=True)

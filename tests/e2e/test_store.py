@@ -14,7 +14,7 @@ from holdfast import errors
 from holdfast.client.state.client import Core
 from holdfast.messages.requests import Welcome
 from tests.e2e.rig import Rig, said
-from tests.waiting import wait_until
+from tests.waiting import run_together, wait_until
 
 MIB = 1 << 20
 
@@ -167,10 +167,7 @@ def test_racing_puts_of_one_key_have_one_winner_whose_bytes_are_there(rig: Rig, 
                 threading.Thread(target=race, args=(who, client, f"race/{i}", results, start))
                 for who, client in enumerate((cache, other))
             ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(30)
+            run_together(threads)
             [winner] = [who for who, won in results.items() if won]
             assert cache.get(f"race/{i}") == bytes([winner]) * 5_000
 

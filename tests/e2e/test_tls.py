@@ -18,6 +18,7 @@ import holdfast
 from holdfast import errors
 from holdfast.transport.tls import client_context, take_identity
 from tests.e2e.rig import Rig, raw_connection
+from tests.waiting import run_together
 
 
 def openssl(*arguments: object) -> None:
@@ -96,10 +97,7 @@ def test_many_threads_share_one_encrypted_connection(cluster: Rig, ours: ssl.SSL
                     wrong.append(key)
 
         threads = [threading.Thread(target=work, args=(who,)) for who in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(threads, 120)
     assert not wrong
 
 

@@ -10,7 +10,7 @@ from holdfast.errors import ClientClosed
 from holdfast.messages.of_masters import HandOver
 from holdfast.messages.requests import Done
 from tests.client.inside import core_of
-from tests.failover.cluster import Cluster, call
+from tests.failover.cluster import Cluster, Process, call
 from tests.waiting import wait_until
 
 
@@ -19,13 +19,19 @@ def wait_until_shown(cache: Cache, key: str) -> None:
     wait_until(lambda: (shown := core_of(cache).shown) is not None and shown.has(key), what="the key is shown")
 
 
+def primary_that_shows(cluster: Cluster, cache: Cache, key: str) -> Process:
+    """This client is told of the key without asking, and a standby could take over."""
+    wait_until_shown(cache, key)
+    old = cluster.primary()
+    cluster.standby()
+    return old
+
+
 def test_after_the_primary_died_the_next_one_is_asked(cluster: Cluster) -> None:
     """I1, I7: what was put and removed at the new primary is seen at once by who looked at the old one's table."""
     with cluster.connect() as looking, cluster.connect() as other:
         other.put_many({"shown/removed": b"x", "shown/kept": b"y"})
-        wait_until_shown(looking, "shown/kept")
-        old = cluster.primary()
-        cluster.standby()
+        old = primary_that_shows(cluster, looking, "shown/kept")
         old.kill()
         assert other.put("shown/new", b"z") is True
         assert looking.exists("shown/new") is True, "told by nobody who is dead"
@@ -40,9 +46,7 @@ def test_a_stopped_primary_tells_nothing_once_another_may_lead(cluster: Cluster)
     """I12: its table and its connections are still there."""
     with cluster.connect() as looking, cluster.connect() as other:
         other.put("shown/stopped", b"x")
-        wait_until_shown(looking, "shown/stopped")
-        old = cluster.primary()
-        cluster.standby()
+        old = primary_that_shows(cluster, looking, "shown/stopped")
         old.pause()
         try:
             assert looking.exists("shown/stopped") is True, "it is still the primary, and its table is right"
@@ -59,9 +63,7 @@ def test_a_stopped_primary_tells_nothing_once_another_may_lead(cluster: Cluster)
 def test_a_handover_leaves_no_table_behind(cluster: Cluster) -> None:
     with cluster.connect() as looking, cluster.connect() as other:
         other.put("shown/handed", b"x")
-        wait_until_shown(looking, "shown/handed")
-        old = cluster.primary()
-        cluster.standby()
+        old = primary_that_shows(cluster, looking, "shown/handed")
         with old.channel() as channel:
             assert isinstance(call(channel, HandOver()), Done)
         assert other.put("shown/taken", b"y") is True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.client.cache import Cache
 from holdfast.errors import Settling
 from holdfast.messages.of_masters import HandOver
 from tests.failover.cluster import Cluster, Process, call
@@ -71,12 +72,17 @@ def hand_over(cluster: Cluster, primary: Process) -> None:
     cluster.primary(but=primary)
 
 
+def remove_after_its_death(cache: Cache, primary: Process, prefix: str) -> None:
+    """Two objects, a and b; a is removed when the primary has been killed."""
+    cache.put_many({f"{prefix}/a": b"a", f"{prefix}/b": b"b"})
+    primary.kill()
+    assert cache.remove(f"{prefix}/a", force=True) == 1
+
+
 def test_removals_and_upserts_are_answered_soon_after_the_primary_was_killed(witnessed: Cluster) -> None:
     first, second = led_by_the_first(witnessed)
     with witnessed.connect(timeout=CALL_S) as cache:
-        cache.put_many({"killed/a": b"a", "killed/b": b"b"})
-        first.kill()
-        assert cache.remove("killed/a", force=True) == 1
+        remove_after_its_death(cache, first, "killed")
         assert cache.put("killed/b", b"another", upsert=True) is True
         assert witnessed.primary(but=first) is second
         assert cache.exists("killed/a") is False
@@ -91,9 +97,7 @@ def test_a_second_death_is_proven_too(witnessed: Cluster) -> None:
     """The doubt that the first takeover began with was over, and the store says so."""
     first, second = led_by_the_first(witnessed)
     with witnessed.connect(timeout=CALL_S) as cache:
-        cache.put_many({"twice/a": b"a", "twice/b": b"b"})
-        first.kill()
-        assert cache.remove("twice/a", force=True) == 1
+        remove_after_its_death(cache, first, "twice")
         first.start()
         first.wait_until_ready()
         wait_until(lambda: first.status().get("promotable"), 40, "the first master could take over")

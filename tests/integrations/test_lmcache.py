@@ -23,32 +23,20 @@ from tests.client.inside import core_of
 from tests.failover.cluster import Cluster
 from tests.integrations import lmcache_shapes as shapes
 from tests.integrations.lmcache_shapes import CHUNK_TOKENS, TOKEN_BYTES, MemoryObject, ObjectKey
-from tests.waiting import wait_until
+from tests.waiting import run_together, wait_until
 
 KIB = 1 << 10
 PATIENCE = {"timeout_s": 20, "store_timeout_s": 30}
+NODES = 1
+pytestmark = pytest.mark.usefixtures("lmcache_by_its_shape")
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def lmcache_by_its_shape() -> Iterator[None]:
-    with shapes.in_place_of_lmcache():
-        yield
-
-
-@pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("lmcache")
-    with Cluster(folder, f"sqlite://{folder}/coordination.db", size="64MiB") as cluster:
-        cluster.settle()
-        yield cluster
-
-
 @pytest.fixture
-def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+def cluster(lmcache_cluster: Cluster) -> Iterator[Cluster]:
     """Two masters and a node, all well."""
-    yield shared_cluster
-    shared_cluster.heal()
+    yield lmcache_cluster
+    lmcache_cluster.heal()
 
 
 @pytest.fixture
@@ -275,10 +263,7 @@ class TestL2Adapter:
 
         mine: dict[int, int] = {}
         threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(threads)
         done: dict[int, Any] = {}
         wait_until(lambda: done.update(adapter.pop_completed_store_tasks()) or len(done) == 6, 60, "all are stored")
         assert sorted(done) == sorted(mine.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,26 +34,19 @@ SLACK_S = 10.0
 
 
 @pytest.fixture
-def attach(cluster: Cluster) -> Iterator[Attach]:
+def attach(cluster: Cluster, closed_at_the_end: list[Callable[[], object]]) -> Attach:
     """A backend as SGLang makes it, with its pool registered; closed at the end."""
     from holdfast.integrations.sglang import HiCacheHoldfast
-
-    made: list[Any] = []
 
     def make(pool: Any = None, extra: dict[str, Any] | None = None, **config: Any) -> Any:
         extra_config = {"address": cluster.address, "timeout": TIMEOUT_S, "interface_v1": 1, **(extra or {})}
         backend = HiCacheHoldfast(HiCacheStorageConfig(extra_config=extra_config, **config), {})
-        made.append(backend)
+        closed_at_the_end.append(backend.close)
         if pool is not None:
             backend.register_mem_pool_host(pool)
         return backend
 
-    yield make
-    for backend in made:
-        backend.close()
-    cluster.heal()
-    with cluster.connect() as cache:
-        cache.remove_all(force=True)
+    return make
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,24 +72,17 @@ class Engine:
 
 
 @pytest.fixture
-def start(cluster: Cluster) -> Iterator[Start]:
+def start(cluster: Cluster, closed_at_the_end: list[Callable[[], object]]) -> Start:
     from holdfast.integrations.vllm import HoldfastTier
-
-    made: list[Any] = []
 
     def make(offloading_spec: Any = None, seed: int = 0, **options: Any) -> Engine:
         memory = HostMemory(seed=seed)
         chosen = {"address": cluster.address, "timeout": TIMEOUT_S, **options}
         tier = HoldfastTier(offloading_spec or spec(), memory.view, "HoldfastTier", **chosen)
-        made.append(tier)
+        closed_at_the_end.append(tier.shutdown)
         return Engine(tier, memory)
 
-    yield make
-    for tier in made:
-        tier.shutdown()
-    cluster.heal()
-    with cluster.connect() as cache:
-        cache.remove_all(force=True)
+    return make
 
 
 def test_what_one_engine_stores_another_loads(start: Start) -> None:

@@ -66,13 +66,18 @@ async def leading(showing: KeyTablePublisher) -> tuple[Writer, np.ndarray[tuple[
     return writer, words
 
 
+def granted_and_committed(writer: Writer, key: str) -> None:
+    """The object is committed; that is not durable yet."""
+    writer.grant(1, 64)
+    writer.write()
+    writer.commit(1, key)
+
+
 async def test_a_change_is_shown_when_it_is_durable(showing: KeyTablePublisher) -> None:
     """Nobody sees what may be lost yet (I1), nor that something is gone that may come back (I7)."""
     writer, words = await leading(showing)
     assert not fingerprints_in(words)
-    writer.grant(1, 64)
-    writer.write()
-    writer.commit(1, "key")
+    granted_and_committed(writer, "key")
     showing.changed()
     await turn()
     assert not is_right(words)
@@ -97,9 +102,7 @@ async def test_what_is_on_disks_that_are_away_is_not_shown(showing: KeyTablePubl
     assert not is_right(words), "at once: the next reply may tell that something cannot be read"
     await turn()
     assert not is_right(words)
-    writer.grant(1, 64)
-    writer.write()
-    writer.commit(1, "meanwhile")
+    granted_and_committed(writer, "meanwhile")
     writer.write()
     await turn()
     assert not is_right(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,16 @@ from holdfast.replication.snapshots import dump
 from holdfast.wire.codec import expect
 from tests.contract.stories import append_all, soon, until_true
 from tests.core.world import World
-from tests.master.histories.test_histories import CLUSTER, change, history_of, leads, lived, running, waiting
+from tests.master.histories.test_histories import (
+    CLUSTER,
+    change,
+    history_of,
+    leads,
+    lived,
+    running,
+    waiting,
+    waiting_for_a_word,
+)
 from tests.master.masters import gate_flush
 
 T = TypeVar("T", bound=Message)
@@ -141,13 +151,20 @@ async def test_no_snapshot_ends_between_the_pieces_of_a_carried_catalogue(tmp_pa
     await writing.close()
 
 
+@contextlib.asynccontextmanager
+async def promoting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Master, asyncio.Event]]:
+    """A master in the middle of its first promotion, which ends when the event is set."""
+    reached, may_go_on = gate_flush(monkeypatch)
+    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
+        await soon(reached.wait())
+        yield master, may_go_on
+
+
 async def test_an_order_to_a_master_that_is_being_promoted_is_carried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new cluster, and the order right after its start: it was taken for done when the empty history began."""
-    reached, may_go_on = gate_flush(monkeypatch)
-    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
-        await soon(reached.wait())
+    async with promoting(tmp_path, monkeypatch) as (master, may_go_on):
         await offer(master, catalogue())
         order = asyncio.create_task(ask(master, RestoreHistory(11), Done))
         await asyncio.sleep(0.1)  # However far the order gets meanwhile.
@@ -181,9 +198,7 @@ async def test_an_order_that_a_promotion_overtakes_is_said_to_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not forgotten without a word, and what it would replace is served."""
-    reached, may_go_on = gate_flush(monkeypatch)
-    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
-        await soon(reached.wait())
+    async with promoting(tmp_path, monkeypatch) as (master, may_go_on):
         master.restore(Word(catalogue(), 1, last=0))
         may_go_on.set()
         await until_true(lambda: leads(master), "it leads")
@@ -372,11 +387,7 @@ async def test_an_order_to_a_primary_ends_when_another_master_came_between(
 
 async def test_a_restore_that_is_repeated_keeps_the_memory_that_nodes_mounted_since(tmp_path: Path) -> None:
     """I14: the first one's history is among those that the second continues, so that nodes do not void their memory."""
-    store = MemoryStore()
-    old = await lived(store, tmp_path)
-    store.wipe(CLUSTER)
-    async with running(store, tmp_path) as master:
-        await until_true(lambda: waiting(master), "it waits for the operator")
+    async with waiting_for_a_word(tmp_path) as (old, master):
         (found,) = (await ask(master, DescribeHistories(), HistoriesDescribed)).found
         await ask(master, RestoreHistory(old, found.where), Done)
         await until_true(lambda: leads(master), "it leads")

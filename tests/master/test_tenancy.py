@@ -93,14 +93,18 @@ class Tenants:
         return self.ask(name, q.Removed, q.RemoveMatching(pattern, self.world.serial)).removed
 
 
-@pytest.fixture
-def tenants() -> Tenants:
-    world = World()
+def joined(world: World) -> Tenants:
+    """The default tenant and two others, on one node."""
     world.node(size=4 << 20)
     tenants = Tenants(world)
     for name in ("", "red", "blue"):
         tenants.join(name)
     return tenants
+
+
+@pytest.fixture
+def tenants() -> Tenants:
+    return joined(World())
 
 
 def test_every_message_has_a_row_in_one_table() -> None:
@@ -254,10 +258,8 @@ def test_connections_of_the_default_tenant_translate_nothing_until_there_is_anot
 
 def test_tenants_outlive_failovers_and_snapshots() -> None:
     pair = Pair()
-    pair.node(size=4 << 20)
-    tenants = Tenants(pair)
+    tenants = joined(pair)
     for name in ("", "red", "blue"):
-        tenants.join(name)
         tenants.put(name, "a", size=1_000 + len(name))
     pair.replicate()
     copied = pair.standby.state.tenants

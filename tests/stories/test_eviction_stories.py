@@ -234,13 +234,18 @@ def test_a_grant_over_very_many_evicted_objects_names_none_of_them() -> None:
     pair.check()
 
 
+def put_more(pair: Pair) -> None:
+    """One after the other, so that older ones are evicted."""
+    for i in range(10):
+        pair.put(f"more{i}", size=KIB)
+        pair.pass_time(1)
+
+
 @EVERY_PRESET
 def test_what_is_removed_stays_removed_however_it_was_evicted(preset: PresetName) -> None:
     """I7: the primary evicted it without a word, the standby still has it, and then it is removed."""
     pair = crowded(preset)
-    for i in range(10):
-        pair.put(f"more{i}", size=KIB)
-        pair.pass_time(1)
+    put_more(pair)
     gone = [f"k{i}" for i in range(10) if not pair.has(f"k{i}")[0]]
     assert gone
     assert pair.remove(gone[0]).removed == 0, "nobody saw it any more"
@@ -273,9 +278,7 @@ def test_a_put_that_was_revoked_and_an_object_that_was_replaced_do_not_come_back
 def test_remove_all_leaves_nothing_to_come_back(preset: PresetName) -> None:
     """I7"""
     pair = crowded(preset)
-    for i in range(10):
-        pair.put(f"more{i}", size=KIB)
-        pair.pass_time(1)
+    put_more(pair)
     pair.evict_on_standby()
     pair.remove_matching(force=True)
     pair.replicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from typing import Any
 
@@ -14,7 +13,7 @@ from holdfast.messages.requests import Exists, Failed, Hello, ListKeys, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
 from tests.transport.scripted import Peer, soon
-from tests.waiting import run_together
+from tests.waiting import check_closed_in_a_child, run_together
 
 
 def test_replies_out_of_order_find_their_callers(scripted: Any) -> None:
@@ -172,28 +171,13 @@ def test_requests_and_replies_of_several_megabytes_pass_each_other(scripted: Any
             sizes.append(len(reply.found))
 
     threads = [threading.Thread(target=call) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-        assert not thread.is_alive()
+    run_together(threads, 90)
     assert sizes == [len(big)] * 12
     channel.close()
 
 
 def test_a_forked_child_cannot_use_the_connection_and_does_not_end_it(scripted: Any) -> None:
     channel = Channel.open(scripted(lambda peer: (peer.welcome(), peer.answer_until_the_end())), Hello(5), soon())
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with contextlib.suppress(BaseException):
-            try:
-                channel.call(Exists(["child"]), soon())
-            except errors.ClientClosed as error:
-                code = 0 if "in the child" in str(error) else 2
-            channel.close()
-        os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    check_closed_in_a_child(lambda: channel.call(Exists(["child"]), soon()), channel.close)
     assert channel.call(Exists(["parent"]), soon()) == Presence(b"parent")
     channel.close()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 from holdfast.coordination.interface import Batches, CoordinationLost, Leader
 from holdfast.errors import Uncertain
 from holdfast.outage import Outage
 
+T = TypeVar("T")
 log = logging.getLogger("holdfast.coordination")
 
 RETRY_S = 0.2
@@ -75,6 +77,22 @@ async def follow_log(
         yield batches
 
 
+async def _read_at_last(
+    what: str,
+    read: Callable[[], Awaitable[T]],
+    changes: Callable[[], int],
+    sleep: Callable[[float], Awaitable[None]],
+) -> tuple[int, T]:
+    """The first answer of coordination, and the count of changes from before it was asked."""
+    while True:
+        seen = changes()
+        try:
+            return seen, await read()
+        except (CoordinationLost, Uncertain) as error:
+            log.debug("watching %s, but coordination fails: %s", what, error)
+            await sleep(RETRY_S)
+
+
 async def watch_leader(
     read: Callable[[], Awaitable[Leader | None]],
     changes: Callable[[], int],
@@ -85,13 +103,7 @@ async def watch_leader(
     told: Leader | None = None
     first = True
     while True:
-        seen = changes()
-        try:
-            leader = await read()
-        except (CoordinationLost, Uncertain) as error:
-            log.debug("watching the leader, but coordination fails: %s", error)
-            await sleep(RETRY_S)
-            continue
+        seen, leader = await _read_at_last("the leader", read, changes, sleep)
         if first or leader != told:
             first, told = False, leader
             yield leader
@@ -108,13 +120,7 @@ async def watch_published(
     """`read()` returns the values published since its last call; the first time, all of them."""
     first = True
     while True:
-        seen = changes()
-        try:
-            news = await read()
-        except (CoordinationLost, Uncertain) as error:
-            log.debug("watching what is published, but coordination fails: %s", error)
-            await sleep(RETRY_S)
-            continue
+        seen, news = await _read_at_last("what is published", read, changes, sleep)
         if first or news:
             first = False
             yield news

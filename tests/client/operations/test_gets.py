@@ -56,12 +56,18 @@ def test_a_read_that_outlived_its_lease_asks_whether_the_object_is_still_there(
     assert len(master.asked(m.RenewLeases)) == 5
 
 
-def test_an_object_replaced_while_it_was_read_is_read_again(master: FakeMaster, connect: Connect) -> None:
-    """I2: the lease had ended, and the place belongs to another object now."""
+def old_and_newer(master: FakeMaster, connect: Connect) -> Any:
+    """A client that stored two objects, and whose leases end at once."""
     master.lease_ttl_ms = 0
     cache = connect(master.address)
     cache.put("key", b"old")
     cache.put("new", b"newer")
+    return cache
+
+
+def test_an_object_replaced_while_it_was_read_is_read_again(master: FakeMaster, connect: Connect) -> None:
+    """I2: the lease had ended, and the place belongs to another object now."""
+    cache = old_and_newer(master, connect)
 
     def judge(request: Message) -> Act:
         if isinstance(request, m.RenewLeases):
@@ -74,10 +80,7 @@ def test_an_object_replaced_while_it_was_read_is_read_again(master: FakeMaster, 
 
 def test_the_same_id_in_another_history_is_another_object(master: FakeMaster, connect: Connect) -> None:
     """I2: the lease had ended, and the master that says `still there` is not the one that gave it."""
-    master.lease_ttl_ms = 0
-    cache = connect(master.address)
-    cache.put("key", b"old")
-    cache.put("new", b"newer")
+    cache = old_and_newer(master, connect)
 
     def judge(request: Message) -> Act:
         if isinstance(request, m.RenewLeases) and master.log_id == 7:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -113,16 +113,22 @@ def test_other_replicas_are_another_row(master: FakeMaster, connect: Connect) ->
     assert len(master.grants[grants_used(master)[-1]][2].ranges) == 2
 
 
-def test_what_came_ahead_and_is_not_used_is_given_back_in_the_background(
-    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hasty(master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdfast.Cache]:
+    """A client that gives back at once what it was granted ahead and does not use."""
     monkeypatch.setattr(grants, "CARRIED_WITHIN_SECONDS", 0.05)
     with holdfast.connect(master.address) as cache:
-        put_some(cache, 3)
-        wait_until(lambda: settled(master) == set(master.grants))
-        put_some(cache, 1, start=3)
-        assert cache.get("key 3") == value(3)
-        assert grants_used(master)[-1] not in asked_ahead(master)
+        yield cache
+
+
+def test_what_came_ahead_and_is_not_used_is_given_back_in_the_background(
+    master: FakeMaster, hasty: holdfast.Cache
+) -> None:
+    put_some(hasty, 3)
+    wait_until(lambda: settled(master) == set(master.grants))
+    put_some(hasty, 1, start=3)
+    assert hasty.get("key 3") == value(3)
+    assert grants_used(master)[-1] not in asked_ahead(master)
 
 
 def test_an_answer_that_was_lost_brings_the_same_grant_again(master: FakeMaster, connect: Connect) -> None:
@@ -138,16 +144,14 @@ def test_an_answer_that_was_lost_brings_the_same_grant_again(master: FakeMaster,
 
 
 def test_a_commit_that_failed_gives_back_what_it_may_have_been_granted(
-    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+    master: FakeMaster, hasty: holdfast.Cache
 ) -> None:
-    monkeypatch.setattr(grants, "CARRIED_WITHIN_SECONDS", 0.05)
-    with holdfast.connect(master.address) as cache:
-        put_some(cache, 1)
-        master.judge = first(m.CommitPuts, m.Failed("bad_request", "no"))
-        with pytest.raises(holdfast.errors.BadRequest):
-            cache.put("refused", value(1))
-        [ahead] = asked_ahead(master)
-        wait_until(lambda: ahead in settled(master))
+    put_some(hasty, 1)
+    master.judge = first(m.CommitPuts, m.Failed("bad_request", "no"))
+    with pytest.raises(holdfast.errors.BadRequest):
+        hasty.put("refused", value(1))
+    [ahead] = asked_ahead(master)
+    wait_until(lambda: ahead in settled(master))
 
 
 def test_a_grant_from_ahead_that_has_ended_is_replaced(master: FakeMaster, connect: Connect) -> None:

@@ -165,32 +165,33 @@ def test_a_drained_node_ends_empty_and_every_object_is_elsewhere() -> None:
     world.check()
 
 
-def test_the_range_of_a_moved_object_stays_until_its_readers_leases_end() -> None:
-    """I2, I8: a reader in place may even renew, and only then is the range free."""
+def moved_under_a_reader() -> tuple[World, int, q.RenewLeases]:
+    """An object that left the segment in which a reader knows it, and that reader's request to renew its lease."""
     world, nodes = three_nodes()
     world.put("k")
     oid, segment, offset, *_ = world.locate("k")[0]
     drain(world, nodes, world.state.segments[segment].name.node, rounds=3)
+    return world, segment, q.RenewLeases(struct.pack("<3Q", oid, segment, offset))
+
+
+def test_the_range_of_a_moved_object_stays_until_its_readers_leases_end() -> None:
+    """I2, I8: a reader in place may even renew, and only then is the range free."""
+    world, segment, old = moved_under_a_reader()
     assert world.locate("k")[0][1] != segment
-    old = struct.pack("<3Q", oid, segment, offset)
     for _ in range(5):
-        assert world.ask(q.Presence, q.RenewLeases(old)).found == b"\1"
+        assert world.ask(q.Presence, old).found == b"\1"
         world.pass_time(world.primary.rules.lease_ttl_ms - 1_000)
         world.check()
     world.pass_time(2_000)
-    assert world.ask(q.Presence, q.RenewLeases(old)).found == b"\0"
+    assert world.ask(q.Presence, old).found == b"\0"
     assert not world.state.moved
     world.check()
 
 
 def test_a_reader_at_the_old_place_keeps_the_object_from_being_evicted_or_removed() -> None:
     """I8, found by simulation: the renewed lease is the object's, not only that of its old range."""
-    world, nodes = three_nodes()
-    world.put("k")
-    oid, segment, offset, *_ = world.locate("k")[0]
-    drain(world, nodes, world.state.segments[segment].name.node, rounds=3)
+    world, _, old = moved_under_a_reader()
     for _ in range(3):
-        old = q.RenewLeases(struct.pack("<3Q", oid, segment, offset))
         assert world.ask(q.Presence, old).found == b"\1"
         world.pass_time(world.primary.rules.lease_ttl_ms - 1_000)
     assert world.ask(q.Removed, q.Remove(["k"], 77)).leased == 1
@@ -198,12 +199,9 @@ def test_a_reader_at_the_old_place_keeps_the_object_from_being_evicted_or_remove
 
 
 def test_a_lease_on_the_old_place_is_not_renewed_once_the_object_is_removed() -> None:
-    world, nodes = three_nodes()
-    world.put("k")
-    oid, segment, offset, *_ = world.locate("k")[0]
-    drain(world, nodes, world.state.segments[segment].name.node, rounds=3)
+    world, _, old = moved_under_a_reader()
     world.remove("k", force=True)
-    assert world.ask(q.Presence, q.RenewLeases(struct.pack("<3Q", oid, segment, offset))).found == b"\0"
+    assert world.ask(q.Presence, old).found == b"\0"
     world.pass_time(world.primary.rules.lease_ttl_ms + 1_000)
     assert not world.state.quarantine
     world.check()

@@ -19,6 +19,7 @@ from tests.core.world import CLIENT, World
 
 KIB = 1 << 10
 MIB = 1 << 20
+EVICTIONS = pytest.mark.parametrize("eviction", ["follow", "none"])
 
 
 def ask_for(world: World, length: int, serial: int = 9_999, **more: object) -> q.Granted | None:
@@ -47,7 +48,7 @@ def missing(world: World, keys: list[str]) -> list[str]:
     return [key for key, there in zip(keys, world.has(*keys), strict=True) if not there]
 
 
-@pytest.mark.parametrize("eviction", ["follow", "none"])
+@EVICTIONS
 @pytest.mark.parametrize("share", [0.005, 0.05])
 def test_small_puts_through_shared_grants_do_not_empty_a_cache_with_a_few_leases(share: float, eviction: str) -> None:
     """A shared grant is as long as the room allows; eviction does not go on until a long piece happens to be free."""
@@ -105,7 +106,7 @@ def test_fewer_bytes_go_where_some_are_free_already() -> None:
     world.check()
 
 
-@pytest.mark.parametrize("eviction", ["follow", "none"])
+@EVICTIONS
 def test_a_put_gets_the_only_window_there_is(eviction: str) -> None:
     """I10: everything else is leased, and the window is found, not stumbled upon."""
     world, keys = filled(640, standby_eviction=eviction)
@@ -180,6 +181,14 @@ def test_two_replicas_each_get_a_window() -> None:
     world.check()
 
 
+def take_in_the_end(world: World, size: int, least_bytes: int = 0) -> None:
+    """A put that waits until it has its room."""
+    granted = ask_for(world, size, serial=10_000, least_bytes=least_bytes)
+    while granted is None:
+        world.engine.tick(world.now)
+        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+
+
 def window_begun(eviction: str) -> tuple[World, list[str]]:
     """A put of 128 KiB has made the first step towards its room."""
     world, keys = filled(640, standby_eviction=eviction)
@@ -191,13 +200,10 @@ def window_begun(eviction: str) -> tuple[World, list[str]]:
 
 def clear_window(world: World) -> None:
     """The same put waits until it has its room."""
-    granted = ask_for(world, 128 * KIB, serial=10_000)
-    while granted is None:
-        world.engine.tick(world.now)
-        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+    take_in_the_end(world, 128 * KIB)
 
 
-@pytest.mark.parametrize("eviction", ["follow", "none"])
+@EVICTIONS
 def test_a_window_of_very_many_objects_is_emptied_in_steps_that_nobody_else_profits_from(
     eviction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +220,7 @@ def test_a_window_of_very_many_objects_is_emptied_in_steps_that_nobody_else_prof
     world.check()
 
 
-@pytest.mark.parametrize("eviction", ["follow", "none"])
+@EVICTIONS
 def test_a_window_is_given_up_when_an_object_in_it_is_leased_or_nobody_waits(
     eviction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +245,7 @@ def test_a_window_is_given_up_when_an_object_in_it_is_leased_or_nobody_waits(
     world.check()
 
 
-@pytest.mark.parametrize("eviction", ["follow", "none"])
+@EVICTIONS
 def test_a_put_whose_window_is_being_emptied_takes_no_other_place(
     eviction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,10 +255,7 @@ def test_a_put_whose_window_is_being_emptied_takes_no_other_place(
     world.pass_time(60_000)
     world.touch(*keys[:3], *keys[4:8])
     world.remove(keys[3])
-    granted = ask_for(world, 512 * KIB, serial=10_000, least_bytes=KIB)
-    while granted is None:
-        world.engine.tick(world.now)
-        granted = world.late.pop() if world.late else None  # type: ignore[assignment]
+    take_in_the_end(world, 512 * KIB, least_bytes=KIB)
     assert not world.primary.claims
     world.check()
 

@@ -67,6 +67,13 @@ class Writer:
             self.engine.after_durable(self.now)
         return self.sent[before:]
 
+    def store(self, serial: int, key: str, size: int = 64) -> None:
+        """A durable object."""
+        self.grant(serial, size)
+        self.write()
+        self.commit(serial, key, size)
+        self.write()
+
     def grant(self, serial: int, size: int) -> Message | None:
         return self.ask(q.GrantRanges(GrantId(CLIENT, serial), struct.pack("<Q", size), attached=[Attachment(1, 1)]))
 
@@ -107,10 +114,7 @@ def test_a_place_that_was_added_is_shown_only_when_that_is_durable() -> None:
     writer = Writer()
     writer.ask(ss.OpenSession(6, "b"))
     writer.ask(n.RegisterNode(6, 6, 0, "host", "b:1", "/b", [64 << 10]))
-    writer.grant(1, 64)
-    writer.write()
-    writer.commit(1, "k")
-    writer.write()
+    writer.store(1, "k")
     primary = writer.engine.primary
     catalogue = primary.state.catalogue
     slot = catalogue.by_key.slots_of(["k"])[0]
@@ -225,10 +229,7 @@ def test_whoever_connects_is_told_the_segments_while_the_log_takes_no_more() -> 
 def test_a_reader_renews_while_the_log_takes_no_more_unless_its_object_is_on_its_way_out() -> None:
     """I2, I10."""
     writer = Writer()
-    writer.grant(1, 64)
-    writer.write()
-    writer.commit(1, "key")
-    writer.write()
+    writer.store(1, "key")
     located = writer.ask(q.Locate(["key"]))
     assert isinstance(located, q.Located)
     oid, segment, offset, _, _ = struct.unpack("<5Q", located.rows)
@@ -246,10 +247,7 @@ def test_what_is_on_its_way_to_be_free_is_not_evicted_for_again() -> None:
     """While the record of an eviction waits for a slow log, ticks and puts must not evict the rest of the cache."""
     writer = Writer(high_watermark=0.9, eviction_margin=0.1)
     for serial in range(1, 16):
-        writer.grant(serial, 4_096)
-        writer.write()
-        writer.commit(serial, f"k{serial}", 4_096)
-        writer.write()
+        writer.store(serial, f"k{serial}", 4_096)
     for _ in range(20):
         writer.now += 50
         writer.engine.tick(writer.now)
@@ -265,10 +263,7 @@ def test_what_is_on_its_way_to_be_free_is_not_evicted_for_again() -> None:
 def test_a_full_log_refuses_changes_by_name_and_answers_reads() -> None:
     """I10, I17: nothing more is decided that could not be written, and past the deadline the reason is the same."""
     writer = Writer()
-    writer.grant(1, 64)
-    writer.write()
-    writer.commit(1, "key")
-    writer.write()
+    writer.store(1, "key")
     writer.log.full = "the disk of x.db is full; nothing was written; free some space there"
     index = writer.log.index
     for request in (q.RemoveMatching("k", 1), q.GrantRanges(GrantId(CLIENT, 2), struct.pack("<Q", 64))):

@@ -160,12 +160,19 @@ async def test_the_operators_word_is_good_for_one_history(tmp_path: Path) -> Non
         await until_true(lambda: waiting(master), "the next emptied store asks for another word")
 
 
-async def test_a_word_given_to_a_waiting_master_is_taken(tmp_path: Path) -> None:
+@asynccontextmanager
+async def waiting_for_a_word(folder: Path) -> AsyncIterator[tuple[int, Master]]:
+    """A master that holds a history, which it names, and finds the store emptied."""
     store = MemoryStore()
-    old = await lived(store, tmp_path)
+    old = await lived(store, folder)
     store.wipe(CLUSTER)
-    async with running(store, tmp_path) as master:
+    async with running(store, folder) as master:
         await until_true(lambda: waiting(master), "it waits for the operator")
+        yield old, master
+
+
+async def test_a_word_given_to_a_waiting_master_is_taken(tmp_path: Path) -> None:
+    async with waiting_for_a_word(tmp_path) as (old, master):
         assert master.histories is not None
         master.histories.tell(Word())
         await until_true(lambda: leads(master), "it leads by the operator's word")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast.instant import now_seconds
@@ -67,50 +67,38 @@ def _take_scene(parser: argparse.ArgumentParser) -> None:
 def exhaust(given: argparse.Namespace) -> int:
     scripts = list(exhausted(SHORT_SCRIPTS[given.script], given.every, given.pairs))
     say(f"{len(scripts)} runs of {given.script!r}, each with {'two faults' if given.pairs else 'a fault'} of its own")
-    began = said = now_seconds()
-    done = 0
-    broken: list[Run] = []
+    tally = _Tally()
     try:
-        for one in play_scripts(scripts, given.jobs):
-            done += 1
-            if one.violation is not None:
-                broken.append(one)
-                say(f"{one.violation}: {', '.join(map(literal, one.script.faults))}")
-            if now_seconds() - said > PROGRESS_SECONDS:
-                said = now_seconds()
-                say(f"{done} of {len(scripts)}, {len(broken)} broken")
+        for one in tally.count(play_scripts(scripts, given.jobs), lambda: f"of {len(scripts)}, {tally.broke}"):
+            say(f"{one.violation}: {', '.join(map(literal, one.script.faults))}")
     except KeyboardInterrupt:
-        say(f"interrupted after {done} of {len(scripts)} runs, {len(broken)} of them broken")
+        say(f"interrupted after {tally.done} of {len(scripts)} runs, {tally.broke}")
         return INTERRUPTED
-    say(f"{done} runs in {now_seconds() - began:.0f} s: {len(broken)} broke a promise")
-    if not broken:
+    say(f"{tally.done} runs in {tally.seconds:.0f} s: {len(tally.broken)} broke a promise")
+    if not tally.broken:
         return 0
-    shortest = min(broken, key=lambda one: one.steps)
+    shortest = min(tally.broken, key=lambda one: one.steps)
     _tell(told(shortest.script), replayable=False)
     print(test_file(shortest, shortest.script.seed))
     return FAILED
 
 
 def play(given: argparse.Namespace) -> int:
-    began = now_seconds()
-    said = began
-    done = steps = 0
-    broken: list[Run] = []
+    tally = _Tally()
+    seeds = range(given.start, given.start + given.seeds)
     try:
-        for one in play_seeds(range(given.start, given.start + given.seeds), given.jobs, given.scene):
-            done, steps = done + 1, steps + one.steps
-            if one.violation is not None:
-                broken.append(one)
-                say(f"seed {one.script.seed}: {one.violation}")
-                if not given.go_on:
-                    break
-            if now_seconds() - said > PROGRESS_SECONDS:
-                said = now_seconds()
-                say(f"{done} of {given.seeds} seeds, {_pace(done, began)}")
+        # The runs have no other name here: a loop that is left ends the processes that play them.
+        for one in tally.count(
+            play_seeds(seeds, given.jobs, given.scene), lambda: f"of {given.seeds} seeds, {tally.pace}"
+        ):
+            say(f"seed {one.script.seed}: {one.violation}")
+            if not given.go_on:
+                break
     except KeyboardInterrupt:
-        say(f"interrupted after {done} seeds from {given.start} on, {len(broken)} of them broken; {_pace(done, began)}")
+        say(f"interrupted after {tally.done} seeds from {given.start} on, {tally.broke}; {tally.pace}")
         return INTERRUPTED
-    say(f"{done} seeds from {given.start} on: {len(broken)} broke a promise; {_pace(done, began)}, {steps} events")
+    broken = tally.broken
+    say(f"{tally.done} seeds from {given.start} on: {len(broken)} broke a promise; {tally.pace}, {tally.steps} events")
     if not broken:
         return 0
     first = min(broken, key=lambda one: one.script.seed)
@@ -155,9 +143,37 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _pace(done: int, began: float) -> str:
-    seconds = max(now_seconds() - began, 1e-9)
-    return f"{seconds:.0f} s, {done / seconds * 60:.0f} seeds a minute"
+class _Tally:
+    """Counts runs as they end, and tells of the progress."""
+
+    def __init__(self) -> None:
+        self.done = self.steps = 0
+        self.broken: list[Run] = []
+        self._began = now_seconds()
+
+    def count(self, runs: Iterable[Run], progress: Callable[[], str]) -> Iterator[Run]:
+        """The runs that broke a promise."""
+        said = self._began
+        for one in runs:
+            self.done, self.steps = self.done + 1, self.steps + one.steps
+            if one.violation is not None:
+                self.broken.append(one)
+                yield one
+            if now_seconds() - said > PROGRESS_SECONDS:
+                said = now_seconds()
+                say(f"{self.done} {progress()}")
+
+    @property
+    def seconds(self) -> float:
+        return max(now_seconds() - self._began, 1e-9)
+
+    @property
+    def pace(self) -> str:
+        return f"{self.seconds:.0f} s, {self.done / self.seconds * 60:.0f} seeds a minute"
+
+    @property
+    def broke(self) -> str:
+        return f"{len(self.broken)} of them broken"
 
 
 def _length(one: Run) -> str:
