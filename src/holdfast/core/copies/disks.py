@@ -18,7 +18,7 @@ from holdfast.core.objects.eviction import evicted, on_disk_too
 from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned, joined
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE
-from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.apply import Place
 from holdfast.core.state.state import Segment
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
 from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentHandle, SegmentName, extent_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.core.catalogue.catalogue import MEMORY, ReplicaAt
 from holdfast.core.primary.primary import Primary
-from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.apply import Place
 from holdfast.core.state.state import DRAINING, Segment, State
 from holdfast.ids import ObjectId, extent_of
 from holdfast.instant import Instant

@@ -27,8 +27,7 @@ from holdfast.core.catalogue.catalogue import (
 )
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
-from holdfast.core.state.apply import ranges_of
-from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.apply import Place, ranges_of
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.instant import Instant

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from holdfast.core.catalogue.catalogue import COPYING, DISK, ON_DISK, SEVERAL
 from holdfast.core.primary.decision import Command
 from holdfast.core.rules import REMEMBERED_HITS, SECOND_HIT
-from holdfast.core.state.apply_replicas import Place
+from holdfast.core.state.apply import Place
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, ObjectId, SegmentHandle
