@@ -6,13 +6,13 @@ which is retried at the next tick, and never the records of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from holdfast.core.copies.dedupe import named_once
 from holdfast.core.copies.disks import commands_to_disks, disks_away_too_long, evict_from_disks, offload
 from holdfast.core.copies.drains import drained, to_look_at
 from holdfast.core.copies.offload_ahead import save_ahead
@@ -23,9 +23,12 @@ from holdfast.core.nodes.restored_memory import settle
 from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, victims_saved_first, within
 from holdfast.core.primary.decision import Planned, joined
 from holdfast.core.primary.primary import Primary
-from holdfast.ids import GrantId
+from holdfast.core.state.packed_numbers import pack_sorted_ids, unpack_sorted_ids
+from holdfast.core.state.state import State
+from holdfast.core.state.unlogged import lying_in
+from holdfast.ids import GrantId, ObjectId
 from holdfast.instant import Instant
-from holdfast.messages.records import GrantEnded, RangesFreed
+from holdfast.messages.records import GrantEnded, ObjectsEvicted, RangesFreed, RangesGranted
 from holdfast.messages.shapes import Record
 
 
@@ -95,3 +98,40 @@ def evict(primary: Primary, now: Instant) -> tuple[bool, Planned]:
         return False, joined(copied, Planned(evict_from_disks(primary, now)))
     records, freed = let_go(primary, evictable, now)
     return True, joined(copied, Planned(records, freed=freed))
+
+
+def named_once(state: State, records: Sequence[Record]) -> Sequence[Record]:
+    """If several of these records name the same unlogged eviction, keep only the first mention.
+
+    A plan makes many grants before any is applied, and a masked object with two replicas may lie in the ranges of two
+    of them, or in the range of one and on a node that is being drained. By the second record it is gone already, and a
+    record that names an object that is not in the catalogue cannot be applied (I5)."""
+    if not state.mask:
+        return records
+    gone: set[ObjectId] = set()
+    found: list[Record] = []
+    for record in records:
+        if isinstance(record, RangesGranted):
+            left = _not_yet(record.evicted, gone)
+            record = msgspec.structs.replace(record, evicted=pack_sorted_ids(left))
+            gone.update(left, _swept(state, record))
+        elif isinstance(record, ObjectsEvicted):
+            left = _not_yet(record.ids, gone)
+            if not left:
+                continue
+            record = msgspec.structs.replace(record, ids=pack_sorted_ids(left))
+            gone.update(left)
+        found.append(record)
+    return found
+
+
+def _not_yet(packed: bytes, gone: set[ObjectId]) -> list[ObjectId]:
+    return [oid for oid in unpack_sorted_ids(packed).tolist() if oid not in gone]
+
+
+def _swept(state: State, record: RangesGranted) -> list[ObjectId]:
+    if not record.sweeps:
+        return []
+    catalogue = state.catalogue
+    slots = [slot for one in record.ranges for slot in lying_in(catalogue, one.segment, one.offset, record.length)]
+    return [catalogue.id_at[slot] for slot in slots]

@@ -32,7 +32,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.node import primary_requests
 from holdfast.node.commands.copier import Copier, Pace
-from holdfast.node.commands.peers import PeerBytes
+from holdfast.node.commands.worker import PeerBytes
 from holdfast.node.disk import files
 from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier

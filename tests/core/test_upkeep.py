@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.copies.dedupe import named_once
 from holdfast.core.state.packed_numbers import pack_sorted_ids
+from holdfast.core.upkeep import named_once
 from holdfast.ids import GrantId
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Range, Record
