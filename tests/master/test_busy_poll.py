@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.master import busy_poll
 from holdfast.master.busy_poll import CROWDED_SECONDS, BusyPoll
-from holdfast.transport.timeouts import UNCROWDED_SECONDS
+from holdfast.transport.spin import UNCROWDED_SECONDS
 
 
 class Turned(asyncio.AbstractEventLoop):

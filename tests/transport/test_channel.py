@@ -16,8 +16,7 @@ from holdfast.messages.requests import Exists, Failed, Hello, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.channel import Channel
-from holdfast.transport.timeouts import told_timeout_ms
-from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, frame
+from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, frame, told_timeout_ms
 from tests.transport.scripted import WELCOME, Peer, soon
 
 

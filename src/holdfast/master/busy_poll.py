@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from holdfast.instant import now_seconds
-from holdfast.transport.timeouts import UNCROWDED_SECONDS
+from holdfast.transport.spin import UNCROWDED_SECONDS
 
 CROWDED_SECONDS = 30e-6
 """If yielding takes longer than this, another process used the core: it is contended. Stop spinning and sleep in the

@@ -25,8 +25,7 @@ from holdfast.messages.requests import Hello, Welcome
 from holdfast.operations.effects import Open, Operation, Work
 from holdfast.operations.masters import ONE_MASTER_SECONDS, Masters, Round
 from holdfast.transport.async_channel import AsyncChannel
-from holdfast.transport.channel import Channel
-from holdfast.transport.timeouts import SILENCE_SECONDS
+from holdfast.transport.channel import SILENCE_SECONDS, Channel
 
 LATE_TEXT = "no master could be reached before the deadline; nothing was sent"
 NOT_CONNECTED_TEXT = "there is no connection; nothing was sent"

@@ -20,11 +20,10 @@ from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL
-from holdfast.transport.channel import LAST_ID
-from holdfast.transport.timeouts import SILENCE_SECONDS, told_timeout_ms
+from holdfast.transport.channel import LAST_ID, SILENCE_SECONDS
 from holdfast.transport.tls import dialing
 from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame, told_timeout_ms
 
 
 class PendingAsyncCall(NamedTuple):

@@ -25,11 +25,13 @@ from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
 from holdfast.transport.spin import SpinThenPoll
-from holdfast.transport.timeouts import SILENCE_SECONDS, told_timeout_ms
 from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame, told_timeout_ms
 
+SILENCE_SECONDS = 1.0
+"""A stopped process keeps its connections open, so a peer that is silent for this long is asked for a sign of life, and
+given up if none comes for as long again. A master gives one at once, even while it makes a put wait."""
 ALONE_BYTES = 60 << 10
 """A request of this size fits into the send buffer of an idle connection, so sending it does not block."""
 SLICE_SECONDS = 0.5

@@ -18,7 +18,6 @@ import socket
 import time
 from collections.abc import Callable
 
-from holdfast.transport.timeouts import UNCROWDED_SECONDS
 from holdfast.transport.tls import Stream
 
 AWAKE_SECONDS = 2e-3
@@ -27,6 +26,8 @@ GLANCE_SECONDS = 100e-6
 CROWDED_SECONDS = 300e-6
 """If yielding takes longer than this, the core or the GIL is contended: a peer that answers gives the core back sooner.
 Then other work keeps the cores awake, and it is better to sleep and be woken."""
+UNCROWDED_SECONDS = 0.02
+"""How long there is no busy polling after a poll during which another process took the core."""
 
 _clock = time.clock_gettime
 _BOOTTIME = time.CLOCK_BOOTTIME

@@ -23,6 +23,8 @@ FIRST_BYTES = 64 << 10
 LEAST_SPACE = 4 << 10
 """The least that is received at a time, but for the end of a frame."""
 MAX_TIMEOUT_MS = 0xFFFF_FFFF
+_LONGEST_SECONDS = 4e6
+_ANSWER_SECONDS = 0.25
 DEFAULT_TIMEOUT_MS = 30_000
 """The timeout of a request that names none."""
 GREETING_SECONDS = 5.0
@@ -42,6 +44,16 @@ def frame(request_id: int, timeout_ms: int, payload: bytes) -> bytes:
             "nothing was sent. Split the batch"
         )
     return _pack_head(len(payload), request_id, timeout_ms) + payload
+
+
+def told_timeout_ms(left: float) -> int:
+    """The timeout to send with a request that has this many seconds left; at least 1.
+
+    It leaves time for the reply to come back. A peer that waits for room until that timeout still replies; with the
+    caller's full time, the caller would give up just before it learns why."""
+    if left < 10 * _ANSWER_SECONDS:
+        return int(left * 900) + 1
+    return int((left - _ANSWER_SECONDS) * 1000) if left < _LONGEST_SECONDS else MAX_TIMEOUT_MS
 
 
 def check_preamble(given: bytes) -> None:
