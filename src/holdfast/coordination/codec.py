@@ -8,12 +8,12 @@ are none of these are `AlteredEntry`.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.coordination.interface import CoordinationLost, Leader
-from holdfast.coordination.terms import LeaderProcess, TermRecord
+from holdfast.coordination.terms import LeaderProcess, Stored, Tail, TermRecord
 from holdfast.errors import MALFORMED
 from holdfast.ids import ProcessName
 
@@ -64,24 +64,6 @@ def _numbers(entry: str, value: bytes) -> tuple[int, int]:
         raise AlteredEntry(entry, f"it has {len(value)} bytes")
     first, second = HEADER.unpack_from(value)
     return first, second
-
-
-class Tail(NamedTuple):
-    """The last batch, the bytes of all batches ever written, and the backend's version of this entry."""
-
-    number: int
-    total_bytes: int
-    version: int
-
-    def with_batch(self, batch: bytes) -> Tail:
-        """The tail after the next batch: the one after that may be sent before this one is answered."""
-        return Tail(self.number + 1, self.total_bytes + len(batch), self.version + 1)
-
-
-class Stored(NamedTuple):
-    epoch: int
-    total_bytes: int
-    batch: bytes
 
 
 def encode_record(record: TermRecord) -> bytes:

@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.coordination import codec
-from holdfast.coordination.codec import Tail
 from holdfast.coordination.etcd import rpc
-from holdfast.coordination.terms import LeaderProcess, TermRecord
+from holdfast.coordination.terms import LeaderProcess, Tail, TermRecord
 
 
 class Keys:

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from holdfast.coordination.codec import Tail, decode_batch, encode_batch, encode_record, encode_tail
+from holdfast.coordination.codec import decode_batch, encode_batch, encode_record, encode_tail
 from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
 from holdfast.coordination.etcd.keys import (
@@ -21,8 +21,7 @@ from holdfast.coordination.etcd.keys import (
     txn,
 )
 from holdfast.coordination.interface import MIB, Deposed
-from holdfast.coordination.tail_term import TailTenure
-from holdfast.coordination.terms import TermSeat
+from holdfast.coordination.terms import Tail, TailTenure, TermSeat
 
 
 class EtcdTerm(TailTenure):

@@ -23,7 +23,6 @@ from holdfast.coordination.campaign import Look
 from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import (
     TTL,
-    Tail,
     decode_batch,
     decode_leader,
     decode_process,
@@ -36,7 +35,7 @@ from holdfast.coordination.codec import (
     encode_tail,
 )
 from holdfast.coordination.interface import Batches, Compacted, CoordinationLost, Landmark, Leader, LogBehind
-from holdfast.coordination.terms import Tenure, TermSeat, Timing, Verdict
+from holdfast.coordination.terms import Tail, Tenure, TermSeat, Timing, Verdict
 from holdfast.coordination.urls import Location
 from holdfast.coordination.zookeeper.published import PublishedWatch
 from holdfast.coordination.zookeeper.session import ZooKeeperSession

@@ -12,7 +12,6 @@ from kazoo.exceptions import NoNodeError
 
 from holdfast.coordination.codec import (
     TTL,
-    Tail,
     decode_batch,
     decode_tail,
     encode_batch,
@@ -21,8 +20,7 @@ from holdfast.coordination.codec import (
     encode_tail,
 )
 from holdfast.coordination.interface import Deposed, Leader
-from holdfast.coordination.tail_term import TailTenure
-from holdfast.coordination.terms import TermSeat
+from holdfast.coordination.terms import Tail, TailTenure, TermSeat
 from holdfast.coordination.zookeeper.session import ZooKeeperSession
 
 MAX_BATCH_BYTES = 768 << 10
