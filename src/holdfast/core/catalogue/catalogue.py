@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from holdfast.core.catalogue.indexes import IdIndex
-from holdfast.core.catalogue.keys import KeyIndex
+from holdfast.core.catalogue.indexes import IdIndex, KeyIndex
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
 from holdfast.instant import Instant
 

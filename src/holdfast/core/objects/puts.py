@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import aligns_of, extents_of
-from holdfast.core.catalogue.keys import ABSENT
+from holdfast.core.catalogue.indexes import ABSENT
 from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, checked_sizes
 from holdfast.core.objects.placement import (
     Wanted,
