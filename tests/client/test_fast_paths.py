@@ -317,7 +317,7 @@ def left_by_puts(putter: Putter) -> tuple[Any, ...]:
     stored = {key: (row[3:], putter.cache.get(key)) for key, row in putter.master.objects.items()}
     return (
         stored,
-        [(grant.used, grant.users, grant.retired, grant.torn) for grant in grants.held.values()],
+        [(grant.used, grant.users, grant.retired, grant.torn) for grant in grants.by_id.values()],
         len(grants.finished),
         len(grants.torn),
         sorted(core_of(putter.cache).leases.by_key),

@@ -21,7 +21,7 @@ from holdfast.messages.records import SettingsChanged
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, found_in, load, verify
 from holdfast.wire.key_table_layout import FIRST_PLACES
-from tests.core.shown import fingerprints_in, show
+from tests.core.key_table import fingerprints_in, show
 from tests.core.world import CLIENT, World
 
 

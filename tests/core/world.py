@@ -34,7 +34,7 @@ from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.simulation.checks.log_checks import spans_of
 from holdfast.wire.codec import expect
 from holdfast.wire.key_table_layout import FIRST_PLACES
-from tests.core.shown import fingerprints_in, show
+from tests.core.key_table import fingerprints_in, show
 
 T = TypeVar("T", bound=Message)
 CLIENT = 7
@@ -91,7 +91,7 @@ class World:
 
     def check_shown(self) -> None:
         """Clients of the same machine see the keys that there are."""
-        if self.state.catalogue.shown is None:  # Of a state that was promoted since.
+        if self.state.catalogue.key_table is None:  # Of a state that was promoted since.
             self._shown = show(self.state.catalogue, FIRST_PLACES)
         shown, words = self._shown
         while shown.catch_up():

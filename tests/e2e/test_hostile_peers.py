@@ -137,9 +137,9 @@ def test_another_user_of_the_machine_uses_tcp_unless_a_token_is_asked_for(token:
         def use() -> tuple[bytes, bool]:
             with rig.connect(token=token) as cache:
                 cache.put("theirs", b"1")
-                return cache.get("theirs"), core_of(cache).shown is not None
+                return cache.get("theirs"), core_of(cache).key_table is not None
 
         assert as_other_user(use) == (b"1", bool(token))
         with rig.connect(token=token) as cache:
             assert cache.get("theirs") == b"1"
-            assert core_of(cache).shown is not None
+            assert core_of(cache).key_table is not None

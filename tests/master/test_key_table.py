@@ -19,7 +19,7 @@ from holdfast.messages import requests as q
 from holdfast.supervisor import Supervisor
 from holdfast.transport.key_table import fetch
 from holdfast.wire.key_table_layout import ASKED, CONFIRMED, GOOD_MS, MOST_BYTES, SEQUENCE
-from tests.core.shown import fingerprints_in
+from tests.core.key_table import fingerprints_in
 from tests.master.engine.test_durability import Writer
 from tests.other_user import as_other_user, needs_root
 
@@ -122,7 +122,7 @@ async def test_a_master_that_leads_no_more_shows_nothing(showing: KeyTablePublis
     showing.tick(writer.now)
     await turn()
     assert not is_right(words)
-    assert writer.engine.state.catalogue.shown is None
+    assert writer.engine.state.catalogue.key_table is None
 
 
 async def test_it_says_for_how_long_it_leads(showing: KeyTablePublisher) -> None:
@@ -164,7 +164,7 @@ async def test_where_no_memory_is_to_be_had_the_master_serves_without(monkeypatc
     await server.start("127.0.0.1", 0)
     try:
         server.lead(Writer().engine)
-        assert server.greet(Connection(server), q.Hello(5)).shown == ""
+        assert server.greet(Connection(server), q.Hello(5)).key_table == ""
     finally:
         await server.stop()
 
@@ -175,11 +175,11 @@ async def test_whoever_is_welcomed_is_told_where_the_keys_are_shown() -> None:
     try:
         server.lead(Writer().engine)
         welcome = server.greet(Connection(server), q.Hello(5))
-        os.close(await asyncio.to_thread(fetch, welcome.shown, welcome.shown_secret))
+        os.close(await asyncio.to_thread(fetch, welcome.key_table, welcome.key_table_secret))
     finally:
         await server.stop()
     with pytest.raises(Unreachable):
-        await asyncio.to_thread(fetch, welcome.shown, welcome.shown_secret)
+        await asyncio.to_thread(fetch, welcome.key_table, welcome.key_table_secret)
 
 
 async def test_no_reader_can_write_to_the_table(showing: KeyTablePublisher) -> None:

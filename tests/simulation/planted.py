@@ -206,7 +206,7 @@ def free_a_removed_object_under_its_lease() -> Patch:
 
     def remove(*given: Any) -> Any:
         answer, records = real(*given)
-        return answer, [ObjectsRemoved(one.ids + one.held, b"", one.cause) for one in records]
+        return answer, [ObjectsRemoved(one.ids + one.leased, b"", one.cause) for one in records]
 
     return patch.object(removals, "_remove", remove)
 

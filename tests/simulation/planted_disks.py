@@ -31,7 +31,7 @@ def free_the_places_of_lost_files_under_leases() -> Patch:
         decision = lost_files.report_lost_files(*asked)
         for record in decision.records:
             if isinstance(record, ObjectsRemoved):
-                record.ids, record.held = record.ids + record.held, b""
+                record.ids, record.leased = record.ids + record.leased, b""
         return decision
 
     return patch.dict(decide._DECIDE, {n.ReportLostFiles: report})

@@ -48,7 +48,7 @@ def a_lease_outlives_a_removal_on_the_standby() -> Patch:
 
     def keep(state: Any, record: Any, now: int) -> Any:
         if isinstance(record, ObjectsRemoved):
-            ids = unpack_ids(record.ids) + unpack_ids(record.held)
+            ids = unpack_ids(record.ids) + unpack_ids(record.leased)
             slots = state.catalogue.by_id.slots_of(ids)
             ended = [i for i, slot in zip(ids, slots, strict=True) if state.catalogue.lease_at[slot] <= now]
             record = ObjectsRemoved(pack_ids(ended), b"", record.cause)

@@ -18,7 +18,7 @@ from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.catalogue.key_table import KeyTable as Table
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Welcome
-from holdfast.transport.key_table import LOOK_SECONDS, KeyTableReader, shown_by
+from holdfast.transport.key_table import LOOK_SECONDS, KeyTableReader, key_table_of
 from holdfast.wire.key_table_layout import GONE, KIND, MASK, MOST_BYTES, SEQUENCE, fingerprint, fingerprints
 
 PLACES_BYTES = 1 << 20
@@ -41,7 +41,7 @@ class Shown:
         self.memory = mmap.mmap(-1, PLACES_BYTES)
         self.words = np.frombuffer(self.memory, np.uint64)
         self.catalogue = Catalogue()
-        self.table = self.catalogue.shown = Table(self.catalogue, self.words)
+        self.table = self.catalogue.key_table = Table(self.catalogue, self.words)
         self.now = 100.0
         self.line = Line("local:", self.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0))
         self.put("there")
@@ -174,11 +174,13 @@ def test_another_layout_is_not_read(shown: Shown) -> None:
 
 def test_where_nothing_is_shown_the_master_is_asked(shown: Shown) -> None:
     def line(address: str, name: str) -> Line:
-        return Line(address, shown.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0, shown=name, shown_secret=b"x" * 16))
+        return Line(
+            address, shown.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0, key_table=name, key_table_secret=b"x" * 16)
+        )
 
-    assert shown_by(line("127.0.0.1:1", "somewhere")) is None
-    assert shown_by(line("local:here", "")) is None
-    assert shown_by(line("local:here", f"nobody-listens-{os.getpid()}")) is None
+    assert key_table_of(line("127.0.0.1:1", "somewhere")) is None
+    assert key_table_of(line("local:here", "")) is None
+    assert key_table_of(line("local:here", f"nobody-listens-{os.getpid()}")) is None
 
 
 def test_any_number_of_threads_look_at_once(shown: Shown) -> None:

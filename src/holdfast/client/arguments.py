@@ -73,18 +73,18 @@ Value: TypeAlias = memoryview | bytes | Gathered
 
 def checked_value(value: BytesLike | Sequence[BytesLike]) -> Value:
     """The bytes of a value, as they lie in memory."""
-    held: Value
+    flattened: Value
     if isinstance(value, (list, tuple)) and not isinstance(value, Part):
-        held = Gathered([flat(part, "a part of a value") for part in value])
+        flattened = Gathered([flat(part, "a part of a value") for part in value])
     else:
-        held = flat(value, "a value")
-    size = len(held)
+        flattened = flat(value, "a value")
+    size = len(flattened)
     if not size:
         raise BadValue("a value cannot be empty; nothing was stored")
     if size > MAX_OBJECT_BYTES:
         raise BadValue(f"a value of {size:,} bytes is over the limit of {MAX_OBJECT_BYTES:,}")
     # Small ones are joined here, so that later code treats them like any other small value.
-    return b"".join(held.parts) if type(held) is Gathered and size < SHORT_BYTES else held
+    return b"".join(flattened.parts) if type(flattened) is Gathered and size < SHORT_BYTES else flattened
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,8 +239,8 @@ class AsyncCache(Shell):
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
-        if not touch and (shown := self._core.shown_at_once(key)) is not None:
-            return shown
+        if not touch and (listed := self._core.in_key_table(key)) is not None:
+            return listed
         deadline = now_seconds() + self.timeout
         return await self._run(verbs.exists(self._core, key, touch, deadline), deadline)
 

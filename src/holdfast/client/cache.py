@@ -215,8 +215,8 @@ class Cache(Shell):
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
-        if not touch and (shown := self._core.shown_at_once(key)) is not None:
-            return shown
+        if not touch and (listed := self._core.in_key_table(key)) is not None:
+            return listed
         deadline = now_seconds() + self.timeout
         there = first_tries.exists(self._core, self._at_once, key, touch, deadline)
         return self._run(verbs.exists(self._core, key, touch, deadline), deadline) if there is ASK else there

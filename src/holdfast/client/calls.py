@@ -136,7 +136,7 @@ def get_many(
 def exists_many(core: Core, deadline: float, keys: Iterable[str], *, touch: bool = False) -> Operation[list[bool]]:
     """As `exists`, per key."""
     listed = checked_keys(keys)
-    if not touch and (there := core.each_shown_at_once(listed)) is not None:
+    if not touch and (there := core.each_in_key_table(listed)) is not None:
         return there
     return (yield from verbs.exists_many(core, listed, bool(touch), deadline))
 

@@ -34,7 +34,7 @@ def forget_all(core: Core) -> None:
     abandon_views(core)
     core.held_leases.clear()
     core.leases.clear()
-    core.shown = None
+    core.key_table = None
 
 
 def _after_fork_in_child() -> None:

@@ -70,7 +70,7 @@ class Shell:
 
     def exists_at_once(self, key: str) -> bool | None:
         """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
-        return self._core.shown_at_once(checked_key(key))
+        return self._core.in_key_table(checked_key(key))
 
 
 class InPlace(Generic[Client, S]):
@@ -150,9 +150,9 @@ _OPTIONS = {"Unpack[PutKeywords]": PutKeywords, "Unpack[ReserveKeywords]": Reser
 def spelled_out(method: Method, declared: Callable[..., Any] | None = None) -> Method:
     """Have `help()` and `inspect` show a method as its call declares it: without the state and the deadline, with the
     type of the result for that of the operation, and with the keywords that `**keywords` stands for."""
-    shown = inspect.signature(method if declared is None else declared)
-    first, *given = shown.parameters.values()
-    returns = shown.return_annotation
+    signature = inspect.signature(method if declared is None else declared)
+    first, *given = signature.parameters.values()
+    returns = signature.return_annotation
     if declared is not None:
         method.__name__, method.__doc__ = declared.__name__, declared.__doc__
         first, given = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), given[1:]

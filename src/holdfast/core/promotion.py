@@ -101,7 +101,7 @@ def evicted_alone(state: State) -> list[Record]:
     slots = state.mask.slots()
     ids = state.catalogue.ids[slots]
     return [
-        ObjectsEvicted(pack_sorted_ids(ids[at : at + MAX_BATCH]), held=True) for at in range(0, len(ids), MAX_BATCH)
+        ObjectsEvicted(pack_sorted_ids(ids[at : at + MAX_BATCH]), leased=True) for at in range(0, len(ids), MAX_BATCH)
     ]
 
 
@@ -121,8 +121,8 @@ def _occupied(state: State) -> dict[SegmentHandle, tuple[np.ndarray, np.ndarray]
         gaps = grant.taken.gaps(grant.length)
         for place in grant.ranges if gaps else ():
             occupy(place.segment, [place.offset + start for start, _ in gaps], [end - start for start, end in gaps])
-    for held in state.quarantine.values():
-        occupy(held.segment, [offset for offset, _ in held.pieces], [length for _, length in held.pieces])
+    for one in state.quarantine.values():
+        occupy(one.segment, [offset for offset, _ in one.pieces], [length for _, length in one.pieces])
     empty = np.zeros(0, np.int64)
     return {
         handle: (np.concatenate([empty, *starts[handle]]), np.concatenate([empty, *sizes[handle]]))

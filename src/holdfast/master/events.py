@@ -76,7 +76,7 @@ class EventHistory:
                 for node in sorted({state.segments[handle].name.node for handle in record.handles}):
                     self.add("memory_verified", node, "compared with the restored catalogue", now)
             case ObjectsRemoved(cause=Cause.MISMATCH):
-                count = (len(record.ids) + len(record.held)) // 8
+                count = (len(record.ids) + len(record.leased)) // 8
                 self.add("objects_dropped", f"{count} objects", "their bytes are not the ones that were put", now)
             case NodeModeChanged():
                 drain = state.drains.get(record.node)

@@ -48,7 +48,7 @@ class KeyTablePublisher:
         self._descriptor, memory = map_alone("holdfast-keys", MOST_BYTES)
         self._words = np.frombuffer(memory, np.uint64)
         self._engine: Engine | None = None
-        self._shown: KeyTable | None = None
+        self._table: KeyTable | None = None
         self._catching_up = False
         self._loop = asyncio.get_running_loop()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,41 +70,41 @@ class KeyTablePublisher:
         """Show the keys of this engine from now on."""
         catalogue = engine.state.catalogue
         self._engine = engine
-        self._shown = catalogue.shown = KeyTable(catalogue, self._words)
+        self._table = catalogue.key_table = KeyTable(catalogue, self._words)
         self.changed()
 
     def follow(self) -> None:
         """Show no keys from now on."""
-        if self._engine is not None and self._shown is not None:
-            self._shown.turn_off()
-            self._engine.state.catalogue.shown = None
-        self._engine = self._shown = None
+        if self._engine is not None and self._table is not None:
+            self._table.turn_off()
+            self._engine.state.catalogue.key_table = None
+        self._engine = self._table = None
 
     def changed(self) -> None:
         """Update the table in the next turn of the loop: something has changed or become durable."""
-        if self._engine is None or self._shown is None:
+        if self._engine is None or self._table is None:
             return
         if self._engine.state.away:
             # Objects on those disks alone are in the catalogue, but no reader can get them.
-            self._shown.turn_off()
-        if self._shown.is_off and not self._catching_up:
+            self._table.turn_off()
+        if self._table.is_off and not self._catching_up:
             self._catching_up = True
             self._loop.call_soon(self._catch_up)
 
     def tick(self, now: Instant) -> None:
-        if self._engine is None or self._shown is None:
+        if self._engine is None or self._table is None:
             return
-        self._shown.beat(min(LONGEST_GOOD_MS, max(0, self._engine.leads_until() - now)))
+        self._table.beat(min(LONGEST_GOOD_MS, max(0, self._engine.leads_until() - now)))
         self.changed()
 
     def _catch_up(self) -> None:
         self._catching_up = False
-        if self._engine is None or self._shown is None:
+        if self._engine is None or self._table is None:
             return
-        if self._shown.catch_up():
+        if self._table.catch_up():
             self.changed()  # One slice at a time, so that requests get their turn.
         elif not (self._engine.waits_for_log or self._engine.state.away):
-            self._shown.mark_right()
+            self._table.mark_right()
 
     async def _accept(self) -> None:
         while True:

@@ -133,11 +133,12 @@ class Restoration:
     def _found(self) -> list[HistoryFound]:
         """The newest sound snapshot of each history in each place. Blocks."""
         found: list[HistoryFound] = []
-        held = self._held
-        if held is not None:
-            live = held.catalogue.live()
-            size = int(held.catalogue.sizes[live].sum())
-            found.append(HistoryFound(held.log_id, MEMORY_OF_PROCESS, held.epoch, held.index, len(live), size))
+        retained = self._retained
+        if retained is not None:
+            live = retained.catalogue.live()
+            size = int(retained.catalogue.sizes[live].sum())
+            where = MEMORY_OF_PROCESS
+            found.append(HistoryFound(retained.log_id, where, retained.epoch, retained.index, len(live), size))
         for kept in self._master.store.histories().values():
             for one in kept:
                 try:
@@ -148,9 +149,9 @@ class Restoration:
         return found
 
     @property
-    def _held(self) -> State | None:
+    def _retained(self) -> State | None:
         histories = self._master.histories
-        return histories.held.standby.state if histories is not None and histories.held is not None else None
+        return histories.retained.standby.state if histories is not None and histories.retained is not None else None
 
     # 2. A snapshot that an operator sends.
 
@@ -214,11 +215,11 @@ class Restoration:
         """The bytes of the snapshot at `where`. Blocks."""
         if not where:
             return bytes(self._offered)
-        held = self._held
+        retained = self._retained
         if where == MEMORY_OF_PROCESS:
-            if held is None:
+            if retained is None:
                 raise BadValue("this master holds no other history in memory (any more); nothing was changed")
-            return b"".join(dump(held, Position(0, held.index), now_ms()))
+            return b"".join(dump(retained, Position(0, retained.index), now_ms()))
         for kept in self._master.store.histories().values():
             for one in kept:
                 if one.path.name == where:

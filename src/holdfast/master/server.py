@@ -260,7 +260,7 @@ class RpcServer:
         if connection.tenancy is not None:
             welcome.namespace = connection.tenancy.prefix
         if not connection.identity.shared_memory:
-            welcome.shown, welcome.shown_secret = "", b""
+            welcome.key_table, welcome.key_table_secret = "", b""
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         shown = self.identities.of_greeting(hello.token, connection.certificate_names, calendar_seconds())
@@ -288,6 +288,6 @@ class RpcServer:
             topology=state.topology,
             host=self._host,
             local=self._local,
-            shown=showing.name if showing is not None else "",
-            shown_secret=showing.secret if showing is not None else b"",
+            key_table=showing.name if showing is not None else "",
+            key_table_secret=showing.secret if showing is not None else b"",
         )

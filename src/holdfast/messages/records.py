@@ -101,7 +101,7 @@ class ObjectsCommitted(Record, tag=9):
     """Ids are `first_id`, `first_id + 1`, ... `rows`: a `PutRow` per key.
 
     In an upsert, an object already under one of the keys is replaced: its id (`pack_ids`) is in `replaced`, or in
-    `held` if a lease on it is live, so that its range must not be reused yet.
+    `leased` if a lease on it is live, so that its range must not be reused yet.
     """
 
     grant: GrantId
@@ -111,23 +111,23 @@ class ObjectsCommitted(Record, tag=9):
     soft_pin: bool
     hard_pin: bool
     replaced: bytes = b""
-    held: bytes = b""
+    leased: bytes = b""
 
 
 class ObjectsRemoved(Record, tag=10):
-    """Packed ids (`pack_ids`). Those in `held` were leased: their ranges go to quarantine instead of being free."""
+    """Packed ids (`pack_ids`). Those in `leased` were leased: their ranges go to quarantine instead of being free."""
 
     ids: bytes
-    held: bytes
+    leased: bytes
     cause: Cause
 
 
 class ObjectsEvicted(Record, tag=11):
-    """Ids, sorted (`pack_sorted_ids`). With `held` an earlier primary may have leased them: their
+    """Ids, sorted (`pack_sorted_ids`). With `leased` an earlier primary may have leased them: their
     ranges go to quarantine instead of being free."""
 
     ids: bytes
-    held: bool = False
+    leased: bool = False
 
 
 class RemovalAnswered(Record, tag=12):
@@ -178,11 +178,11 @@ class ReplicaAdded(Record, tag=30):
 class ReplicaDropped(Record, tag=31):
     """These replicas are given up; the objects have others. Both fields: a `PlaceRow` per replica.
 
-    Readers may still hold leases on those in `held`: their ranges go to quarantine.
+    Readers may still hold leases on those in `leased`: their ranges go to quarantine.
     """
 
     rows: bytes
-    held: bytes = b""
+    leased: bytes = b""
 
 
 class NodeModeChanged(Record, tag=32):

@@ -242,9 +242,9 @@ class Welcome(Message, tag=96):
     """Identity of the master's machine."""
     local: str = ""
     """The abstract Unix socket on which it also listens: half the cost of TCP for a client on the same machine."""
-    shown: str = ""
+    key_table: str = ""
     """Another one, at which it hands out the memory of its key table, to clients that present the secret."""
-    shown_secret: bytes = b""
+    key_table_secret: bytes = b""
     namespace: str = ""
     """The prefix of the keys of the client's tenant in the key table."""
 

@@ -161,7 +161,7 @@ class PrimaryLink(Generic[C]):
         if caller.closed:  # It was closed meanwhile, by a call that did not see this connection.
             channel.close()
         caller.check_open()
-        yield Work(partial(caller.meet, channel), bulk=bool(channel.welcome.shown))
+        yield Work(partial(caller.meet, channel), bulk=bool(channel.welcome.key_table))
 
     def _nearer(self, channel: C, deadline: float) -> Operation[C]:
         """A connection to the same master through its Unix socket, if it is on this machine."""

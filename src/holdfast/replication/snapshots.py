@@ -162,7 +162,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         session_jeopardy_ms=state.session_jeopardy_ms,
         epoch_starts=list(state.epoch_starts.items()),
         modes=state.modes,
-        moved=[(entry, held.moved) for entry, held in state.quarantine.items() if held.moved],
+        moved=[(entry, quarantined.moved) for entry, quarantined in state.quarantine.items() if quarantined.moved],
         longest_lease_ms=state.longest_lease_ms,
         changed=state.changed,
         continues=state.continues,

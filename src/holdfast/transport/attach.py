@@ -162,7 +162,7 @@ class NodeLink:
         mapping = Mapping(descriptors[0], attached.size_bytes, write)
         if write:
             self.writer = attached.writer
-            self._mappings = [held for held in self._mappings if not held.closed] + [mapping]
+            self._mappings = [one for one in self._mappings if not one.closed] + [mapping]
             self._lifeline.hold()
             mapping.when_unmapped(self._lifeline.let_go)
         return mapping

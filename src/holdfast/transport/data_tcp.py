@@ -277,9 +277,9 @@ class DataConnection:
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start + count > MAX_REPLY_BYTES:
-            held = bytes(self._buffer[self._start : self._end])
-            self._buffer[: len(held)] = held
-            self._start, self._end = 0, len(held)
+            unread = bytes(self._buffer[self._start : self._end])
+            self._buffer[: len(unread)] = unread
+            self._start, self._end = 0, len(unread)
         while self._end - self._start < count:
             self._end += self._receive_some(self._buffer[self._end :], deadline, 0)
 

@@ -48,13 +48,13 @@ class Line(Protocol):
     def descriptor(self) -> int: ...
 
 
-def shown_by(line: Line) -> KeyTableReader | None:
+def key_table_of(line: Line) -> KeyTableReader | None:
     """The key table of a master on this machine; None: ask the master for everything."""
     welcome = line.welcome
-    if not (welcome.shown and line.address.startswith(LOCAL)):
+    if not (welcome.key_table and line.address.startswith(LOCAL)):
         return None
     try:
-        descriptor = fetch(welcome.shown, welcome.shown_secret)
+        descriptor = fetch(welcome.key_table, welcome.key_table_secret)
         try:
             memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:

@@ -155,8 +155,8 @@ class FrameBuffer:
     def next_frame(self) -> tuple[int, int, memoryview] | None:
         """(request id, timeout or flags, payload) of the next whole frame."""
         start = self._start
-        held = self.end - start
-        if held < HEAD_BYTES:
+        there = self.end - start
+        if there < HEAD_BYTES:
             return None
         length, request_id, timeout_ms = _unpack_head(self._bytes, start)
         if length > self.limit:

@@ -140,7 +140,7 @@ def test_a_directory_of_an_earlier_cluster_is_used_again(tmp_path: Path) -> None
 
 
 def test_two_clusters_do_not_share_a_directory(tmp_path: Path) -> None:
-    with up.held(tmp_path):
+    with up.locked(tmp_path):
         arguments = ["up", *SMALL, "--data-dir", str(tmp_path)]
         result = subprocess.run([*PYTHON, *arguments], capture_output=True, text=True, timeout=60, env=environment())
     assert result.returncode == 1

@@ -124,7 +124,7 @@ def test_a_put_that_is_interrupted_anywhere_holds_nothing(store: FakeMaster, siz
                     else:
                         effect = put.send(runner._do(effect))
             put.close()
-            assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.held.values())
+            assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.by_id.values())
     assert {grant for grant, _ in store.returned} >= set(store.grants)
 
 
@@ -147,10 +147,10 @@ async def test_a_cancelled_put_gives_its_grant_back_when_its_thread_has_stopped(
         put.cancel()
         with pytest.raises(asyncio.CancelledError):
             await put
-        (held,) = core_of(cache).grants.held.values()
+        (held,) = core_of(cache).grants.by_id.values()
         assert held.users == 1
         go_on.set()
-        await asyncio.to_thread(wait_until, lambda: not core_of(cache).grants.held)
+        await asyncio.to_thread(wait_until, lambda: not core_of(cache).grants.by_id)
         assert core_of(cache).grants.finished == [held.id]
     assert (held.id, True) in master.returned
     assert not master.objects
@@ -192,7 +192,7 @@ def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMa
 
     with holdfast.connect(master.address) as cache:
         assert cache.put("before", b"x" * 10) is True
-        [before] = core_of(cache).grants.held
+        [before] = core_of(cache).grants.by_id
         core = core_of(cache)
         check_nodes = core.check_nodes
 
@@ -207,5 +207,5 @@ def test_a_put_sends_no_commit_when_the_nodes_life_line_has_ended(master: FakeMa
         assert cache.get("key") == b"x" * size
         [commit] = master.asked(m.CommitPuts)[commits:]
         assert commit.grant != before
-        assert before not in core_of(cache).grants.held, "what was held there is let go of"
+        assert before not in core_of(cache).grants.by_id, "what was held there is let go of"
         assert hung_up

@@ -201,5 +201,5 @@ def test_a_put_in_a_row_that_is_interrupted_anywhere_holds_nothing(master: FakeM
                     message = effect.message if isinstance(effect, Call) else effect
                     effect = put.send(connection_of(cache).call(message, deadline))
             put.close()
-            assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.held.values())
+            assert all(grant.users == 0 and grant.kind is not None for grant in core.grants.by_id.values())
     assert settled(master) >= set(master.grants)

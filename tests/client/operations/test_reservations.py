@@ -133,7 +133,7 @@ def test_a_grant_that_has_ended_does_not_take_others_with_it(connect: Connect, m
         return Act.USUAL
 
     master.judge = judge
-    extended = core_of(cache).grants.held[stays]
+    extended = core_of(cache).grants.by_id[stays]
     before = extended.until
     until(cache, lambda: extended.until > before + 1, "the living one is extended again and again")
     assert dead is not None

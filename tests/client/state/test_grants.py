@@ -72,7 +72,7 @@ def test_a_shared_grant_past_its_end_is_not_used() -> None:
     assert grants.finished == []
     grants.release(grant, 130)
     assert grants.finished == [grant.id]
-    assert grants.held == {}
+    assert grants.by_id == {}
 
 
 def test_only_the_last_room_is_taken_back() -> None:
@@ -137,7 +137,7 @@ def test_what_is_due_follows_the_clock() -> None:
     shared = taken(grants, now=100)
     assert grants.next_due(100) == 100 + IDLE_SECONDS
     grants.retire_idle(100 + IDLE_SECONDS - 0.1)
-    assert grants.held
+    assert grants.by_id
     grants.retire_idle(100 + IDLE_SECONDS)
     assert grants.finished == [shared.id]
     assert grants.next_due(106) == 105 + CARRIED_WITHIN_SECONDS
@@ -256,4 +256,4 @@ def test_all_grants_on_a_dead_node_are_let_go_of() -> None:
     grants.release(small, 103)
     grants.done_with(own.id, 103)
     assert grants.finished == [ahead.id, small.id, own.id]
-    assert grants.held == {elsewhere.id: elsewhere}
+    assert grants.by_id == {elsewhere.id: elsewhere}

@@ -225,4 +225,4 @@ def test_an_idle_client_lets_go_of_memory_that_belongs_to_a_later_history(master
     node.attach.enter_history(8, [7])
     wait_until(lambda: node.attach.older_writers() == 0, what="the client has let go")
     assert core_of(cache).bytes.maps == {}
-    assert core_of(cache).grants.held == {}
+    assert core_of(cache).grants.by_id == {}

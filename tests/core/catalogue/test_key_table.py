@@ -13,7 +13,7 @@ from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.catalogue.key_table import KeyTable
 from holdfast.core.state.unlogged import EvictionMask
 from holdfast.wire.key_table_layout import FIRST_PLACES, GONE, MASK, MOST_PROBES, SEQUENCE
-from tests.core.shown import fingerprints_in, show
+from tests.core.key_table import fingerprints_in, show
 
 NUMBERS = st.lists(st.integers(0, 40), min_size=1, max_size=12, unique=True)
 WHAT = st.sampled_from(["put", "drop", "hide", "unhide", "unhide all", "catch up"])

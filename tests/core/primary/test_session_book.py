@@ -364,7 +364,7 @@ def test_a_defect_in_a_whole_step_of_a_tick_does_not_keep_the_others_from_their_
     [late] = world.late
     assert isinstance(late, Failed)
     assert late.code == "no_room"
-    assert world.primary.sessions.require(5).held is None, "its keepalive was answered"
+    assert world.primary.sessions.require(5).keepalive is None, "its keepalive was answered"
 
 
 def test_a_defect_about_one_waiting_put_is_told_to_it_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

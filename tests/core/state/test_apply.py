@@ -34,11 +34,11 @@ class Applier:
     def apply(self, record: Record) -> Applied:
         return apply(self.state, record, 1_000)
 
-    def commit(self, *keys: str, replaced: bytes = b"", held: bytes = b"") -> Applied:
+    def commit(self, *keys: str, replaced: bytes = b"", leased: bytes = b"") -> Applied:
         first = self.state.next_counter
         rows = struct.pack(f"<{3 * len(keys)}Q", *(x for i in range(len(keys)) for x in (64 * (first - 1 + i), 64, 5)))
         return self.apply(
-            r.ObjectsCommitted(GRANT, object_id(1, first), list(keys), rows, False, False, replaced, held)
+            r.ObjectsCommitted(GRANT, object_id(1, first), list(keys), rows, False, False, replaced, leased)
         )
 
 
@@ -69,7 +69,7 @@ def test_objects_that_come_and_go_name_their_keys() -> None:
     assert list(world.commit("a", "b").keys) == ["a", "b"]
     removed = world.apply(r.ObjectsRemoved(pack_ids([object_id(1, 1)]), b"", Cause.REMOVE))
     assert (list(removed.keys), freed(removed), list(removed.quarantined)) == (["a"], [(1, 0, 64)], [])
-    replaced = world.commit("b", held=pack_ids([object_id(1, 2)]))
+    replaced = world.commit("b", leased=pack_ids([object_id(1, 2)]))
     assert set(replaced.keys) == {"b"}
     assert (freed(replaced), list(replaced.quarantined)) == ([], [1])
 

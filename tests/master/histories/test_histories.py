@@ -193,8 +193,8 @@ async def test_masters_without_a_data_directory_hold_the_history_of_a_store_that
         await until_true(lambda: waiting(one) and waiting(two), "both wait for the operator")
         for master in (one, two):
             assert master.histories is not None
-            assert master.histories.held is not None
-            state = master.histories.held.standby.state
+            assert master.histories.retained is not None
+            state = master.histories.retained.standby.state
             assert (state.log_id, state.changed) == (old, {"lease_ttl_ms": 5_001})
             assert f"{old:016x} through record {state.index}" in waiting(master)
         async with running(store, None, "three") as fresh:
@@ -365,9 +365,9 @@ async def test_a_primarys_state_with_records_that_are_not_durable_goes_on_from_n
         store.faults.appends.clear()
         await until_true(lambda: waiting(master), "it waits for the operator")
         assert master.histories is not None
-        assert master.histories.held is not None
-        assert master.histories.held.standby.position.hash == NO_HASH
-        assert master.histories.held.standby.state.changed == {"lease_ttl_ms": 5_001}
+        assert master.histories.retained is not None
+        assert master.histories.retained.standby.position.hash == NO_HASH
+        assert master.histories.retained.standby.state.changed == {"lease_ttl_ms": 5_001}
 
 
 async def test_whether_the_log_goes_through_a_position() -> None:

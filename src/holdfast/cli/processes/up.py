@@ -42,7 +42,7 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     keep_private()
     private_directory(data_dir)
     stop = Event()
-    with held(data_dir), on_signals(stop), tempfile.TemporaryDirectory(prefix="holdfast-up-") as run_dir:
+    with locked(data_dir), on_signals(stop), tempfile.TemporaryDirectory(prefix="holdfast-up-") as run_dir:
         fleet = Fleet(stop, say)
         try:
             cluster = LocalCluster(fleet, wanted_by(settings, data_dir, Path(run_dir), config))
@@ -129,7 +129,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def held(data_dir: Path) -> Iterator[None]:
+def locked(data_dir: Path) -> Iterator[None]:
     """Make sure that no other cluster runs on this directory: its masters would join ours."""
     with (data_dir / "up.lock").open("w") as lock:
         try:

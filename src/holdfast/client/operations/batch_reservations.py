@@ -76,20 +76,20 @@ def _within_window(
     """The indices of the keys to reserve. Keys for which this client's window has no room are refused at once: only its
     own commits could make room."""
     window = core.limits.write_window_bytes
-    held = core.grants.bytes_in_use()
+    in_use = core.grants.bytes_in_use()
     allowed: dict[str, int] = {}
     for index, (key, size) in enumerate(zip(keys, sizes, strict=True)):
         extent = extent_of(size) * options.replicas
         if key in allowed:
             outcomes[index] = BadValue(f"{key!r} is named twice in one batch; it is reserved once")
-        elif held and held + extent > window:
+        elif in_use and in_use + extent > window:
             outcomes[index] = WindowFull(
-                f"{key!r} was not reserved: with it this client would hold {held + extent:,} bytes that it has not "
+                f"{key!r} was not reserved: with it this client would hold {in_use + extent:,} bytes that it has not "
                 f"committed, and it may hold {window:,}. Commit or abandon some first"
             )
         else:
             allowed[key] = index
-            held += extent
+            in_use += extent
     return list(allowed.values())
 
 
@@ -110,7 +110,7 @@ def _reserve(
     core: Core, piece: Piece[range], options: PutOptions, outcomes: list[Outcome], deadline: float, room_by: float
 ) -> Operation[Piece[range] | None]:
     grant_id = core.grants.next_id()
-    held = False
+    taken = False
     # An interrupt may come between any two steps, so the id is chosen before the grant exists.
     try:
         grant, fitting, rest = yield from take_own_grant(core, grant_id, piece, options, deadline, room_by)
@@ -118,12 +118,12 @@ def _reserve(
             return None
         offsets, _ = lay_out(fitting.sizes)
         made = hold(core, grant, list(zip(fitting.keys, fitting.sizes, offsets, strict=True)), options)
-        held = True
+        taken = True
         for place, reserved in zip(fitting.places, made, strict=True):
             outcomes[place] = reserved
         return rest
     finally:
-        if not held:
+        if not taken:
             core.grants.done_with(grant_id, core.clock())
 
 

@@ -20,27 +20,27 @@ from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.errors import ClientClosed, HoldfastError, LeaseLost, Refused
 from holdfast.operations.effects import Operation
 
-Shown: TypeAlias = Viewed | HoldfastError | None
+Opened: TypeAlias = Viewed | HoldfastError | None
 """A view, the error of its key, or None for a key that is not stored."""
 
 
-def open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Shown]]:
+def open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Opened]]:
     core.check_open()
     entries = [core.own_removals.begin_read((key,)) for key in keys]
-    shown: list[Shown] = []
+    opened: list[Opened] = []
     try:
         yield from wait_for_removals(core.own_removals, frozenset(keys), core.clock, deadline)
-        shown = yield from _open_views(core, keys, deadline)
+        opened = yield from _open_views(core, keys, deadline)
     finally:
-        for entry, viewed in zip(entries, shown or [None] * len(keys), strict=True):
+        for entry, viewed in zip(entries, opened or [None] * len(keys), strict=True):
             if isinstance(viewed, Viewed) and viewed.open is not None:
                 viewed.open.read_entry = entry
             else:
                 core.own_removals.end_read(entry)
-    return shown
+    return opened
 
 
-def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Shown]]:
+def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[Opened]]:
     while True:
         history = core.limits.log_id
         now = core.clock()
@@ -53,22 +53,22 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
     maps, doubts = core.bytes.maps, core.segments.doubts
     elsewhere = [key for key, row in leases.items() if row[1] not in maps or doubts(row[1], row[0])]
     copies = (yield from _copies(core, elsewhere, deadline)) if elsewhere else {}
-    shown: list[Shown] = []
+    opened: list[Opened] = []
     for key in keys:
         row = leases.get(key)
         memory = maps.get(row[1]) if row is not None else None
         if row is None:
-            shown.append(None)
+            opened.append(None)
         elif key in copies or memory is None:
             copy = copies.get(key)
-            shown.append(Viewed(key, memoryview(copy), None) if isinstance(copy, bytes) else copy)
+            opened.append(Viewed(key, memoryview(copy), None) if isinstance(copy, bytes) else copy)
         else:
-            shown.append(in_place(core, key, ReadLease._make(row), memory))
+            opened.append(in_place(core, key, ReadLease._make(row), memory))
     if core.limits.log_id != history:
-        for viewed in _in_place(shown):
+        for viewed in _in_place(opened):
             assert viewed.open is not None
             viewed.open.lost = True
-    return shown
+    return opened
 
 
 def _copies(core: Core, keys: list[str], deadline: float) -> Operation[dict[str, bytes | HoldfastError | None]]:
@@ -83,29 +83,29 @@ def _copies(core: Core, keys: list[str], deadline: float) -> Operation[dict[str,
     return {key: errors.get(key, found.get(key)) for key in keys}
 
 
-def _in_place(shown: Sequence[Shown]) -> list[Viewed]:
-    return [viewed for viewed in shown if isinstance(viewed, Viewed) and viewed.open is not None]
+def _in_place(opened: Sequence[Opened]) -> list[Viewed]:
+    return [viewed for viewed in opened if isinstance(viewed, Viewed) and viewed.open is not None]
 
 
-def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operation[None]:
+def close_views(core: Core, opened: Sequence[Opened], deadline: float) -> Operation[None]:
     """Close them. Raises LeaseLost if an object may have left its place while its view was open."""
     lost: list[str] = []
     ended: list[tuple[str, ReadLease]] = []
     now = core.clock()
-    for viewed in _in_place(shown):
-        held = viewed.open
-        assert held is not None
-        if held.lost:
+    for viewed in _in_place(opened):
+        open_view = viewed.open
+        assert open_view is not None
+        if open_view.lost:
             lost.append(viewed.key)
-        elif now >= held.until:
-            ended.append((viewed.key, held.lease()))
+        elif now >= open_view.until:
+            ended.append((viewed.key, open_view.lease()))
     if ended:
         there = yield from still_there(core, [lease for _, lease in ended], deadline)
         lost += [key for (key, _), is_there in zip(ended, there, strict=True) if not is_there]
     if lost:
         core.leases.drop_many(lost)
         raise LeaseLost(
-            f"{len(lost):,} of {len(shown):,} objects left their places while they were viewed, {lost[0]!r} among "
+            f"{len(lost):,} of {len(opened):,} objects left their places while they were viewed, {lost[0]!r} among "
             "them: the bytes seen may be wrong. Read them again"
         )
 
@@ -113,25 +113,25 @@ def close_views(core: Core, shown: Sequence[Shown], deadline: float) -> Operatio
 class ViewsBlock:
     """The block of one `view_many`."""
 
-    __slots__ = ("_core", "_keys", "_shown")
+    __slots__ = ("_core", "_keys", "_opened")
 
     def __init__(self, core: Core, keys: list[str]) -> None:
         self._core = core
         self._keys = keys
-        self._shown: list[Shown] | None = None
+        self._opened: list[Opened] | None = None
 
     def open(self, deadline: float) -> Operation[list[memoryview | HoldfastError | None]]:
-        if self._shown is not None:
+        if self._opened is not None:
             raise Refused("these views are open already; call view_many() again for others")
-        self._shown = yield from open_views(self._core, self._keys, deadline)
-        return [each.view if isinstance(each, Viewed) else each for each in self._shown]
+        self._opened = yield from open_views(self._core, self._keys, deadline)
+        return [each.view if isinstance(each, Viewed) else each for each in self._opened]
 
     def close(self, deadline: float) -> Operation[None]:
-        yield from close_views(self._core, self._shown or (), deadline)
+        yield from close_views(self._core, self._opened or (), deadline)
 
     def end(self) -> None:
-        shown, self._shown = self._shown or (), None
-        living = [each.key for each in shown if isinstance(each, Viewed) and not end_quietly(self._core, each)]
+        opened, self._opened = self._opened or (), None
+        living = [each.key for each in opened if isinstance(each, Viewed) and not end_quietly(self._core, each)]
         if living:
             warnings.warn(
                 f"something made from {len(living):,} views, of {living[0]!r} among them, outlives their block (a loop "

@@ -52,20 +52,20 @@ def locate_all(core: Core, keys: list[str], deadline: float) -> Operation[dict[s
 
 def renew_held(core: Core, now: float, deadline: float) -> Operation[None]:
     """Renew all held leases, and drop those whose objects are gone."""
-    held = core.held_leases
-    if now < held.renew_at:
+    leases = core.held_leases
+    if now < leases.renew_at:
         return
     ttl = relied_on(core.limits.lease_ttl_ms / 1000)
-    held.renew_at = now + ttl * TRY_AGAIN_AFTER
-    before, history = held.held(), core.limits.log_id
+    leases.renew_at = now + ttl * TRY_AGAIN_AFTER
+    before, history = leases.held(), core.limits.log_id
     # A concurrent removal by this client must not free objects that this leases and keeps for reads.
     locating = locate_all(core, list(before), deadline)
     found = yield from guarded_read(core.own_removals, before, locating, core.clock, deadline)
     if core.limits.log_id != history:
         return  # Ids of either may be among them; the next round asks again.
-    held.renewed(before, found)
-    if held:
-        held.renew_at = now + ttl * RENEW_AFTER
+    leases.renewed(before, found)
+    if leases:
+        leases.renew_at = now + ttl * RENEW_AFTER
 
 
 def use_many(core: Core, keys: list[str], deadline: float) -> Operation[list[bool]]:

@@ -219,7 +219,7 @@ class Put:
         """Room in the grant that an earlier commit prefetched. None: there is not enough, or asking by key is better:
         that maps new memory of this machine, and does not copy objects that are there already."""
         core = self.core
-        if core.segments.stale or (not self.options.upsert and core.any_shown(piece.keys)):
+        if core.segments.stale or (not self.options.upsert and core.any_in_key_table(piece.keys)):
             return None
         return core.grants.reserve(kind, piece.sizes, core.clock())
 

@@ -88,10 +88,10 @@ def in_place(core: Core, key: str, lease: ReadLease, memory: mmap.mmap) -> Viewe
     ttl = relied_on(core.limits.lease_ttl_ms / 1000)
     view, window = _window(memory, lease.start, lease.size_bytes)
     renew_at = lease.until - ttl * RENEW_AT_LEFT
-    held = OpenView(key, lease.id, lease.segment, lease.start, lease.history, lease.until, renew_at, window)
-    core.views[held] = None
-    core.keep(held.renew_at)
-    return Viewed(key, view, held)
+    open_view = OpenView(key, lease.id, lease.segment, lease.start, lease.history, lease.until, renew_at, window)
+    core.views[open_view] = None
+    core.keep(open_view.renew_at)
+    return Viewed(key, view, open_view)
 
 
 def _window(memory: mmap.mmap, start: int, size: int) -> tuple[memoryview, weakref.ref[object]]:
@@ -161,13 +161,13 @@ class ViewBlock:
 
 def close_view(core: Core, viewed: Viewed, deadline: float) -> Operation[None]:
     """Close it. Raises LeaseLost if the object may have left its place while the view was open."""
-    held = viewed.open
-    if held is None:
+    open_view = viewed.open
+    if open_view is None:
         return
-    if not held.lost:
-        if core.clock() < held.until:
+    if not open_view.lost:
+        if core.clock() < open_view.until:
             return
-        if (yield from still_there(core, [held.lease()], deadline))[0]:
+        if (yield from still_there(core, [open_view.lease()], deadline))[0]:
             return
     core.leases.drop(viewed.key)
     raise LeaseLost(f"{viewed.key!r} left its place while it was viewed: the bytes seen may be wrong. Read it again")
@@ -183,20 +183,20 @@ def end_quietly(core: Core, viewed: Viewed) -> bool:
     # Otherwise something besides the caller's name refers to it. PyTorch tensors do: they keep the view that they were
     # made from, and use its address even after it is released.
     del viewed.view
-    held = viewed.open
-    if held is None:
+    open_view = viewed.open
+    if open_view is None:
         return True  # A copy: its user keeps it alive.
-    held.ended = True
-    return _let_go(core, held)
+    open_view.ended = True
+    return _let_go(core, open_view)
 
 
 def abandon_views(core: Core) -> None:
     """Stop keeping leases alive: the client closes."""
     let_go_of_ended(core)
-    for held in list(core.views):
+    for open_view in list(core.views):
         warnings.warn(
-            f"the client was closed while something made from the view of {held.key!r} is in use: its memory stays "
-            "mapped, but its bytes may change from now on",
+            f"the client was closed while something made from the view of {open_view.key!r} is in use: its memory "
+            "stays mapped, but its bytes may change from now on",
             ResourceWarning,
             stacklevel=3,
         )
@@ -204,15 +204,15 @@ def abandon_views(core: Core) -> None:
 
 def let_go_of_ended(core: Core) -> None:
     """End the leases of views that nothing uses any more."""
-    for held in list(core.views):
-        if held.ended:
-            _let_go(core, held)
+    for open_view in list(core.views):
+        if open_view.ended:
+            _let_go(core, open_view)
 
 
-def _let_go(core: Core, held: OpenView) -> bool:
+def _let_go(core: Core, open_view: OpenView) -> bool:
     """End this view's lease, unless something made from it is alive."""
-    if held.window() is not None:
+    if open_view.window() is not None:
         return False
-    core.views.pop(held, None)
-    core.own_removals.end_read(held.read_entry)
+    core.views.pop(open_view, None)
+    core.own_removals.end_read(open_view.read_entry)
     return True

@@ -40,7 +40,7 @@ from holdfast.messages.shapes import Message, Range
 from holdfast.operations.ask import RetryPolicy, ask_until
 from holdfast.operations.effects import Operation
 from holdfast.transport.addresses import LOCAL
-from holdfast.transport.key_table import KeyTableReader, Line, shown_by
+from holdfast.transport.key_table import KeyTableReader, Line, key_table_of
 
 if TYPE_CHECKING:
     from holdfast.client.operations.reservations import Reserved, Share
@@ -110,7 +110,7 @@ class Core:
         self.keep: Callable[[float], None] = lambda due: None
         """Set by the shell, called when something must be kept alive by that time."""
         self.welcome: Welcome | None = None
-        self.shown: KeyTableReader | None = None
+        self.key_table: KeyTableReader | None = None
         """The key table of the master that we are connected to, if it shows it to us."""
         self._serial = 0
         self._lock = threading.Lock()
@@ -139,9 +139,9 @@ class Core:
 
     def meet(self, line: Line) -> None:
         """Map the key table of the master that we are connected to now, if it shows it to us."""
-        self.shown = shown_by(line)
+        self.key_table = key_table_of(line)
         if self.closed:
-            self.shown = None
+            self.key_table = None
 
     def unreached(self, error: TryAgain) -> Unreachable:
         """To a caller, a master that does not lead is as good as none."""
@@ -232,7 +232,7 @@ class Core:
         """In a forked child, close the client: the memory is not mapped here."""
         self.closed = "this client belongs to the parent process; connect again in the child, after the fork"
         self.leases.clear()
-        self.shown = None
+        self.key_table = None
         self.views = {}
         self.shares = {}
         self.own_removals.clear()
@@ -266,7 +266,7 @@ class Core:
         bad = {name for place in lending if place.handle in away for name in (place.name.node, str(place.name))}
         good = [str(place.name) for place in lending if place.handle not in away]
         # Not always the same one first: the master would fill only that one.
-        turn = len(self.grants.held) % len(good) if good else 0
+        turn = len(self.grants.by_id) % len(good) if good else 0
         return [*(name for name in names if name not in bad), *good[turn:], *good[:turn]]
 
     def mind_failing(self) -> None:
@@ -274,20 +274,20 @@ class Core:
         if (first := self.bytes.failing.next_probe()) is not None:
             self.keep(first.probe_at)
 
-    def shown_at_once(self, key: str) -> bool | None:
+    def in_key_table(self, key: str) -> bool | None:
         """Is it stored, according to the key table? None: ask. While a node is failing the table is not used, because
         it does not know places (ADR 41)."""
-        shown = self.shown
-        return shown.has(key) if shown is not None and not self.bytes.failing.by_address else None
+        table = self.key_table
+        return table.has(key) if table is not None and not self.bytes.failing.by_address else None
 
-    def each_shown_at_once(self, keys: list[str]) -> list[bool] | None:
-        """As `shown_at_once`, per key."""
-        shown = self.shown
-        return shown.has_each(keys) if shown is not None and not self.bytes.failing.by_address else None
+    def each_in_key_table(self, keys: list[str]) -> list[bool] | None:
+        """As `in_key_table`, per key."""
+        table = self.key_table
+        return table.has_each(keys) if table is not None and not self.bytes.failing.by_address else None
 
-    def any_shown(self, keys: list[str]) -> bool:
+    def any_in_key_table(self, keys: list[str]) -> bool:
         """Is one of these known to be stored, without asking?"""
-        there = self.shown.has_each(keys) if self.shown is not None else None
+        there = self.key_table.has_each(keys) if self.key_table is not None else None
         return there is not None and any(there)
 
     def read_leased(self, key: str) -> bytes | None:

@@ -91,7 +91,7 @@ class Grants:
 
     def __init__(self, client: int) -> None:
         self.client = client
-        self.held: dict[GrantId, WriteGrant] = {}
+        self.by_id: dict[GrantId, WriteGrant] = {}
         self.finished: list[GrantId] = []
         self.torn: list[GrantId] = []
         self.finished_at = 0.0
@@ -124,7 +124,7 @@ class Grants:
     def add(self, grant: WriteGrant, now: float) -> None:
         """Add a new grant. A shared one replaces the one before."""
         with self._lock:
-            self.held[grant.id] = grant
+            self.by_id[grant.id] = grant
             if grant.kind is None:
                 grant.users = 1
                 return
@@ -204,8 +204,8 @@ class Grants:
     def make_way(self, length: int, window: int, now: float) -> None:
         """Retire idle grants if with them the master would refuse a request for `length` bytes."""
         with self._lock:
-            held = sum((grant.length - grant.used) * len(grant.ranges) for grant in self.held.values())
-            if held + length > window:
+            unused = sum((grant.length - grant.used) * len(grant.ranges) for grant in self.by_id.values())
+            if unused + length > window:
                 for grant in list(self._shared.values()):
                     if not grant.users:
                         self._retire(grant, now)
@@ -224,7 +224,7 @@ class Grants:
     def retire_on(self, segments: set[int], now: float) -> None:
         """Retire all grants in these segments, whose node is dead or away: also shared and prefetched ones."""
         with self._lock:
-            for grant in list(self.held.values()):
+            for grant in list(self.by_id.values()):
                 if any(piece.segment in segments for piece in grant.ranges):
                     self._retire(grant, now)
 
@@ -250,11 +250,11 @@ class Grants:
     def bytes_in_use(self) -> int:
         """Bytes that active writers hold and have not committed."""
         with self._lock:
-            return sum((each.length - each.used) * len(each.ranges) for each in self.held.values() if each.users)
+            return sum((each.length - each.used) * len(each.ranges) for each in self.by_id.values() if each.users)
 
     def done_with(self, grant_id: GrantId, now: float) -> None:
         """Release the grant of a put that has ended, whether it succeeded or failed."""
-        grant = self.held.get(grant_id)
+        grant = self.by_id.get(grant_id)
         if grant is not None and grant.kind is None:
             self.release(grant, now)
 
@@ -265,7 +265,7 @@ class Grants:
         self._give_back(grant, now)
 
     def _give_back(self, grant: WriteGrant, now: float) -> None:
-        if grant.users <= 0 and self.held.pop(grant.id, None) is not None:
+        if grant.users <= 0 and self.by_id.pop(grant.id, None) is not None:
             if not (self.finished or self.torn):
                 self.finished_at = now
             (self.torn if grant.torn else self.finished).append(grant.id)
@@ -298,32 +298,32 @@ class Grants:
 
     def to_extend(self, now: float) -> list[WriteGrant]:
         with self._lock:
-            return [grant for grant in self.held.values() if grant.extend_at <= now < grant.until]
+            return [grant for grant in self.by_id.values() if grant.extend_at <= now < grant.until]
 
     def next_due(self, now: float) -> float | None:
         """When the next work for a grant is due. The user of a grant past its end finds out without this."""
         with self._lock:
-            dues = [grant.extend_at for grant in self.held.values() if now < grant.until]
-            dues += [grant.last_used + grant.idle_seconds for grant in self.held.values() if grant.users == 0]
+            dues = [grant.extend_at for grant in self.by_id.values() if now < grant.until]
+            dues += [grant.last_used + grant.idle_seconds for grant in self.by_id.values() if grant.users == 0]
             if self.finished or self.torn:
                 dues.append(self.finished_at + CARRIED_WITHIN_SECONDS)
             return min(dues, default=None)
 
     def busy_segments(self) -> set[int]:
         with self._lock:
-            return {piece.segment for grant in self.held.values() for piece in grant.ranges}
+            return {piece.segment for grant in self.by_id.values() for piece in grant.ranges}
 
     def retire_all(self, now: float) -> None:
         with self._lock:
-            for grant in list(self.held.values()):
+            for grant in list(self.by_id.values()):
                 self._retire(grant, now)
 
     def clear(self) -> None:
         """Forget everything: the master has another history, in which none of it is known."""
         with self._lock:
-            for grant in self.held.values():
+            for grant in self.by_id.values():
                 grant.void = True
             self._shared.clear()
-            self.held.clear()
+            self.by_id.clear()
             self.finished.clear()
             self.torn.clear()

@@ -113,7 +113,7 @@ class Catalogue:
         """Size of the largest object that is or was here."""
         self.changes: KeyChanges | None = None
         """Collects the keys that are bound and unbound, if attached."""
-        self.shown: KeyTable | None = None
+        self.key_table: KeyTable | None = None
         """The primary's key table, which clients on its machine read."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():
@@ -204,8 +204,8 @@ class Catalogue:
         self.count += 1
         if self.changes is not None:
             self.changes.stored([key])
-        if self.shown is not None:
-            self.shown.show_one(slot)
+        if self.key_table is not None:
+            self.key_table.show_one(slot)
         return slot
 
     def insert_many(
@@ -267,8 +267,8 @@ class Catalogue:
         self.count += len(keys)
         if self.changes is not None:
             self.changes.stored(keys)
-        if self.shown is not None:
-            self.shown.show(at)
+        if self.key_table is not None:
+            self.key_table.show(at)
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:
@@ -281,8 +281,8 @@ class Catalogue:
         self.by_key.unbind(gone)
         if self.changes is not None:
             self.changes.removed(gone)
-        if self.shown is not None:
-            self.shown.hide(np.array(slots, np.intp))
+        if self.key_table is not None:
+            self.key_table.hide(np.array(slots, np.intp))
         if len(slots) == 1:
             self.by_id.unbind((self.id_at[slots[0]],))
             self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
@@ -338,10 +338,10 @@ class Catalogue:
             if 0 < in_memory < self.wanted_at[slot]:
                 self.lacking[slot] = None
 
-    def is_shown(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def is_visible(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Which of these slots hold an object that is not masked."""
-        shown: npt.NDArray[np.bool_] = self.flags[start:stop] & (LIVE | MASKED) == LIVE
-        return shown
+        visible: npt.NDArray[np.bool_] = self.flags[start:stop] & (LIVE | MASKED) == LIVE
+        return visible
 
     def live(self) -> Slots:
         return np.flatnonzero(self.flags[: self.top] & LIVE)

@@ -1,11 +1,11 @@
-"""The keys of a catalogue as fingerprints in memory that other processes read (wire.shown).
+"""The keys of a catalogue as fingerprints in memory that other processes read (`wire.key_table_layout`).
 
 Nothing here is durable or part of the state. Changes are noted as they are applied, and from then on the table is
 marked as off; `catch_up` carries them out, and `mark_right` ends that, which its owner calls only when all changes
 are durable. When the table is too full another one is begun, and filled slice by slice.
 
 No probe goes further than `MOST_PROBES`, whatever is in the memory. Keys that were chosen to share a home place would
-need more: then no table is shown, and clients ask the master, until the number of keys has changed so much that it is
+need more: then no table is offered, and clients ask the master, until the number of keys has changed so much that it is
 worth another try.
 """
 
@@ -50,7 +50,7 @@ class KeyTable:
         self._words = words
         self._cells = words.data
         self._noted: list[tuple[bool, int | Words]] = []
-        """(shown or hidden, one fingerprint or several), in order."""
+        """(added or removed, one fingerprint or several), in order."""
         self._places = 0
         self._inserted = 0
         """Number of insertions since this table was begun."""
@@ -79,17 +79,17 @@ class KeyTable:
     def hide(self, slots: Slots) -> None:
         self._note_many(False, slots)
 
-    def _note_many(self, shown: bool, slots: Slots | slice) -> None:
+    def _note_many(self, added: bool, slots: Slots | slice) -> None:
         if self._swept != ALL:
             at = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
             slots = at[at < self._swept]
         hashes = self._catalogue.key_hashes[slots]
         if len(hashes):
-            self._note(shown, hashes)
+            self._note(added, hashes)
 
-    def _note(self, shown: bool, hashes: int | Words) -> None:
+    def _note(self, added: bool, hashes: int | Words) -> None:
         self.turn_off()
-        self._noted.append((shown, hashes))
+        self._noted.append((added, hashes))
 
     def turn_off(self) -> None:
         """Mark the table as not to be relied on."""
@@ -99,12 +99,12 @@ class KeyTable:
     def catch_up(self) -> bool:
         """Carry out the noted changes, and add another slice to a table that is being filled. True if there is more."""
         noted, self._noted = self._noted, []
-        for shown, hashes in noted:
+        for added, hashes in noted:
             if not self._swept:
                 break  # Another table was begun, which will be filled from the current catalogue.
             if not isinstance(hashes, int):
-                (self._insert if shown else self._remove)(np.maximum(hashes, np.uint64(GONE + 1)))
-            elif shown:
+                (self._insert if added else self._remove)(np.maximum(hashes, np.uint64(GONE + 1)))
+            elif added:
                 self._insert_one(max(hashes, GONE + 1))
             else:
                 self._remove_one(max(hashes, GONE + 1))
@@ -159,7 +159,7 @@ class KeyTable:
         start = self._swept
         stop = min(start + SLICE, catalogue.top)
         self._swept = stop
-        hashes = catalogue.key_hashes[start:stop][catalogue.is_shown(start, stop)]
+        hashes = catalogue.key_hashes[start:stop][catalogue.is_visible(start, stop)]
         self._insert(np.maximum(hashes, np.uint64(GONE + 1)))
         if self._swept == stop == catalogue.top:
             self._swept = ALL

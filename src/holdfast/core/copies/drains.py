@@ -57,7 +57,7 @@ def forecast(primary: Primary, node: str, now: Instant) -> Forecast:
     others = [one for one in state.memory_segments() if one.name.node != node and primary.available(one, now)]
     in_memory = [one for one in state.memory_segments() if one.name.node == node]
     nodes = len({one.name.node for one in others})
-    objects, moved, held = _to_move(primary, in_memory, nodes, now)
+    objects, moved, unevictable = _to_move(primary, in_memory, nodes, now)
     files, on_disk, _ = _to_move(primary, [one for one in state.disks() if one.name.node == node], 1, now)
     disks = [one for one in state.disks() if one.name.node != node and takes_files(primary, one, now)]
     disk_room = sum(primary.allocators[one.handle].free_bytes for one in disks)
@@ -69,13 +69,13 @@ def forecast(primary: Primary, node: str, now: Instant) -> Forecast:
     evicted = excess_bytes(primary.rules, capacity, used + into_memory) if into_memory > room else 0
     # Objects that move from memory to a disk are not lost.
     evicted = max(0, min(evicted, used + into_memory) - max(0, disk_room - on_disk))
-    return Forecast(objects + files, moved + on_disk, held, room, evicted, nodes)
+    return Forecast(objects + files, moved + on_disk, unevictable, room, evicted, nodes)
 
 
 def _to_move(primary: Primary, segments: list[Segment], open_nodes: int, now: Instant) -> tuple[int, int, int]:
     """(objects, bytes, bytes of leased or hard-pinned ones) that must leave these segments."""
     catalogue = primary.state.catalogue
-    objects = size = held = 0
+    objects = size = unevictable = 0
     for segment in segments:
         slots = np.array(catalogue.on_segment(segment.handle), np.intp)
         if not len(slots):
@@ -89,8 +89,8 @@ def _to_move(primary: Primary, segments: list[Segment], open_nodes: int, now: In
         kept = (catalogue.lease_until[slots] > now) | (catalogue.flags[slots] & HARD_PIN != 0)
         objects += len(slots)
         size += int(extents.sum())
-        held += int(extents[kept].sum())
-    return objects, size, held
+        unevictable += int(extents[kept].sum())
+    return objects, size, unevictable
 
 
 def _enough_without(primary: Primary, slot: int, segment: Segment, open_nodes: int) -> bool:

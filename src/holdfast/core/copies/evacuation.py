@@ -92,11 +92,11 @@ def dropped(primary: Primary, replicas: list[tuple[ObjectId, ReplicaAt]], now: I
     """Drop these replicas; readers of leased ones may go on until their leases end."""
     catalogue = primary.state.catalogue
     free: list[Place] = []
-    held: list[Place] = []
+    leased_places: list[Place] = []
     for oid, place in replicas:
         leased = catalogue.lease_at[catalogue.by_id.slot_of(oid)] > now
-        (held if leased else free).append((oid, place.segment, place.offset))
-    return [ReplicaDropped(PlaceRow.pack_rows(free), PlaceRow.pack_rows(held))] if replicas else []
+        (leased_places if leased else free).append((oid, place.segment, place.offset))
+    return [ReplicaDropped(PlaceRow.pack_rows(free), PlaceRow.pack_rows(leased_places))] if replicas else []
 
 
 def tail_is_empty(state: State, segment: Segment) -> bool:
@@ -106,9 +106,9 @@ def tail_is_empty(state: State, segment: Segment) -> bool:
         return False
     waiting = [
         offset + length
-        for held in state.quarantine.values()
-        if held.segment == handle
-        for offset, length in held.pieces
+        for quarantined in state.quarantine.values()
+        if quarantined.segment == handle
+        for offset, length in quarantined.pieces
     ]
     granted = [x.offset + g.length for g in state.grants.values() for x in g.ranges if x.segment == handle]
     return all(end <= limit for end in (*waiting, *granted))
@@ -124,10 +124,10 @@ def left_on(state: State, node: str) -> tuple[int, int]:
         objects += len(slots)
         size += sum(extent_of(state.catalogue.size_at[slot]) for slot in slots)
         first = 0 if _drained(state, segment) else segment.limit_bytes
-        for held in state.quarantine.values():
-            pieces = [length for offset, length in held.pieces if offset + length > first]
-            if held.segment == segment.handle and pieces:
-                objects += bool(held.moved)
+        for quarantined in state.quarantine.values():
+            pieces = [length for offset, length in quarantined.pieces if offset + length > first]
+            if quarantined.segment == segment.handle and pieces:
+                objects += bool(quarantined.moved)
                 size += sum(pieces)
         for grant in state.grants.values():
             for place in grant.ranges:

@@ -56,8 +56,8 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
     records = dropped(primary, further, now)
     if last:
         leased = {slot for slot in last if catalogue.lease_at[slot] > now}
-        free, held = ([catalogue.id_at[s] for s in last if (s in leased) == wanted] for wanted in (False, True))
-        records.append(ObjectsRemoved(pack_ids(free), pack_ids(held), Cause.FILE_LOST))
+        free, leased_ids = ([catalogue.id_at[s] for s in last if (s in leased) == wanted] for wanted in (False, True))
+        records.append(ObjectsRemoved(pack_ids(free), pack_ids(leased_ids), Cause.FILE_LOST))
     if hidden:
         records.append(evicted(primary.state, np.array(list(hidden), np.intp)))
     return Decision(q.Done(len(seen)), records)

@@ -129,7 +129,7 @@ def report_writers(primary: Primary, request: n.ReportWriters, connection: int, 
         for grant in request.cleaned:
             member.clean.pop(grant, None)
             member.clean_untold.pop(grant, None)
-        records += _free_on(primary, member, lambda held: held.grant in cleaned and not held.writer)
+        records += _free_on(primary, member, lambda one: one.grant in cleaned and not one.writer)
     return Decision(q.Done(len(records)), records)
 
 
@@ -158,7 +158,7 @@ def _writers(primary: Primary, member: Member) -> set[int]:
     """The numbers of all writers that may still write to this node's memory."""
     mine = set(member.handles)
     granted = {x.writer for g in primary.state.grants.values() for x in g.ranges if x.segment in mine and x.writer}
-    return granted | {held.writer for held in primary.state.quarantine.values() if held.segment in mine and held.writer}
+    return granted | {one.writer for one in primary.state.quarantine.values() if one.segment in mine and one.writer}
 
 
 def _writers_gone(primary: Primary, member: Member, gone: set[int]) -> list[Record]:
@@ -172,12 +172,12 @@ def _writers_gone(primary: Primary, member: Member, gone: set[int]) -> list[Reco
         settled = [place.segment for place in grant.ranges if place.segment in mine and place.writer in gone]
         if settled:
             records.append(GrantEnded(grant.id, settled))
-    return records + _free_on(primary, member, lambda held: held.writer in gone)
+    return records + _free_on(primary, member, lambda one: one.writer in gone)
 
 
 def _free_on(primary: Primary, member: Member, ended: Callable[[Quarantined], bool]) -> list[Record]:
     mine = set(member.handles)
-    entries = [e for e, held in primary.state.quarantine.items() if held.segment in mine and ended(held)]
+    entries = [e for e, one in primary.state.quarantine.items() if one.segment in mine and ended(one)]
     return [RangesFreed(entries)] if entries else []
 
 

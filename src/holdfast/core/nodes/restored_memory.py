@@ -115,8 +115,8 @@ def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Insta
     replicas = [(oid, place) for oid, place in replicas if oid not in objects]
     records = dropped(primary, _leaving_one(primary, replicas), now)
     if objects:
-        free = pack_ids(oid for oid, held in objects.items() if not held)
-        records.append(ObjectsRemoved(free, pack_ids(oid for oid, held in objects.items() if held), Cause.MISMATCH))
+        free = pack_ids(oid for oid, leased in objects.items() if not leased)
+        records.append(ObjectsRemoved(free, pack_ids(oid for oid, leased in objects.items() if leased), Cause.MISMATCH))
     return records
 
 

@@ -219,15 +219,15 @@ def _mac(state: State, grant: GrantId, one: Range, length: int) -> bytes:
 
 def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:
     """Why this client may not hold `length` more bytes, not counting the grants it ends now; empty if it may."""
-    held = [grant for grant in primary.live_grants(client) if grant.id not in ending]
-    left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
+    live = [grant for grant in primary.live_grants(client) if grant.id not in ending]
+    left = sum(grant.left_bytes * len(grant.ranges) for grant in live)
     if left and left + length > primary.rules.write_window_bytes:
         return (
             f"this client holds {left:,} granted bytes that it has not committed, and may hold "
             f"{primary.rules.write_window_bytes:,}; nothing was granted. Finish or return some first"
         )
-    if len(held) >= MAX_GRANTS_PER_CLIENT:
-        return f"this client holds {len(held):,} grants, the most there may be; return some first"
+    if len(live) >= MAX_GRANTS_PER_CLIENT:
+        return f"this client holds {len(live):,} grants, the most there may be; return some first"
     return ""
 
 
@@ -250,7 +250,7 @@ def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool)
     for grant in dict.fromkeys(grants):
         if (live := primary.state.grants.get(_own(grant, client))) is not None:
             records.append(GrantEnded(grant, [place.segment for place in live.ranges] if settled else []))
-        elif settled and (entries := [e for e, held in primary.state.quarantine.items() if held.grant == grant]):
+        elif settled and (entries := [e for e, one in primary.state.quarantine.items() if one.grant == grant]):
             records.append(RangesFreed(entries))
     return records
 
@@ -294,7 +294,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
         rows = request.rows if whole else PutRow.select(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         gives_way = request.upsert or state.mask or state.away
-        replaced, held = _giving_way(primary, keys, now) if gives_way else (b"", b"")
+        replaced, leased = _giving_way(primary, keys, now) if gives_way else (b"", b"")
         records.append(
             ObjectsCommitted(
                 grant=grant.id,
@@ -304,7 +304,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
                 soft_pin=request.soft_pin,
                 hard_pin=request.hard_pin,
                 replaced=replaced,
-                held=held,
+                leased=leased,
             )
         )
     if request.finished:
@@ -430,5 +430,5 @@ def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes,
     slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
     slots += primary.state.mask.slots_under(keys)
     free = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] <= now)
-    held = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
-    return free, held
+    leased = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
+    return free, leased

@@ -121,7 +121,7 @@ def _remove(
     force = request.force
     forgetful = primary.lessees.number_of(client) if request.forgotten else SEVERAL_LESSEES
     free: list[int] = []
-    held: list[int] = []
+    leased_ids: list[int] = []
     leased = pinned = lease_left = hidden = 0
     for slot in slots:
         # A client that has forgotten its own leases no longer reads anything under them.
@@ -136,11 +136,11 @@ def _remove(
             leased += 1
             lease_left = max(lease_left, lease_at[slot] - now)
         elif is_leased:
-            held.append(catalogue.id_at[slot])
+            leased_ids.append(catalogue.id_at[slot])
         else:
             free.append(catalogue.id_at[slot])
-    records: list[Record] = [ObjectsRemoved(pack_ids(free), pack_ids(held), cause)] if free or held else []
-    return q.Removed(len(free) - hidden + len(held), leased, lease_left, pinned=pinned), records
+    records: list[Record] = [ObjectsRemoved(pack_ids(free), pack_ids(leased_ids), cause)] if free or leased_ids else []
+    return q.Removed(len(free) - hidden + len(leased_ids), leased, lease_left, pinned=pinned), records
 
 
 def _remembered(answer: q.Removed, records: list[Record], client: int, serial: int) -> list[Record]:

@@ -20,16 +20,16 @@ def used_bytes(state: State) -> int:
     """Bytes taken by unmasked objects, grants and quarantine."""
     catalogue = state.catalogue
     top = catalogue.top
-    shown = (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK)) == LIVE
-    total = int(extents_of(catalogue.sizes[:top][shown]).sum())
+    visible = (catalogue.flags[:top] & (LIVE | MASKED | ON_DISK)) == LIVE
+    total = int(extents_of(catalogue.sizes[:top][visible]).sum())
     if catalogue.others:
-        several = np.array([slot for slot in catalogue.others if shown[slot]], np.intp)
+        several = np.array([slot for slot in catalogue.others if visible[slot]], np.intp)
         others = [catalogue.others[int(slot)] for slot in several]
         copies = np.array([sum(place.kind == MEMORY for place in places) for places in others], np.int64)
         total += int((extents_of(catalogue.sizes[several]) * copies).sum())
     memory = {segment.handle for segment in state.memory_segments()}
     total += sum(grant.left_bytes for grant in state.grants.values() for x in grant.ranges if x.segment in memory)
-    return total + sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
+    return total + sum(one.size_bytes for one in state.quarantine.values() if one.segment in memory)
 
 
 def evict_alone(state: State, rules: Rules, now: Instant) -> int:

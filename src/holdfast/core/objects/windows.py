@@ -223,9 +223,9 @@ def _taken_on(primary: Primary, handle: SegmentHandle) -> Column:
         for place in grant.ranges:
             if place.segment == handle:
                 taken += [(place.offset + start, end - start) for start, end in grant.taken.gaps(grant.length)]
-    for held in state.quarantine.values():
-        if held.segment == handle:
-            taken += held.pieces
+    for quarantined in state.quarantine.values():
+        if quarantined.segment == handle:
+            taken += quarantined.pieces
     for claim in primary.claims.values():
         taken += [(offset, length) for segment, offset, length in claim.pieces if segment == handle]
     return np.concatenate([np.array(taken, np.int64).reshape(-1, 2), *_unlent_on(primary, handle)])

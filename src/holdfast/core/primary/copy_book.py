@@ -157,7 +157,7 @@ class CopyBook:
         elif isinstance(record, ObjectsCommitted):
             packed = record.replaced
         ids = unpack_ids(packed)
-        if isinstance(record, ObjectsEvicted) and not record.held:
+        if isinstance(record, ObjectsEvicted) and not record.leased:
             ids = unpack_sorted_ids(record.ids).tolist()
         found: list[Place] = []
         for oid in ids:
@@ -184,17 +184,17 @@ class CopyBook:
     def hints_to_readers(self, state: State, record: Record) -> list[Command]:
         """Commands that tell nodes which of their objects the record removes while they may still be read. Call it
         before the record is applied."""
-        if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.held:
+        if not isinstance(record, ObjectsRemoved | ReplicaDropped | ObjectsCommitted) or not record.leased:
             return []
         if isinstance(record, ReplicaDropped):
-            held = [(oid, handle) for oid, handle, _ in PlaceRow.iter_unpack(record.held)]
+            leased = [(oid, handle) for oid, handle, _ in PlaceRow.iter_unpack(record.leased)]
         else:
             catalogue = state.catalogue
-            ids = unpack_ids(record.held)
+            ids = unpack_ids(record.leased)
             slots = zip(ids, catalogue.by_id.slots_of(ids), strict=True)
-            held = [(oid, place.segment) for oid, slot in slots for place in catalogue.replicas(slot)]
+            leased = [(oid, place.segment) for oid, slot in slots for place in catalogue.replicas(slot)]
         by_node: dict[str, list[ObjectId]] = {}
-        for oid, handle in held:
+        for oid, handle in leased:
             by_node.setdefault(state.segments[handle].name.node, []).append(oid)
         commands: list[Command] = []
         for node, ids in by_node.items():

@@ -156,7 +156,7 @@ class Primary:
 
     def absorb(self, record: Record, now: Instant) -> Absorbed:
         state = self.state
-        if type(record) is ObjectsCommitted and not (record.replaced or record.held):
+        if type(record) is ObjectsCommitted and not (record.replaced or record.leased):
             return Absorbed(apply(state, record, now))  # It adds objects, and nothing else changes.
         held_until = self._longest_lease(record)
         obsolete = self.copies.obsolete_files(state, record)
@@ -199,13 +199,13 @@ class Primary:
 
     def note_quarantine(self, entries: Iterable[int], held_until: Instant) -> None:
         for entry in entries:
-            held = self.state.quarantine.get(entry)
-            if held is None:  # It was on the segment that this record unmounts.
+            quarantined = self.state.quarantine.get(entry)
+            if quarantined is None:  # It was on the segment that this record unmounts.
                 continue
-            if held.grant is None:
+            if quarantined.grant is None:
                 self.release_at[entry] = held_until
-            elif not held.writer:
-                self._ask_to_clean(self.state.segments[held.segment], held.grant)
+            elif not quarantined.writer:
+                self._ask_to_clean(self.state.segments[quarantined.segment], quarantined.grant)
 
     def unclaimed(self, freed: Freed) -> Freed:
         """The parts of these ranges that lie in no claim; the other parts are added to their claims."""
@@ -238,9 +238,9 @@ class Primary:
     def ask_to_clean_again(self, segment: Segment) -> None:
         """Ask the segment's node once more to close writers: it is another process than the one that was asked before,
         if any was, and quarantines that an earlier copy left there wait for its report (I11)."""
-        for held in self.state.quarantine.values():
-            if held.segment == segment.handle and held.grant is not None and not held.writer:
-                self._ask_to_clean(segment, held.grant)
+        for quarantined in self.state.quarantine.values():
+            if quarantined.segment == segment.handle and quarantined.grant is not None and not quarantined.writer:
+                self._ask_to_clean(segment, quarantined.grant)
 
     def reclaim(self, freed: Freed) -> None:
         for handle, offsets, lengths in freed:
@@ -258,16 +258,16 @@ class Primary:
     def _longest_lease(self, record: Record) -> Instant:
         if not isinstance(record, ObjectsRemoved | ObjectsCommitted | ObjectsEvicted | ReplicaDropped):
             return 0
-        if not record.held:
+        if not record.leased:
             return 0
         catalogue = self.state.catalogue
         if isinstance(record, ReplicaDropped):
-            held = [oid for oid, _, _ in PlaceRow.iter_unpack(record.held)]
+            leased = [oid for oid, _, _ in PlaceRow.iter_unpack(record.leased)]
         elif isinstance(record, ObjectsEvicted):
-            held = unpack_sorted_ids(record.ids).tolist()
+            leased = unpack_sorted_ids(record.ids).tolist()
         else:
-            held = unpack_ids(record.held)
-        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(held))
+            leased = unpack_ids(record.leased)
+        return max(catalogue.lease_at[slot] for slot in catalogue.by_id.slots_of(leased))
 
     def _forget_grant(self, grant: GrantId) -> None:
         self.copies.ended(self.state, grant)

@@ -98,7 +98,7 @@ class Session:
     serial: int = 0
     expiry: int = 0
     """The number of its one entry in the heap of expiries; entries with another number are stale."""
-    held: WaitingKeepalive | None = None
+    keepalive: WaitingKeepalive | None = None
     commands: deque[Queued] = field(default_factory=deque)
     last_command: str = ""
     owner: str = ""
@@ -257,9 +257,9 @@ class Book:
         was_live = session.is_live(now)
         session.serial = request.serial
         self._connect(session, connection)
-        if session.held is not None:
-            self._say(session.held.deliver, failed(TryAgain("a later keepalive took the place of this one")))
-            session.held = None
+        if session.keepalive is not None:
+            self._say(session.keepalive.deliver, failed(TryAgain("a later keepalive took the place of this one")))
+            session.keepalive = None
         reply: Message | None = None
         if request.epoch != self.epoch:
             # The commands it has handled were another master's: they confirm nothing here (I6).
@@ -280,7 +280,7 @@ class Book:
             self._say(deliver, failed(SessionExpired("the session is over; open a new one")))
             return
         self._order += 1
-        found.held = WaitingKeepalive(self._order, now, deliver)
+        found.keepalive = WaitingKeepalive(self._order, now, deliver)
         heapq.heappush(self._replies, (min(self._reply_at(found), deadline), self._order, session))
 
     def _answer(self, session: Session, arrived: Instant, now: Instant) -> KeptAlive:
@@ -299,12 +299,12 @@ class Book:
 
     def _answer_held(self, session: Session, now: Instant) -> bool:
         """Answer the keepalive that it waits with, if any. True: the session was not live, and is again."""
-        held = session.held
-        if held is None:
+        keepalive = session.keepalive
+        if keepalive is None:
             return False
         was_live = session.is_live(now)
-        session.held = None
-        self._say(held.deliver, self._answer(session, held.arrived, now))
+        session.keepalive = None
+        self._say(keepalive.deliver, self._answer(session, keepalive.arrived, now))
         return not was_live
 
     def _say(self, deliver: Deliver, what: object) -> None:
@@ -367,7 +367,7 @@ class Book:
             _, order, session = heapq.heappop(replies)
             found = self._sessions.get(session)
             # Otherwise it was answered early.
-            if found is not None and found.held is not None and found.held.order == order:
+            if found is not None and found.keepalive is not None and found.keepalive.order == order:
                 returned |= self._answer_held(found, now)
         return returned
 
@@ -401,8 +401,8 @@ class Book:
         if self._by_name.get(session.name) is session:
             del self._by_name[session.name]
         error = SessionExpired(f"the session of {session.name!r} is over: {why}")
-        if session.held is not None:
-            self._say(session.held.deliver, failed(error))
+        if session.keepalive is not None:
+            self._say(session.keepalive.deliver, failed(error))
         for queued in session.commands:
             if queued.confirm is not None:
                 self._say(queued.confirm, error)
@@ -411,15 +411,15 @@ class Book:
         self.speakers.pop(connection, None)
         for session in list(self._by_connection.get(connection, ())):
             found = self._sessions[session]
-            found.held = None
+            found.keepalive = None
             self._disconnect(found)
 
     def end(self, error: HoldfastError) -> None:
         """This master ends, not the sessions: everything that waits fails with `error`, to look elsewhere."""
         for session in self._sessions.values():
-            held, session.held = session.held, None
-            if held is not None:
-                self._say(held.deliver, failed(error))
+            keepalive, session.keepalive = session.keepalive, None
+            if keepalive is not None:
+                self._say(keepalive.deliver, failed(error))
             for queued in session.commands:
                 if queued.confirm is not None:
                     self._say(queued.confirm, error)

@@ -114,7 +114,7 @@ def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -
     quarantined: list[int] = []
     for grant in [g for g in state.grants.values() if any(x.segment == handle for x in g.ranges)]:
         quarantined += _end_grant(state, grant, []).quarantined
-    for entry in [e for e, held in state.quarantine.items() if held.segment == handle]:
+    for entry in [e for e, quarantined in state.quarantine.items() if quarantined.segment == handle]:
         _leave_quarantine(state, entry)
     del state.segments[handle]
     state.away.discard(handle)
@@ -164,20 +164,20 @@ def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Applied:
 
 def _ranges_freed(state: State, record: r.RangesFreed, now: Instant) -> Applied:
     left = [_leave_quarantine(state, entry) for entry in record.entries]
-    return Applied([(held.segment, *_pieces(held.pieces)) for held in left])
+    return Applied([(quarantined.segment, *_pieces(quarantined.pieces)) for quarantined in left])
 
 
 def _leave_quarantine(state: State, entry: int) -> Quarantined:
-    held = state.quarantine.pop(entry)
-    if held.moved:
-        state.moved.pop((held.segment, held.pieces[0][0]), None)
-    return held
+    quarantined = state.quarantine.pop(entry)
+    if quarantined.moved:
+        state.moved.pop((quarantined.segment, quarantined.pieces[0][0]), None)
+    return quarantined
 
 
 def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -> Applied:
     removed = UNREMARKABLE
-    if record.replaced or record.held:
-        removed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.held), Cause.UPSERT.name, now)
+    if record.replaced or record.leased:
+        removed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.leased), Cause.UPSERT.name, now)
     grant = state.grants[record.grant]
     flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
     slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
@@ -270,10 +270,10 @@ def _named(state: State, ids: list[int]) -> list[int]:
     return slots
 
 
-def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Instant) -> Applied:
+def _remove(state: State, ids: list[int], leased: list[int], cause: str, now: Instant) -> Applied:
     freed: Freed = ()
     quarantined: list[int] = []
-    gone = _named(state, ids + held)
+    gone = _named(state, ids + leased)
     free_slots, held_slots = gone[: len(ids)], gone[len(ids) :]
     if free_slots:
         flags = state.catalogue.flags_at
@@ -290,18 +290,18 @@ def _remove(state: State, ids: list[int], held: list[int], cause: str, now: Inst
 
 def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Applied:
     if record.cause is Cause.MISMATCH:
-        state.origin.mismatched += (len(record.ids) + len(record.held)) // 8
-    ids, held = unpack_ids(record.ids), unpack_ids(record.held)
+        state.origin.mismatched += (len(record.ids) + len(record.leased)) // 8
+    ids, leased = unpack_ids(record.ids), unpack_ids(record.leased)
     if record.cause is Cause.FILE_LOST and state.unverified:
-        restored = [oid for oid in (*ids, *held) if oid < state.origin.first_id]
+        restored = [oid for oid in (*ids, *leased) if oid < state.origin.first_id]
         places = state.catalogue.segments[_named(state, restored)].tolist()
         state.origin.lost_files += sum(handle in state.unverified for handle in places)
-    return _remove(state, ids, held, record.cause.name, now)
+    return _remove(state, ids, leased, record.cause.name, now)
 
 
 def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Applied:
     ids = unpack_sorted_ids(record.ids).tolist()
-    return _remove(state, [] if record.held else ids, ids if record.held else [], "EVICTED", now)
+    return _remove(state, [] if record.leased else ids, ids if record.leased else [], "EVICTED", now)
 
 
 def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Applied:
@@ -355,7 +355,7 @@ def _replica_dropped(state: State, record: r.ReplicaDropped, now: Instant) -> Ap
     quarantined: list[int] = []
     for oid, handle, offset in PlaceRow.iter_unpack(record.rows):
         freed.setdefault(handle, []).append((offset, _without(state, oid, handle, offset)))
-    for oid, handle, offset in PlaceRow.iter_unpack(record.held):
+    for oid, handle, offset in PlaceRow.iter_unpack(record.leased):
         length = _without(state, oid, handle, offset)
         entry = state.enter_quarantine(Quarantined(handle, ((offset, length),), moved=oid))
         state.moved[handle, offset] = entry

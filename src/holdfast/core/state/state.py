@@ -151,10 +151,10 @@ class State:
         current epoch, the length of the log."""
         return next((start for later, start in self.epoch_starts.items() if later > epoch), self.index)
 
-    def enter_quarantine(self, held: Quarantined) -> int:
+    def enter_quarantine(self, quarantined: Quarantined) -> int:
         """Add these ranges to the quarantine; return the entry's number."""
         entry = self.next_quarantine
-        self.quarantine[entry] = held
+        self.quarantine[entry] = quarantined
         self.next_quarantine += 1
         return entry
 

@@ -45,8 +45,8 @@ class EvictionMask:
                 self._slot_at.setdefault(place.segment, {})[place.offset] = slot
         catalogue.by_key.unbind(keys)
         catalogue.flags[slots] |= MASKED
-        if catalogue.shown is not None:
-            catalogue.shown.hide(slots)
+        if catalogue.key_table is not None:
+            catalogue.key_table.hide(slots)
         for handle, offsets in fresh.items():
             starts = self._starts.setdefault(handle, [])
             starts += offsets
@@ -65,8 +65,8 @@ class EvictionMask:
             del self._by_key[key]
             catalogue.by_key.bind(key, slot)
             flags[slot] &= ~MASKED
-            if catalogue.shown is not None:
-                catalogue.shown.show_one(slot)
+            if catalogue.key_table is not None:
+                catalogue.key_table.show_one(slot)
             for place in catalogue.replicas(slot):
                 self._forget_place(place.segment, place.offset)
         return masked
@@ -78,8 +78,8 @@ class EvictionMask:
         slots = self.slots()
         catalogue.by_key.bind_many(list(self._by_key), list(self._by_key.values()))
         catalogue.flags[slots] ^= MASKED
-        if catalogue.shown is not None:
-            catalogue.shown.show(slots)
+        if catalogue.key_table is not None:
+            catalogue.key_table.show(slots)
         self._by_key.clear()
         self._starts.clear()
         self._slot_at.clear()

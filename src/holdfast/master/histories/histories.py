@@ -65,7 +65,7 @@ class Word:
 
 
 @dataclass(slots=True)
-class HeldHistory:
+class RetainedHistory:
     """A state in memory whose log may no longer be in the store."""
 
     standby: Standby
@@ -91,7 +91,7 @@ class Histories:
         events: EventHistory,
         word: Word | None = None,
     ) -> None:
-        self.held: HeldHistory | None = None
+        self.retained: RetainedHistory | None = None
         self.known: dict[int, int] = {}
         """Histories known when the store was last found empty, and the last batch in a snapshot of each."""
         self.word = word
@@ -126,8 +126,8 @@ class Histories:
         return self.word if self.word is not None and self.word.content else None
 
     async def known_here(self, state: State, store: SnapshotStore) -> list[int]:
-        """Every history of this state, of a held history, and of this master's snapshots."""
-        states = [state, *([self.held.standby.state] if self.held is not None else [])]
+        """Every history of this state, of a retained history, and of this master's snapshots."""
+        states = [state, *([self.retained.standby.state] if self.retained is not None else [])]
         known = [one for each in states if each.log_id for one in (*each.continues, each.log_id)]
         try:
             known += await asyncio.to_thread(store.known)
@@ -154,10 +154,10 @@ class Histories:
         self._release(log_id)
 
     def _release(self, log_id: int) -> None:
-        """The log is of this history: drop a held one, unless it is another that no disk could take."""
+        """The log is of this history: drop a retained one, unless it is another that no disk could take."""
         self.word = None
-        if self.held is not None and (self.held.is_kept or self.held.log_id == log_id):
-            self.held = None
+        if self.retained is not None and (self.retained.is_kept or self.retained.log_id == log_id):
+            self.retained = None
 
     def hold(self, standby: Standby, written: Position) -> None:
         """Hold this process's state until it is known that the log in the store still has it."""
@@ -166,7 +166,7 @@ class Histories:
             position = standby.position
             standby = Standby(standby.state, Position(position.batch, position.index, NO_HASH))
         if standby.state.log_id:
-            self.held = HeldHistory(standby, written)
+            self.retained = RetainedHistory(standby, written)
 
     # Where to follow the log from.
 
@@ -178,14 +178,14 @@ class Histories:
         self.may_begin = False
         while True:
             try:
-                held = self.held
-                if held is not None and not await goes_through(self._coordination, held.written):
-                    held = None  # Its log is not in the store, or was trimmed past it.
-                found = await self._newest_here() or await self._from_elsewhere(held)
+                retained = self.retained
+                if retained is not None and not await goes_through(self._coordination, retained.written):
+                    retained = None  # Its log is not in the store, or was trimmed past it.
+                found = await self._newest_here() or await self._from_elsewhere(retained)
                 if found is not None:
                     self.stuck = ""
-                    if held is not None:
-                        self.held = None  # Its log is followed.
+                    if retained is not None:
+                        self.retained = None  # Its log is followed.
                     return found
                 await self._ask_for_one()
             except (CoordinationLost, Uncertain) as error:
@@ -215,23 +215,24 @@ class Histories:
         position = await asyncio.to_thread(self._store.position, kept)
         return position is not None and bool(await goes_through(self._coordination, position))
 
-    async def _from_elsewhere(self, held: HeldHistory | None) -> Standby | None:
+    async def _from_elsewhere(self, retained: RetainedHistory | None) -> Standby | None:
         """From the log's beginning, this process's memory, or what another master keeps."""
         if await first_batch(self._coordination) == 1:
             return Standby()
-        if held is not None and held.standby.position == held.written:
-            return await self._from_memory(held)
+        if retained is not None and retained.standby.position == retained.written:
+            return await self._from_memory(retained)
         self.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
         self._say(self.stuck, "another master is asked")
         await self._snapshots.fetch_newest(0)
         return await self._newest_here()
 
-    async def _from_memory(self, held: HeldHistory) -> Standby:
+    async def _from_memory(self, retained: RetainedHistory) -> Standby:
         """The state of a former primary whose records are all in the log (I5). If every snapshot that reaches the log
         is spoiled, this may be the only master that can lead."""
-        _, content = await asyncio.to_thread(self._store.take, held.standby)
+        _, content = await asyncio.to_thread(self._store.take, retained.standby)
         restored = await asyncio.to_thread(load, content, now_ms())
-        log.warning("no snapshot here reaches the log; this master goes on from its memory", batch=held.written.batch)
+        batch = retained.written.batch
+        log.warning("no snapshot here reaches the log; this master goes on from its memory", batch=batch)
         return Standby(restored.state, restored.position)
 
     async def _ask_for_one(self) -> None:
@@ -259,11 +260,11 @@ class Histories:
             self.waits = ""
 
     async def _follows(self, log_id: int) -> bool:
-        """The log is of this history: save any other held history to disk, and set aside snapshots this log has lost.
+        """The log is of this history: write any other retained history to disk, and set strays aside.
 
         False: that could not be done now.
         """
-        if self.held is not None and self.held.log_id != log_id:
+        if self.retained is not None and self.retained.log_id != log_id:
             await self._keep_held()
         self._release(log_id)
         try:
@@ -292,7 +293,7 @@ class Histories:
             self._wait(f"whether there was another history is not known: {error}")
             return False
         others = {name: text for name, text in waiting.items() if name != WAITING + self._name}
-        if self.held is not None or self.known:
+        if self.retained is not None or self.known:
             self._wait(f"the store is empty, and this master {self._knowledge()}; {WAYS_OUT}")
             await self._announce()
         elif others:
@@ -303,26 +304,26 @@ class Histories:
         return False
 
     def _knowledge(self) -> str:
-        if self.held is not None:
-            return f"holds history {self.held.log_id:016x} through record {self.held.standby.state.index}"
+        if self.retained is not None:
+            return f"holds history {self.retained.log_id:016x} through record {self.retained.standby.state.index}"
         log_id, batch = max(self.known.items(), key=lambda one: one[1])
         if batch:
             return f"keeps snapshots of history {log_id:016x} through batch {batch}"
         return f"has followed history {log_id:016x}, of which it keeps no snapshot"
 
     async def _keep_held(self) -> None:
-        """Write the held history to disk, once: this process may end while it waits."""
-        held = self.held
-        if held is None or held.is_kept or self._store.directory is None:
+        """Write the retained history to disk, once: this process may end while it waits."""
+        retained = self.retained
+        if retained is None or retained.is_kept or self._store.directory is None:
             return
         try:
-            await asyncio.to_thread(self._write_held, held.standby)
+            await asyncio.to_thread(self._write_retained, retained.standby)
         except (SnapshotFailed, OSError) as error:
             self._say("what this master holds of another history is in its memory alone", str(error))
         else:
-            held.is_kept = True
+            retained.is_kept = True
 
-    def _write_held(self, standby: Standby) -> None:
+    def _write_retained(self, standby: Standby) -> None:
         if all(one.batch != standby.position.batch for one in self._store.kept(standby.state.log_id)):
             self._store.write(*self._store.take(standby))
 

@@ -97,7 +97,7 @@ class MasterView:
         memory = {segment.handle: segment for segment in state.memory_segments()}
         capacity = sum(segment.usable_bytes for segment in memory.values())
         granted = sum(g.left_bytes for g in state.grants.values() for x in g.ranges if x.segment in memory)
-        quarantined = sum(held.size_bytes for held in state.quarantine.values() if held.segment in memory)
+        quarantined = sum(one.size_bytes for one in state.quarantine.values() if one.segment in memory)
         free = engine.primary.free_bytes if engine is not None else 0
         used = capacity - free - granted - quarantined if engine is not None else occupied_bytes(state)
         promotable, reason = master.promotable()

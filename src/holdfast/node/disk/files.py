@@ -31,7 +31,7 @@ from holdfast.messages.requests import Done
 from holdfast.messages.rows import FileRow, ListedFileRow
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.store import HEADER
-from holdfast.node.disk.tier import DiskTier, HeldFile, Verification
+from holdfast.node.disk.tier import DiskTier, LoggedFile, Verification
 from holdfast.node.primary_requests import request
 from holdfast.operations.effects import LeaveMaster, Operation, Sleep, Work
 
@@ -106,18 +106,18 @@ def report_missing(disk: DiskTier) -> Operation[int]:
     count = cursor = 0
     while True:
         page = yield from request(ListFiles(disk.node, disk.store.disk, cursor), FileList)
-        held = _files_in(page)
-        for start in range(0, len(held), A_REPORT):
+        logged = _files_in(page)
+        for start in range(0, len(logged), A_REPORT):
             while disk.lost.is_full:
                 yield Sleep(FULL_SECONDS)
-            some = held[start : start + A_REPORT]
+            some = logged[start : start + A_REPORT]
             count += yield Work(lambda some=some: disk.find_missing(some))  # type: ignore[misc]
         cursor = page.cursor
         if not cursor:
             return count
 
 
-def _files_in(page: FileList) -> list[HeldFile]:
+def _files_in(page: FileList) -> list[LoggedFile]:
     return ListedFileRow.unpack_whole(page.rows)
 
 
@@ -129,10 +129,10 @@ def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
         while disk.wants(verification):
             asked = ListFiles(disk.node, verification.disk, cursor)
             page = yield from _ask(disk, verification, asked, FileList)
-            held = _files_in(page)
-            count += len(held)
-            while held and disk.wants(verification):
-                held = yield from _compare_some(disk, held)
+            logged = _files_in(page)
+            count += len(logged)
+            while logged and disk.wants(verification):
+                logged = yield from _compare_some(disk, logged)
             cursor = page.cursor
             if not cursor:
                 break
@@ -156,17 +156,17 @@ def _ask(disk: DiskTier, verification: Verification, message: Message, kind: typ
         yield Sleep(FULL_SECONDS)
 
 
-def _compare_some(disk: DiskTier, held: list[HeldFile]) -> Operation[list[HeldFile]]:
+def _compare_some(disk: DiskTier, logged: list[LoggedFile]) -> Operation[list[LoggedFile]]:
     """Compare the first of these files, at a bounded rate. Returns those that are left."""
     while disk.lost.is_full:
         yield Sleep(FULL_SECONDS)
     count = size = 0
-    while count < len(held) and size < STEP_BYTES:
-        size += HEADER.size + held[count][2]
+    while count < len(logged) and size < STEP_BYTES:
+        size += HEADER.size + logged[count][2]
         count += 1
-    again = yield Work(lambda: disk.compare(held[:count]))
+    again = yield Work(lambda: disk.compare(logged[:count]))
     yield Sleep(FULL_SECONDS if again else size / BYTES_PER_SECOND)
-    return [*held[count:], *again]
+    return [*logged[count:], *again]
 
 
 def forget_unknown(disk: DiskTier, files: list[tuple[ObjectId, int]]) -> Operation[int]:

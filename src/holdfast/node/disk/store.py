@@ -104,10 +104,10 @@ class Files:
     def is_in_place(self, directory: Path, lock: int) -> bool:
         """Is this directory still the one whose lock file is open here?"""
         try:
-            there, held = (directory / "lock").stat(), os.fstat(lock)
+            there, locked = (directory / "lock").stat(), os.fstat(lock)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino)
 
     def size(self, path: Path) -> int:
         return path.stat().st_size

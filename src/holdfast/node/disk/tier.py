@@ -21,7 +21,7 @@ from holdfast.messages.of_nodes import Damage
 from holdfast.node.disk.lost_files import LostFiles
 from holdfast.node.disk.store import DamagedFile, DiskStore, DiskTrouble
 
-HeldFile: TypeAlias = tuple[ObjectId, int, int, int]
+LoggedFile: TypeAlias = tuple[ObjectId, int, int, int]
 """A file as the log holds it: (object, offset, size, checksum)."""
 
 log = structlog.get_logger("holdfast.node")
@@ -110,13 +110,13 @@ class DiskTier:
         with self._lock:
             return [(one.oid, one.offset) for one in stored if one.offset not in self._pending]
 
-    def find_missing(self, held: Iterable[HeldFile]) -> int:
+    def find_missing(self, logged: Iterable[LoggedFile]) -> int:
         """Report which of these files are missing or have another size. Returns their number. A file that is being
         written, or was deleted since the log was asked, may be among them: the master ignores files that the log does
         not hold."""
         with self._noting():
             self.store.check_in_place()
-        return sum(self._is_missing(oid, offset, size) for oid, offset, size, _ in held)
+        return sum(self._is_missing(oid, offset, size) for oid, offset, size, _ in logged)
 
     def begin_verification(self, history: int, epoch: int) -> Verification | None:
         """Note that the files are to be compared with a restored history, as this epoch's primary lists them, in place
@@ -138,11 +138,11 @@ class DiskTier:
             if self._verification == verification:
                 self._verification = None
 
-    def compare(self, held: Iterable[HeldFile]) -> list[HeldFile]:
+    def compare(self, logged: Iterable[LoggedFile]) -> list[LoggedFile]:
         """Read these files whole, and report those that are missing or damaged. Returns those that cannot be read at
         the moment."""
-        again: list[HeldFile] = []
-        for one in held:
+        again: list[LoggedFile] = []
+        for one in logged:
             oid, offset, size, checksum = one
             if self._is_missing(oid, offset, size) or self._is_pending(offset):
                 continue

@@ -45,10 +45,10 @@ class BoundChecks:
         """A client holds at most its window of uncommitted memory, or one grant alone."""
         if not isinstance(record, RangesGranted) or record.grant.client == COPIES:
             return
-        held = [grant for grant in state.grants.values() if grant.id.client == record.grant.client]
-        left = sum(grant.left_bytes * len(grant.ranges) for grant in held)
+        live = [grant for grant in state.grants.values() if grant.id.client == record.grant.client]
+        left = sum(grant.left_bytes * len(grant.ranges) for grant in live)
         window = self.world.rules.write_window_bytes
-        if len(held) > 1 and left > window:
+        if len(live) > 1 and left > window:
             self.report(
                 "I17", f"a client holds {left:,} granted bytes, and may hold {window:,}", f"grant {record.grant.serial}"
             )

@@ -212,7 +212,7 @@ class Checkers:
             core = client.core
             if core is None or core.welcome is None or not client.alive or core.welcome.log_id != self.log.state.log_id:
                 continue
-            for grant in core.grants.held.values():
+            for grant in core.grants.by_id.values():
                 if grant.id not in self.log.granted:
                     what = f"{name} holds grant {grant.id.serial}, which its history never gave"
                     self.report("I19", what, f"grant {grant.id.serial}")

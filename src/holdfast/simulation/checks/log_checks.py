@@ -129,14 +129,14 @@ class LogChecks:
             case r.ObjectsCommitted():
                 self._commits(record)
             case r.ObjectsRemoved():
-                self._leaves(unpack_ids(record.ids) + unpack_ids(record.held), record.cause.name)
+                self._leaves(unpack_ids(record.ids) + unpack_ids(record.leased), record.cause.name)
                 self._not_leased(unpack_ids(record.ids), f"removed ({record.cause.name}) without quarantine")
                 if record.cause is r.Cause.MISMATCH:
-                    self.restores.differs(unpack_ids(record.ids) + unpack_ids(record.held), self.fates)
+                    self.restores.differs(unpack_ids(record.ids) + unpack_ids(record.leased), self.fates)
             case r.ObjectsEvicted():
                 evicted = unpack_sorted_ids(record.ids).tolist()
                 self._leaves(evicted, "EVICTED")
-                if not record.held:
+                if not record.leased:
                     self._not_leased(evicted, "evicted")
             case r.SegmentUnmounted():
                 alone = [s for s in self.state.catalogue.on_segment(record.handle)
@@ -155,7 +155,7 @@ class LogChecks:
         rows = zip(record.keys, PutRow.iter_unpack(record.rows), strict=True)
         for oid, (key, (_, size, _)) in enumerate(rows, record.first_id):
             self.fates[oid] = Fate(key, size)
-        self._leaves(unpack_ids(record.replaced) + unpack_ids(record.held), "UPSERT")
+        self._leaves(unpack_ids(record.replaced) + unpack_ids(record.leased), "UPSERT")
         self._not_leased(unpack_ids(record.replaced), "replaced without quarantine")
 
     def _leaves(self, ids: list[int], why: str) -> None:
@@ -230,9 +230,9 @@ class LogChecks:
                 if place.segment == handle:
                     for start, end in grant.taken.gaps(grant.length):
                         yield place.offset + start, place.offset + end, f"grant {grant.id.serial}"
-        for entry, held in state.quarantine.items():
-            if held.segment == handle:
-                for offset, length in held.pieces:
+        for entry, quarantined in state.quarantine.items():
+            if quarantined.segment == handle:
+                for offset, length in quarantined.pieces:
                     yield offset, offset + length, f"quarantine entry {entry}"
 
     def leases(self) -> Iterator[SeenLease]:
@@ -282,6 +282,6 @@ def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:
         for place in grant.ranges:
             gaps = grant.taken.gaps(grant.length)
             taken[place.segment] += [(place.offset + start, place.offset + end) for start, end in gaps]
-    for held in state.quarantine.values():
-        taken[held.segment] += [(offset, offset + length) for offset, length in held.pieces]
+    for quarantined in state.quarantine.values():
+        taken[quarantined.segment] += [(offset, offset + length) for offset, length in quarantined.pieces]
     return taken

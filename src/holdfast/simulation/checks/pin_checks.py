@@ -57,7 +57,7 @@ class PinChecks:
             case ObjectsEvicted():
                 self._evicted(unpack_sorted_ids(record.ids).tolist())
             case ObjectsRemoved():
-                self._removed(unpack_ids(record.ids) + unpack_ids(record.held), record.cause)
+                self._removed(unpack_ids(record.ids) + unpack_ids(record.leased), record.cause)
             case NodeModeChanged():
                 self._aside[record.node] = record.mode
             case RangesGranted():

@@ -131,9 +131,9 @@ def _longest_gap(primary: Primary, segment: Segment, length: int, now: Instant, 
             if place.segment == handle:
                 gaps = grant.taken.gaps(grant.length)
                 stays += [(place.offset + start, place.offset + end) for start, end in gaps]
-    for held in state.quarantine.values():
-        if held.segment == handle:
-            stays += [(offset, offset + size) for offset, size in held.pieces]
+    for quarantined in state.quarantine.values():
+        if quarantined.segment == handle:
+            stays += [(offset, offset + size) for offset, size in quarantined.pieces]
     for freed in primary.unlent.values():
         for one, offsets, sizes in freed:
             if one == handle:

@@ -64,7 +64,7 @@ class WriteChecks:
             known = machine.core.welcome.log_id if machine.core.welcome is not None else 0
             if known not in (state.log_id, *state.continues):
                 continue  # Its grants are of another history, whose memory is void.
-            for grant in machine.core.grants.held.values():
+            for grant in machine.core.grants.by_id.values():
                 for place in grant.ranges:
                     there = place.segment == handle and name in self._granted_on.get(grant.id, (name,))
                     if there and self._can(machine, name, grant.id, place.writer, known):

@@ -47,7 +47,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.name = name
         self.dead = False
         self.paused = False
-        self.held: list[Event] = []
+        self.postponed: list[Event] = []
         self.chance = chance
         self.machine = machine
         self.number = number

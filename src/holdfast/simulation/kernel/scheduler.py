@@ -23,7 +23,7 @@ class Owner(Protocol):
     name: str
     dead: bool
     paused: bool
-    held: list[Event]
+    postponed: list[Event]
 
     def enter(self) -> None:
         """Begin its turn, with its own clock and random numbers."""
@@ -86,7 +86,7 @@ class Scheduler:
         name = ""
         if owner is not None:
             if owner.paused:
-                owner.held.append(event)
+                owner.postponed.append(event)
                 return
             if owner is not self._entered:
                 self._entered = owner
@@ -102,6 +102,6 @@ class Scheduler:
 
     def resume(self, owner: Owner) -> None:
         """Run the events that came while it was stopped."""
-        held, owner.held = owner.held, []
-        for _, _, run, _, handle in held:
+        postponed, owner.postponed = owner.postponed, []
+        for _, _, run, _, handle in postponed:
             self.after(0, run, owner, handle)

@@ -67,10 +67,10 @@ def subjects_of(record: Record, key_of: Callable[[int], str]) -> tuple[str, ...]
     """The keys that a record is about; if it is only about a range, the key of that range's owner."""
     match record:
         case r.ObjectsCommitted():
-            gone = unpack_ids(record.replaced) + unpack_ids(record.held)
+            gone = unpack_ids(record.replaced) + unpack_ids(record.leased)
             return (*record.keys, *map(key_of, gone))
         case r.ObjectsRemoved():
-            return tuple(map(key_of, unpack_ids(record.ids) + unpack_ids(record.held)))
+            return tuple(map(key_of, unpack_ids(record.ids) + unpack_ids(record.leased)))
         case r.ObjectsEvicted():
             return tuple(map(key_of, unpack_sorted_ids(record.ids).tolist()))
         case r.RangesGranted() | r.GrantEnded():

@@ -15,7 +15,7 @@ def show(
     """The catalogue's keys from now on, and the memory that they are in. Tables have `places` at the least."""
     if memory is None:
         memory = np.zeros(words, np.uint64)
-    shown = catalogue.shown = KeyTable(catalogue, memory)
+    shown = catalogue.key_table = KeyTable(catalogue, memory)
     return shown, memory
 
 

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 def wait_until_shown(cache: Cache, key: str) -> None:
     """Until this client is told of the key without asking."""
-    wait_until(lambda: (shown := core_of(cache).shown) is not None and shown.has(key), what="the key is shown")
+    wait_until(lambda: (shown := core_of(cache).key_table) is not None and shown.has(key), what="the key is shown")
 
 
 def primary_that_shows(cluster: Cluster, cache: Cache, key: str) -> Process:
@@ -74,7 +74,7 @@ async def test_an_asyncio_client_sees_them_too(cluster: Cluster) -> None:
     async with holdfast.connect_async(cluster.address, timeout=30) as cache:
         await cache.put("shown/async", b"x")
         assert await cache.exists("shown/async") is True
-        shown = core_of(cache).shown
+        shown = core_of(cache).key_table
         assert shown is not None
         wait_until(lambda: shown.has("shown/async"), what="the key is shown")
         assert await cache.exists_many(["shown/async", "shown/none"]) == [True, False]
