@@ -73,6 +73,8 @@ Value: TypeAlias = memoryview | bytes | Gathered
 
 def checked_value(value: BytesLike | Sequence[BytesLike]) -> Value:
     """The bytes of a value, as they lie in memory."""
+    if type(value) is bytes and 0 < len(value) < SHORT_BYTES:
+        return value  # The usual case. Nothing slices short ones, so they need no memoryview.
     flattened: Value
     if isinstance(value, (list, tuple)) and not isinstance(value, Part):
         flattened = Gathered([flat(part, "a part of a value") for part in value])
@@ -128,15 +130,13 @@ def _from_pairs(items: object) -> tuple[list[str], list[BytesLike]]:
 
 
 def _checked_values(values: list[BytesLike]) -> list[Value]:
-    # Short bytes, the usual case, are used as they are: nothing slices them, so they need no memoryview.
+    # Short bytes are used as they are, as `checked_value` would; checked all at once.
     if {*map(type, values)} == {bytes} and all(values) and max(map(len, values)) < SHORT_BYTES:
         return values
-    # So are views of bytes that are neither empty nor too long; these too are checked all at once.
+    # So are views of bytes that are neither empty nor too long.
     if are_plain_views(values) and min(sizes := [*map(len, values)]) > 0 and max(sizes) <= MAX_OBJECT_BYTES:
         return values
-    return [
-        value if type(value) is bytes and 0 < len(value) < SHORT_BYTES else checked_value(value) for value in values
-    ]
+    return [checked_value(value) for value in values]
 
 
 def are_plain_views(buffers: list[BytesLike]) -> bool:
