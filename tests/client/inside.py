@@ -21,4 +21,4 @@ def runner_of(cache: Any) -> Any:
 
 def connection_of(cache: Any) -> Any:
     """Its connection to the master; None if there is none."""
-    return runner_of(cache)._channel
+    return runner_of(cache).channel

@@ -72,15 +72,15 @@ def soon() -> float:
 
 def test_a_standby_that_names_the_primary_sends_the_round_there() -> None:
     link, there = link_to("a:1,b:2,c:3"), Answering(a=not_leader("c:3"), b=not_leader(), c=None)
-    assert there.play(link._connect(soon())) is link._channel
+    assert there.play(link.connect(soon())) is link.channel
     assert there.dialled == ["a", "c"]
-    assert link._address == "c:3"
+    assert link.address == "c:3"
 
 
 def test_a_hint_that_leads_nowhere_costs_one_try_and_the_round_goes_on() -> None:
     link = link_to("a:1,b:2")
     there = Answering(a=not_leader("x:9"), b=None, x=errors.Unreachable("nobody answers"))
-    there.play(link._connect(soon()))
+    there.play(link.connect(soon()))
     assert there.dialled == ["a", "x", "b"]
 
 
@@ -88,8 +88,8 @@ def test_a_refusal_says_more_than_that_the_others_cannot_be_reached() -> None:
     """A wrong token: nobody looks for an outage then. And one master with another token keeps nobody from the rest."""
     there = Answering(a=errors.NotAuthorized("the token is wrong"), b=errors.Unreachable("nobody answers"), c=None)
     with pytest.raises(errors.NotAuthorized):
-        there.play(link_to("a:1,b:2")._connect(soon()))
-    there.play(link_to("a:1,c:3")._connect(soon()))
+        there.play(link_to("a:1,b:2").connect(soon()))
+    there.play(link_to("a:1,c:3").connect(soon()))
     assert there.dialled == ["a", "b", "a", "c"]
 
 
@@ -97,17 +97,17 @@ def test_the_reason_of_the_last_master_is_the_reason() -> None:
     """A follower comes back sooner to masters that say that they do not lead than to a network that is down."""
     there = Answering(a=errors.Unreachable("nobody answers"), b=not_leader())
     with pytest.raises(errors.NotLeader):
-        there.play(link_to("a:1,b:2")._connect(soon()))
+        there.play(link_to("a:1,b:2").connect(soon()))
 
 
 def test_the_master_that_was_lost_is_tried_last_and_briefly() -> None:
     link, there = link_to("a:1,b:2", LinkOptions(10.0)), Answering(a=None, b=not_leader())
-    there.play(link._connect(soon()))
-    assert link._channel is not None
-    link._channel.close()
+    there.play(link.connect(soon()))
+    assert link.channel is not None
+    link.channel.close()
     there.masters["a"] = errors.Unreachable("no welcome came")
     with pytest.raises(errors.Unreachable):
-        there.play(link._connect(soon()))
+        there.play(link.connect(soon()))
     assert there.dialled == ["a", "b", "a"]
     assert there.patience[1] > 9.0
     assert there.patience[2] <= 10.0 * LOST_SHARE
@@ -115,13 +115,13 @@ def test_the_master_that_was_lost_is_tried_last_and_briefly() -> None:
 
 def test_a_deadline_ends_the_wait_for_a_master() -> None:
     there = Answering(a=None)
-    there.play(link_to("a:1", LinkOptions(10.0))._connect(now_seconds() + 0.5))
+    there.play(link_to("a:1", LinkOptions(10.0)).connect(now_seconds() + 0.5))
     assert there.patience[0] <= 0.5
 
 
 def first_dial(link: PrimaryLink[Channel]) -> tuple[Operation[Channel], Open]:
     """An operation that connects, played until it opens its first connection."""
-    dialling = link._connect(soon())
+    dialling = link.connect(soon())
     effect = next(dialling)
     assert isinstance(effect, Work)
     effect = dialling.send(effect.run())
@@ -134,7 +134,7 @@ def test_a_link_that_is_closed_while_it_dials_keeps_no_connection() -> None:
     link, there = link_to("a:1"), Answering(a=None)
     dialling, first = first_dial(link)
     channel = there.open(first)
-    link._caller.closed = "the node is stopping"
+    link.caller.closed = "the node is stopping"
     with pytest.raises(errors.Unreachable, match="the node is stopping"):
         dialling.send(channel)
     assert channel.closed
@@ -143,30 +143,30 @@ def test_a_link_that_is_closed_while_it_dials_keeps_no_connection() -> None:
 def test_a_link_that_is_closed_between_two_masters_tries_no_other() -> None:
     link = link_to("a:1,b:2")
     dialling, _ = first_dial(link)
-    link._caller.closed = "the node is stopping"
+    link.caller.closed = "the node is stopping"
     with pytest.raises(errors.Unreachable, match="the node is stopping"):
         dialling.throw(errors.Unreachable("nobody answers"))
 
 
 def nearer_link() -> PrimaryLink[Channel]:
     link = link_to("a:1")
-    link._caller.nearer = lambda welcome: "unix:@near"  # type: ignore[method-assign]
+    link.caller.nearer = lambda welcome: "unix:@near"  # type: ignore[method-assign]
     return link
 
 
 def test_a_master_of_this_machine_is_spoken_to_over_its_unix_socket() -> None:
     link, there = nearer_link(), Answering(a=None, unix=None)
-    there.play(link._connect(soon()))
+    there.play(link.connect(soon()))
     far, near = there.opened
-    assert link._channel is near
+    assert link.channel is near
     assert far.closed
-    assert link._address == "a:1", "that is where it is dialled again"
+    assert link.address == "a:1", "that is where it is dialled again"
 
 
 def test_without_its_unix_socket_the_longer_way_is_kept() -> None:
     link, there = nearer_link(), Answering(a=None, unix=errors.Unreachable("another network namespace"))
-    there.play(link._connect(soon()))
-    assert link._channel is there.opened[0]
+    there.play(link.connect(soon()))
+    assert link.channel is there.opened[0]
     assert not there.opened[0].closed
 
 
@@ -175,7 +175,7 @@ def test_the_longer_way_is_closed_when_the_nearer_one_is_refused(error: errors.H
     """I17: a master that steps down between the two greetings leaves no connection behind."""
     there = Answering(a=None, unix=error)
     with pytest.raises(type(error)):
-        there.play(nearer_link()._connect(soon()))
+        there.play(nearer_link().connect(soon()))
     assert there.opened[0].closed
 
 
@@ -187,19 +187,19 @@ def test_the_longer_way_is_closed_when_the_nearer_one_is_interrupted() -> None:
     assert isinstance(dialling.send(channel), Open)
     dialling.close()
     assert channel.closed
-    assert link._channel is None
+    assert link.channel is None
 
 
 def test_only_the_connection_that_was_used_is_left() -> None:
     """I10: otherwise what others have under way on the new one would be in doubt."""
     link, there = link_to("a:1,b:2"), Answering(a=None, b=None)
-    old = there.play(link._connect(soon()))
+    old = there.play(link.connect(soon()))
     old.close()
-    new = there.play(link._connect(soon()))
-    link._leave(old, "x:9")
+    new = there.play(link.connect(soon()))
+    link.leave(old, "x:9")
     assert not new.closed
-    link._leave(new, "x:9")
+    link.leave(new, "x:9")
     assert new.closed
     there.masters["x"] = None
-    there.play(link._connect(soon()))
+    there.play(link.connect(soon()))
     assert there.dialled == ["a", "b", "x"]

@@ -103,34 +103,34 @@ class PrimaryLink(Generic[C]):
 
     def __init__(self, masters: Masters, caller: Caller, options: LinkOptions = USUAL) -> None:
         self._masters = masters
-        self._caller = caller
+        self.caller = caller
         self._options = options
-        self._channel: C | None = None
-        self._address = ""
+        self.channel: C | None = None
+        self.address = ""
         """The address of the master that welcomed us last."""
 
     def hang_up(self, reason: str) -> None:
         """Close the connection: every call and every sleep, now and later, fails for this reason."""
-        self._caller.closed = reason
+        self.caller.closed = reason
         self._rouse()
-        if self._channel is not None:
-            self._channel.close()
+        if self.channel is not None:
+            self.channel.close()
 
     def _rouse(self) -> None:
         """Have every paused operation check its condition."""
         raise NotImplementedError
 
     def _open_channel(self) -> C | None:
-        channel = self._channel
+        channel = self.channel
         return None if channel is None or channel.closed else channel
 
-    def _connect(self, deadline: float) -> Operation[C]:
+    def connect(self, deadline: float) -> Operation[C]:
         """Connect to a master that accepts us. For one operation at a time."""
-        caller, masters = self._caller, self._masters
+        caller, masters = self.caller, self._masters
         caller.check_open()
-        if self._channel is not None:
-            self._channel.close()
-        masters.lost(self._address)
+        if self.channel is not None:
+            self.channel.close()
+        masters.lost(self.address)
         known = yield Work(partial(masters.candidates, deadline - now_seconds()), bulk=masters.looks_up)
         this_round = Round(known)
         last: TryAgain = Unreachable("the deadline passed before a master could be reached; nothing was sent")
@@ -155,9 +155,9 @@ class PrimaryLink(Generic[C]):
         raise refusal or caller.unreached(last)
 
     def _take(self, channel: C, address: str) -> Operation[None]:
-        caller = self._caller
+        caller = self.caller
         caller.welcomed(channel.welcome)
-        self._channel, self._address = channel, address
+        self.channel, self.address = channel, address
         if caller.closed:  # It was closed meanwhile, by a call that did not see this connection.
             channel.close()
         caller.check_open()
@@ -165,7 +165,7 @@ class PrimaryLink(Generic[C]):
 
     def _nearer(self, channel: C, deadline: float) -> Operation[C]:
         """A connection to the same master through its Unix socket, if it is on this machine."""
-        near = self._caller.nearer(channel.welcome)
+        near = self.caller.nearer(channel.welcome)
         if not near:
             return channel
         try:
@@ -179,8 +179,8 @@ class PrimaryLink(Generic[C]):
         channel.close()
         return nearer
 
-    def _leave(self, used: C | None, hint: str) -> None:
-        if used is self._channel:
+    def leave(self, used: C | None, hint: str) -> None:
+        if used is self.channel:
             self._masters.failed()
             self._masters.hinted(hint)
         if used is not None:

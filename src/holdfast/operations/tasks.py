@@ -64,7 +64,7 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
                         assert isinstance(effect.begun, PendingAsyncCall), "it was begun here"
                         result = await effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
-                        self._leave(channel, effect.hint)
+                        self.leave(channel, effect.hint)
                     elif isinstance(effect, Work) and effect.bulk:
                         working = self._start(effect)
                         result = await self._finish(working, effect.into_caller)
@@ -125,14 +125,14 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         if isinstance(effect, Work):
             return effect.run()
         if isinstance(effect, Open):
-            options, hello = self._options, self._caller.hello()
+            options, hello = self._options, self.caller.hello()
             return await AsyncChannel.open(effect.address, hello, effect.deadline, options.silence_seconds, options.tls)
         if isinstance(effect, Pause):
             await self._pause(effect)
         elif isinstance(effect, Sleep):
             # Nothing cuts it short: a task that must end earlier is cancelled.
             await asyncio.sleep(effect.seconds)
-            self._caller.check_open()
+            self.caller.check_open()
         return None
 
     async def _pause(self, pause: Pause) -> None:
@@ -140,7 +140,7 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
         roused = asyncio.Event()
         self._pauses[roused] = None
         try:
-            while not self._caller.closed and not pause.until():
+            while not self.caller.closed and not pause.until():
                 roused.clear()
                 try:
                     await asyncio.wait_for(roused.wait(), max(0.0, ends_at - now_seconds()))
@@ -160,6 +160,6 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
             raise Unreachable(LATE_TEXT) from None
         try:
             channel = self._open_channel()
-            return channel if channel is not None else await self.run(self._connect(deadline), deadline)
+            return channel if channel is not None else await self.run(self.connect(deadline), deadline)
         finally:
             self._dialing.release()

@@ -41,7 +41,7 @@ class ThreadRunner(PrimaryLink[Channel]):
                         call, due = None, deadline
                         if isinstance(effect, Call):
                             call, due, effect = effect, min(deadline, effect.deadline), effect.message
-                        channel = self._channel
+                        channel = self.channel
                         if channel is None or channel.closed:
                             channel = self._dial(due, call is None or call.dial)
                         if call is not None and call.check is not None:
@@ -54,7 +54,7 @@ class ThreadRunner(PrimaryLink[Channel]):
                         assert isinstance(effect.begun, PendingCall), "it was begun here"
                         result = effect.begun.reply()
                     elif isinstance(effect, LeaveMaster):
-                        self._leave(channel, effect.hint)
+                        self.leave(channel, effect.hint)
                     else:
                         result = self._do(effect)
                 except HoldfastError as error:
@@ -71,7 +71,7 @@ class ThreadRunner(PrimaryLink[Channel]):
     def at_once(self, message: Message, deadline: float) -> Message | None:
         """Try once over the open connection; None if no reply came, and then the whole operation must run. For requests
         that are quick and may be sent twice."""
-        channel = self._channel
+        channel = self.channel
         if channel is None or channel.closed:
             return None
         try:
@@ -91,18 +91,18 @@ class ThreadRunner(PrimaryLink[Channel]):
         if isinstance(effect, Work):
             return effect.run()
         if isinstance(effect, Open):
-            options, hello = self._options, self._caller.hello()
+            options, hello = self._options, self.caller.hello()
             return Channel.open(effect.address, hello, effect.deadline, options.silence_seconds, options.tls)
         if isinstance(effect, Pause):
             self._wait(effect)
         elif isinstance(effect, Sleep):
             self._wait(Pause(effect.seconds, lambda: False))
-            self._caller.check_open()
+            self.caller.check_open()
         return None
 
     def _wait(self, pause: Pause) -> None:
         with self._roused:
-            self._roused.wait_for(lambda: self._caller.closed or pause.until(), pause.seconds)
+            self._roused.wait_for(lambda: self.caller.closed or pause.until(), pause.seconds)
 
     def _dial(self, deadline: float, may_dial: bool = True) -> Channel:
         if not may_dial:
@@ -113,6 +113,6 @@ class ThreadRunner(PrimaryLink[Channel]):
             raise Unreachable(LATE_TEXT)
         try:
             channel = self._open_channel()
-            return channel if channel is not None else self.run(self._connect(deadline), deadline)
+            return channel if channel is not None else self.run(self.connect(deadline), deadline)
         finally:
             self._dialing.release()
