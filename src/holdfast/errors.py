@@ -179,6 +179,12 @@ class SessionExpired(Refused):
     code = "session_expired"
 
 
+class UnknownClient(Refused):
+    """Nobody of this handle or name is connected or holds a grant; nothing was changed."""
+
+    code = "unknown_client"
+
+
 class UnknownCommand(Refused):
     """The follower knows no command of this name; it did nothing."""
 

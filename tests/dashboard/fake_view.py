@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter
 
 from holdfast.dashboard.access import Doorkeeper
+from holdfast.errors import UnknownClient
 from holdfast.identity.identities import Identities
+from holdfast.messages.of_masters import ClientInfo, ClientList
+from holdfast.messages.requests import Done
+from holdfast.messages.shapes import Message
+from holdfast.wire.codec import failed
 
 T = TypeVar("T")
 EVERYBODYS = Doorkeeper(Identities.of_everybody(), hosts=frozenset({"master", "testserver"}))
@@ -35,6 +40,12 @@ PLACE = {"host": "here", "boot": "00ff", "data_address": "127.0.0.1:7071"}
 REPLICAS = [
     {"kind": kind, "node": "node-1", "segment": 7, "offset": offset, "size_bytes": 64}
     for kind, offset in (("MEMORY", 64), ("DISK", 0))
+]
+
+
+CLIENTS = [
+    ClientInfo(f"{number:010x}", name, tenant, "client", "10.0.0.7:5000", 0, 1, 2, 64, 3, 1.5, 200.0, 5)
+    for number, (name, tenant) in enumerate([("trainer", ""), ("trainer", ""), ("reds", "red")])
 ]
 
 
@@ -106,6 +117,14 @@ class FakeView:
             "objects": [{"key": key, "size_bytes": 1, "replicas": REPLICAS} for key in page],
             "cursor": after if after < len(found) else 0,
         }
+
+    def list_clients(self, tenant: str | None, answer: Callable[[Message], None]) -> None:
+        found = [one for one in CLIENTS if tenant is None or one.tenant == tenant]
+        answer(ClientList(found, len(found)))
+
+    def end_client(self, who: str, answer: Callable[[Message], None]) -> None:
+        found = [one for one in CLIENTS if who in (one.handle, one.name)]
+        answer(Done(len(found)) if found else failed(UnknownClient(f"nobody is called {who!r}")))
 
     def ready(self) -> tuple[bool, str]:
         return not self.unready, self.unready

@@ -211,6 +211,21 @@ async def test_a_tenant_sees_its_own_objects_and_figures() -> None:
         assert (await http.get("/metrics")).text.count("tenant=") == 3
 
 
+async def test_clients_are_shown_to_their_tenant_and_revoked_by_operators() -> None:
+    for name, shown in (("red", ["reds"]), ("reader", ["trainer"] * 2), ("operator", ["trainer", "trainer", "reds"])):
+        async with asking(BOTH[0], name) as http:
+            found = (await http.get("/api/v1/clients")).json()
+            assert [one["name"] for one in found["clients"]] == shown
+            assert found["total"] == len(shown)
+            answer = await http.post("/api/v1/clients/trainer/revoke")
+            assert answer.status_code == (200 if name == "operator" else 403)
+            if name == "operator":
+                assert answer.json() == {"revoked": 2}
+                assert (await http.post("/api/v1/clients/nobody/revoke")).status_code == 404
+    async with asking(BOTH[0]) as http:
+        assert (await http.post("/api/v1/clients/trainer/revoke")).status_code == 401
+
+
 async def test_the_reason_of_readiness_is_for_those_who_may_read() -> None:
     view = FakeView()
     view.unready = "the log at 10.0.0.7 is away"

@@ -38,6 +38,7 @@ VERBS = {
     "explain": Verb("objects.keys", "Objects", "Example: holdfast explain greeting"),
     "status": Verb("cluster.status", "Cluster", "Example: holdfast status --address 10.0.0.1:7070"),
     "nodes": Verb("cluster.status", "Cluster", "Example: holdfast nodes --json; holdfast nodes resize node-7 8GiB"),
+    "clients": Verb("cluster.clients", "Cluster", "Example: holdfast clients; holdfast clients revoke 1f2e3d4c5b"),
     "drain": Verb(
         "cluster.node_operations", "Cluster", "Example: holdfast drain node-7; holdfast drain node-7 --cancel"
     ),

@@ -12,7 +12,8 @@ from functools import partial
 from html import escape
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+import msgspec
+from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -21,19 +22,24 @@ from prometheus_client.registry import Collector
 from holdfast.dashboard.access import STYLE, Asker, needs, open_to_all
 from holdfast.dashboard.loop_calls import Calls
 from holdfast.dashboard.view import (
+    ClientsShown,
     EventsShown,
     HealthShown,
     NodesShown,
     ObjectsShown,
     ReadinessShown,
     RefusalShown,
+    RevocationShown,
     SessionsShown,
     ShownMaster,
     StatusShown,
 )
-from holdfast.errors import Busy, HoldfastError
+from holdfast.errors import Busy, HoldfastError, TryAgain, UnknownClient
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
+from holdfast.messages.of_masters import ClientList
+from holdfast.messages.requests import Done
+from holdfast.wire.codec import expect
 
 MOST_OBJECTS = 1_000
 OBJECTS_AT_ONCE = 100
@@ -61,6 +67,7 @@ PAGE = f"""<!doctype html>
 <li><a href="/api/v1/nodes">nodes</a></li>
 <li><a href="/api/v1/sessions">sessions</a> and <a href="/api/v1/events">events</a></li>
 <li><a href="/api/v1/objects">objects</a></li>
+<li><a href="/api/v1/clients">clients</a></li>
 <li><a href="/metrics">metrics</a></li>
 <li><a href="/healthz">healthz</a> and <a href="/readyz">readyz</a></li>
 <li><a href="/api/v1/openapi.json">OpenAPI</a></li>
@@ -78,6 +85,7 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
     _add_metrics(app, view, calls)
     _add_cluster(app, view, calls)
     _add_objects(app, view, calls)
+    _add_clients(app, view, calls)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     @needs(Role.READER)
@@ -95,7 +103,7 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
 
 async def on_failure(request: Request, error: Exception) -> Response:
     """A route's answer to an error of the master's."""
-    status = 503 if isinstance(error, Busy) else 409
+    status = 503 if isinstance(error, TryAgain) else 404 if isinstance(error, UnknownClient) else 409
     return JSONResponse({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
 
 
@@ -201,6 +209,29 @@ def _add_objects(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
             if not cursor or len(found) >= limit:
                 break
         return {"objects": [_without_places(one, asker) for one in found], "cursor": cursor}
+
+
+def _add_clients(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    @app.get("/api/v1/clients", tags=["clients"], response_model=ClientsShown, responses=REFUSALS)
+    @needs(Role.READER)
+    async def clients(asker: Asker) -> dict[str, Any]:
+        """Who is connected to this master, the busiest first; to operators all, to others their own tenant's."""
+        tenant = None if asker.may(Role.OPERATOR) else asker.tenant
+        found = expect(await calls.begin(partial(view.list_clients, tenant)), ClientList)
+        return {"clients": [msgspec.structs.asdict(one) for one in found.clients], "total": found.total}
+
+    refusals: dict[int | str, dict[str, Any]] = {
+        404: {"model": RefusalShown, "description": "Nobody of this handle or name"},
+        409: REFUSALS[503],
+    }
+
+    @app.post("/api/v1/clients/{who}/revoke", tags=["clients"], responses={**REFUSALS, **refusals})
+    @needs(Role.OPERATOR)
+    async def revoke(
+        who: Annotated[str, Path(min_length=1, max_length=128, description="A handle, or an identity's name.")],
+    ) -> RevocationShown:
+        """End a client's grants and connections, or those of all clients of an identity. What was stored stays."""
+        return RevocationShown(revoked=expect(await calls.begin(partial(view.end_client, who)), Done).count)
 
 
 def _without_places(shown: dict[str, Any], asker: Identity) -> dict[str, Any]:

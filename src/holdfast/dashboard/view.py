@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.messages.shapes import Message
 
 
 class ShownMaster(Protocol):
@@ -39,6 +42,14 @@ class ShownMaster(Protocol):
 
     def stat(self, key: str, tenant: str) -> dict[str, Any] | None:
         """`key`, `size_bytes` and `replicas`, each with `kind`, `node` and `offset`; None: it is not stored."""
+        ...
+
+    def list_clients(self, tenant: str | None, answer: Callable[[Message], None]) -> None:
+        """Answered by `ClientList`, a moment later; of all tenants with None."""
+        ...
+
+    def end_client(self, who: str, answer: Callable[[Message], None]) -> None:
+        """Answered by `Done` with the number of clients, or by `Failed`."""
         ...
 
     def ready(self) -> tuple[bool, str]:
@@ -113,6 +124,29 @@ class EventsShown(BaseModel):
 class ObjectsShown(BaseModel):
     objects: list[ObjectShown]
     cursor: int = Field(description="Ask again with this cursor; 0: that was all.")
+
+
+class ClientShown(Shown):
+    handle: str
+    name: str = Field(description="Of its identity; empty where everybody may connect.")
+    tenant: str
+    kind: str = Field(description="client, node or viewer")
+    address: str
+    pid: int = Field(description="0: not known")
+    connections: int
+    grants: int
+    leases: int
+    requests_per_second: float
+    bytes_per_second: float
+
+
+class ClientsShown(BaseModel):
+    clients: list[ClientShown]
+    total: int = Field(description="All of them, also those that are left out.")
+
+
+class RevocationShown(BaseModel):
+    revoked: int = Field(description="How many clients.")
 
 
 class HealthShown(BaseModel):

@@ -16,13 +16,23 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from holdfast.core.primary.decision import NextStep, Parked, Unfinished
-from holdfast.errors import BadRequest, HoldfastError, LogFullInDoubt, NotAuthorized, Stopping, TryAgain, Unreachable
+from holdfast.errors import (
+    BadRequest,
+    HoldfastError,
+    LogFullInDoubt,
+    NotAllowed,
+    NotAuthorized,
+    Stopping,
+    TryAgain,
+    Unreachable,
+)
 from holdfast.identity.identities import EVERYBODY, Identity
 from holdfast.identity.roles import Role
 from holdfast.instant import Instant, now_ms, now_seconds
 from holdfast.master.access.permissions import (
     CHECKED,
     check_force,
+    confine,
     decode_hello,
     decoder_for,
     is_other_than_hello,
@@ -74,6 +84,9 @@ COSTLY = frozenset({RemoveMatching, ListKeys, Stat, Explain, ListSegments, GetSt
 MAX_UNANSWERED = 4_096
 """Requests of one connection whose replies wait for the log or for room; it is not read beyond."""
 
+ONE_REQUEST = 1 << 48
+"""In `Connection.asked`, which counts requests and their bytes in one number: an addition costs the hot path 40 ns."""
+
 # Reasons why a connection may not go on.
 UNGREETED = 1
 """It has not said who it is. It is read, but no request is decided."""
@@ -85,6 +98,7 @@ CROWDED = 8
 """There is no room for the frame that it receives."""
 UNANSWERED = 16
 """Too many of its requests are unanswered."""
+REVOKED = "the operator has revoked this client; nothing more is taken from it. Open a new one"
 log = structlog.get_logger("holdfast.master")
 
 
@@ -133,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self._next: tuple[int, int, Message | NextStep] | None = None
         """A costly request, or the next step of one, which comes before all that is received: (id, timeout, it)."""
         self._unanswered = 0
+        self.asked = 0
+        """Requests times `ONE_REQUEST`, and their bytes."""
         self.credit = 0.0
         self._opened = False
         self.is_greeted = False
@@ -145,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         self.number = 0
         self.client = 0
         self.looks = False
+        self.since = now_ms()
         self.tenancy: Tenancy | None = None
         """Its view of the keys. None: it sees them as they are, because there are no tenants."""
 
@@ -338,6 +355,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         kind = type(request)
         server.requests[kind] += 1
+        self.asked += ONE_REQUEST + len(payload)
         if not self.is_greeted:
             self._greet(request_id, request)
         elif kind in COSTLY:
@@ -383,9 +401,10 @@ class Connection(asyncio.BufferedProtocol):
         self._decode = decoder_for(identity.roles) if self._is_bounded else decode_request
 
     def _check(self, request: Message) -> None:
-        """More than its role: what is removed with force, and for which node it speaks."""
+        """More than its role: what is removed with force, of whom it may know, and for which node it speaks."""
         check_force(request, self.identity)
         limit_mapping(request, self.identity)
+        confine(request, self.identity)
         if self._server.engine is not None and request.needs is Role.NODE:
             sessions = self._server.engine.primary.sessions
             check_owner(sessions, request, self.identity.name)
@@ -442,6 +461,9 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.transport.is_closing():
             self._server.on_reply_sent()
             self.transport.write(data)
+
+    def refuse_revoked(self) -> None:
+        self._refuse(NotAllowed(REVOKED))
 
     def refuse_withdrawn(self) -> None:
         self._refuse(

@@ -13,11 +13,11 @@ import structlog
 
 from holdfast.core.primary.decision import NextStep
 from holdfast.entropy import fresh_bytes
-from holdfast.errors import NotLeader, Stopping
+from holdfast.errors import NotAllowed, NotLeader, Stopping
 from holdfast.identity.identities import Identities
 from holdfast.instant import Instant, calendar_seconds, now_ms
 from holdfast.master.busy_poll import BusyPoll
-from holdfast.master.connection import Connection
+from holdfast.master.connection import REVOKED, Connection
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
 from holdfast.master.engine.waiting_room import Answer
@@ -66,6 +66,9 @@ class RpcServer:
         """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
+        self.revoked: dict[int, None] = {}
+        """Clients that may not connect again. A later primary need not know them: nodes take no bytes from them, and
+        their leases are over by then."""
         self.traffic = Traffic()
         self._tenancies = Tenancies()
         self.stopping = False
@@ -264,6 +267,8 @@ class RpcServer:
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         shown = self.identities.of_greeting(hello.token, connection.certificate_names, calendar_seconds())
+        if hello.client in self.revoked:
+            raise NotAllowed(REVOKED)
         connection.become(shown)
         if self.engine is None:
             if not hello.looks:

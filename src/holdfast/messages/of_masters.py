@@ -69,6 +69,56 @@ class RestoreHistory(Message, tag=46):
     replace: bool = False
 
 
+class ListClients(Message, tag=47):
+    """List who is connected to this master; the same as `/api/v1/clients`. Answered by `ClientList`, in every role,
+    after the half second in which requests are counted."""
+
+    needs = Role.READER
+    tenant: str | None = None
+    """Only clients of this tenant; None: all. Whoever is no operator is shown its own, whatever it asks for."""
+
+
+class EndClient(Message, tag=48):
+    """End the grants and the connections of the client with this handle, or of all clients of the identity with this
+    name, and do not let them connect again; their leases end by time, since nobody renews them. What was acknowledged
+    stays. Answered by `Done` with the number of clients. Sent twice it finds nobody, or ends nothing more."""
+
+    needs = Role.OPERATOR
+    who: str
+
+
+class ClientInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One client, with all of its connections."""
+
+    handle: str
+    """Stands for the client's number, which only the client may know. It is the same at every master."""
+    name: str
+    """Of its identity; empty where everybody may connect."""
+    tenant: str
+    kind: str
+    """client, node, or viewer: one that only looks."""
+    address: str
+    """host:port, or `local` for a client over the master's Unix socket."""
+    pid: int
+    """Of its process, where it is local; 0: not known."""
+    connections: int
+    grants: int
+    granted_bytes: int
+    leases: int
+    """Objects leased to it and to nobody else."""
+    requests_per_second: float
+    bytes_per_second: float
+    """Of its requests; the bytes of objects do not pass through the master."""
+    connected_ms: int
+
+
+class ClientList(Message, tag=136):
+    """The busiest first; `total` counts all, those that are left out here too."""
+
+    clients: list[ClientInfo]
+    total: int
+
+
 class HistoryFound(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A history that could be restored, as it is known in one place."""
 

@@ -11,6 +11,13 @@ _CREDENTIALS = struct.Struct("@iII")
 ROOT = 0
 
 
+def process_of(connected: socket.socket) -> int:
+    """The id of the process that connected; 0 if it is in another namespace and unknown in this one."""
+    given = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(given)[0]
+    return pid
+
+
 def is_own_user(connected: socket.socket) -> bool:
     """Did a process of this process's own user, or of root, connect? Abstract sockets have no file mode to see to it.
 

@@ -28,11 +28,11 @@ from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import REPLIES, REQUESTS, decode_reply, encode, expect, tag_of
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
-READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes"
+READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes ListClients"
 WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching"
 OPERATES = (
     "HandOver TakeSnapshot DescribeHistories OfferCatalogue RestoreHistory ChangeMode ResizeNode RevokeWrites "
-    "ChangeCopying ChangeSettings"
+    "ChangeCopying ChangeSettings EndClient"
 )
 OF_NODES = (
     "RegisterNode ReportWriters ReportUsage ReportGone OpenSession KeepAlive CloseSession AddReplicas MountDisk "

@@ -22,6 +22,10 @@ class Lessees:
         self._last = 0
         self._numbers: dict[int, int] = {}
 
+    def known(self, client: int) -> int:
+        """The number that this client has; `SEVERAL_LESSEES` if it has none."""
+        return self._numbers.get(client, SEVERAL_LESSEES)
+
     def number_of(self, client: int) -> int:
         number = self._numbers.get(client)
         if number is None:

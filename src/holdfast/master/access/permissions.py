@@ -13,6 +13,7 @@ from functools import cache
 from holdfast.errors import BadRequest, NotAllowed
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
+from holdfast.messages.of_masters import ListClients
 from holdfast.messages.requests import Hello, ListSegments
 from holdfast.messages.shapes import MappingRight, Message
 from holdfast.wire.codec import REQUESTS, Decode, decoder, tag_of
@@ -22,7 +23,7 @@ BY_TAG: dict[int, type[Message]] = {kind.__struct_config__.tag: kind for kind in
 CHECKED = frozenset(
     kind
     for kind in REQUESTS
-    if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE or kind is ListSegments
+    if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE or kind in (ListSegments, ListClients)
 )
 """Requests of which more is checked than the role of their sender."""
 
@@ -65,6 +66,12 @@ def limit_mapping(request: Message, identity: Identity) -> None:
     if type(request) is ListSegments:
         right = MappingRight.WRITE if identity.may(Role.WRITER) else MappingRight.READ
         request.attach = min(request.attach, right if identity.shared_memory else MappingRight.NONE)
+
+
+def confine(request: Message, identity: Identity) -> None:
+    """Have it ask about the sender's own tenant only."""
+    if isinstance(request, ListClients) and not identity.may(Role.OPERATOR):
+        request.tenant = identity.tenant
 
 
 def not_allowed(identity: Identity, kind: type[Message], role: Role | None, how: str = "") -> NotAllowed:

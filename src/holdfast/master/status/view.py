@@ -27,6 +27,7 @@ from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles.master import Master
+from holdfast.master.status.clients import Clients
 from holdfast.master.status.sessions import node_info, session_facts, standing_of
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
@@ -49,6 +50,7 @@ class MasterView:
         master.server.views[TakeSnapshot] = self._take_snapshot
         self._tasks: set[asyncio.Task[None]] = set()
         self.restoration = Restoration(master)
+        self._clients = Clients(master.server)
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
         log_id = request.log_id or self.state.log_id
@@ -176,6 +178,12 @@ class MasterView:
             {"number": e.number, "age_ms": now - e.at, "kind": e.kind, "subject": e.subject, "text": e.text}
             for e in self.master.events.after(after, limit)
         ]
+
+    def list_clients(self, tenant: str | None, answer: Answer) -> None:
+        self._clients.list(tenant, answer)
+
+    def end_client(self, who: str, answer: Answer) -> None:
+        self._clients.end(who, answer)
 
     def status(self) -> dict[str, Any]:
         return _fields(self.status_message())
