@@ -34,8 +34,12 @@ PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 l
 PROTOS := .venv-protos
 PROTOC_PACKAGES := grpcio-tools==1.67.1 'setuptools<81'
 
+# What `make lock` and `make sbom` work with, apart from what is developed and tested with.
+RELEASE := .venv-release
+RELEASE_PACKAGES := pip-tools cyclonedx-bom
+
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fuzz protos fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fuzz lock sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -107,6 +111,22 @@ fuzz: $(STAMP) ## altered bytes at everything that reads bytes of others, for SE
 		$(BIN)/python -m pip install --quiet --only-binary :all: 'atheris>=3.0' || echo "without atheris"
 	PYTHONPATH=src $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+$(RELEASE)/.installed:
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet $(RELEASE_PACKAGES)
+	@touch $@
+
+# `make check` installs by the bounds of pyproject.toml, so that a release of somebody else's that breaks us is noticed.
+lock: $(RELEASE)/.installed ## write requirements/dev.lock: the versions of everything, for an environment like the last one
+	CUSTOM_COMPILE_COMMAND='make lock' $(RELEASE)/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --extra all --extra dev --output-file requirements/dev.lock pyproject.toml
+	sed -i '/^holdfast @/,/^[a-z]/{/^holdfast @/d;/^ /d}' requirements/dev.lock
+
+sbom: $(RELEASE)/.installed ## write dist/holdfast.cdx.json: what an installation with all extras consists of (CycloneDX)
+	rm -rf .venv-sbom && $(PYTHON) -m venv .venv-sbom && mkdir -p dist
+	.venv-sbom/bin/python -m pip install --quiet --constraint requirements/dev.lock '.[all]'
+	$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/holdfast.cdx.json .venv-sbom/bin/python
+
 protos: ## generate coordination/etcd/messages_pb2 from messages.proto
 	$(PYTHON) -m venv $(PROTOS)
 	$(PROTOS)/bin/python -m pip install --quiet $(PROTOC_PACKAGES)
@@ -143,5 +163,5 @@ soak: $(STAMP) ## minutes of a cluster's life: the log is trimmed, nothing grows
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(PEERS) $(PROTOS) .ecosystem build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) $(PEERS) $(PROTOS) $(RELEASE) .venv-sbom .ecosystem build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -194,6 +194,8 @@ def alter_snapshot(mutator: Mutator, good: bytes) -> bytes:
         name, length, _ = SECTION.unpack_from(good, at)
         sections.append((name, good[at + SECTION.size : at + SECTION.size + length]))
         at += SECTION.size + length
+    if not sections:
+        return mutator.altered(good)
     chosen = 0 if mutator.random.random() < 0.5 else mutator.random.randrange(len(sections))
     name, content = sections[chosen]
     sections[chosen] = (name, mutator.altered(content))

@@ -15,7 +15,7 @@ from holdfast.messages import records as r
 from holdfast.messages.commands import Clean, decode_body
 from holdfast.replication.batches import AlteredRecord, Position, UnknownRecord, decode_batch, encode_batch
 from holdfast.replication.renewals import BadRenewals, RenewalValue, decode_value
-from holdfast.replication.snapshots import CorruptSnapshot, load
+from holdfast.replication.snapshots import CorruptSnapshot, Head, load
 from holdfast.replication.standby import Standby
 from tests.fuzz.live import PORTS, LiveCluster, fuzz_port, live_cluster
 from tests.fuzz.mutation import Mutator
@@ -134,6 +134,18 @@ def test_a_snapshot_with_an_impossible_handle_is_refused_and_allocates_nothing()
     assert load(with_handle(1 << 40), NOW).faults, "objects on a segment that is not there are left out, and told of"
     with pytest.raises(CorruptSnapshot, match="contradicts"):
         load(with_handle(1 << 63), NOW)
+
+
+@pytest.mark.parametrize("field", ["lease_ttl_ms", "session_lease_ms", "epoch"])
+def test_a_snapshot_with_an_impossible_number_is_refused(field: str) -> None:
+    """I15, I18. It was loaded, and the promotion of whoever had it ended in an OverflowError."""
+    whole = history()[2]
+    length = SECTION.unpack_from(whole, len(MAGIC))[1]
+    at = len(MAGIC) + SECTION.size
+    head = msgspec.msgpack.decode(whole[at : at + length], type=Head)
+    setattr(head, field, (1 << 64) - 1)
+    with pytest.raises(CorruptSnapshot, match="impossible"):
+        load(section_replaced(b"head", msgspec.msgpack.encode(head)), NOW)
 
 
 def test_a_snapshot_head_that_is_not_utf8_or_too_deep_is_refused() -> None:

@@ -264,7 +264,18 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
         raise CorruptSnapshot(f"its content contradicts itself ({type(error).__name__}: {error})") from error
 
 
+def _check_numbers(head: Head) -> None:
+    """Durations and counters that fit no column would fail a promotion later, again and again."""
+    durations = [head.lease_ttl_ms, head.soft_pin_ttl_ms, head.grant_timeout_ms, head.longest_lease_ms]
+    durations += [head.session_lease_ms, head.session_jeopardy_ms]
+    counters = [head.epoch, head.index, head.batch, head.topology, head.next_segment, head.next_counter]
+    counters += [head.next_quarantine, head.session_epoch]
+    if not all(0 <= value < 1 << 40 for value in durations) or not all(0 <= value < 1 << 63 for value in counters):
+        raise CorruptSnapshot("its head holds an impossible duration or number")
+
+
 def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Restored:
+    _check_numbers(head)
     state = State(
         log_id=head.log_id,
         cluster=head.cluster,
