@@ -19,6 +19,7 @@ from benchmarks import (
     eviction_stream,
     evictions,
     failover,
+    floods,
     outages,
     renewals,
     replicas,
@@ -46,6 +47,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "failover-million": failover.run_million,
     "renewals": renewals.run,
     "eviction-stream": eviction_stream.run,
+    "floods": floods.run,
 }
 
 

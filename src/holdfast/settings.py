@@ -246,6 +246,15 @@ class MasterSettings(Settings):
     busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = Field(
         100, description="How long to look for the next request before sleeping; 0 saves CPU, and answers later."
     )
+    max_connections: Positive = Field(
+        20_000, description="The most connections, as far as the limit of descriptors allows; some are kept for nodes."
+    )
+    max_connections_per_address: Annotated[int, Field(ge=0)] = Field(
+        0, description="The most connections from one address; 0: three quarters of what clients may have."
+    )
+    max_connections_per_identity: Annotated[int, Field(ge=0)] = Field(
+        0, description="The most connections of one identity; 0: three quarters of what clients may have."
+    )
     ready_file: Path | None = Field(None, description="File for the real addresses, as JSON, once it serves.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     log_format: LogFormat = Field("auto", description="console, json, or auto: console on a terminal.")

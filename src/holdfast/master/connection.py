@@ -74,7 +74,6 @@ from holdfast.wire.frames import (
 if TYPE_CHECKING:
     from holdfast.master.server import RpcServer
 
-MAX_CONNECTIONS = 20_000
 LONG_BYTES = 4096
 """A request larger than this takes some hundred microseconds, so one turn of the loop handles only one of them."""
 SHORT_REQUESTS = 16
@@ -111,6 +110,14 @@ def _notice_silence(stream: socket.socket) -> None:
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def _address_of(stream: socket.socket, transport: asyncio.BaseTransport) -> str:
+    """Where the peer is: its IP address, or this machine for a Unix socket."""
+    if stream.family == socket.AF_UNIX:
+        return "this machine"
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if name else "an unknown address"
 
 
 class DurableReply(PendingReply):
@@ -150,6 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         self.asked = 0
         """Requests times `ONE_REQUEST`, and their bytes."""
         self.credit = 0.0
+        self._is_on_trial = False
         self._opened = False
         self.is_greeted = False
         self._decode = decode_hello
@@ -170,14 +178,15 @@ class Connection(asyncio.BufferedProtocol):
         stream = transport.get_extra_info("socket")
         _notice_silence(stream)
         self.certificate_names = names_in(transport.get_extra_info("peercert"))
-        if len(self._server.connections) >= MAX_CONNECTIONS:
-            self._refuse(TryAgain(f"{MAX_CONNECTIONS:,} connections are open, the most there may be; try again later"))
-            return
         if not self._server.takes_user(stream):
             # An error after which a client keeps its TCP connection, where it is served as from another machine.
             self._refuse(Unreachable("this socket is for processes of the master's own user; use TCP"))
             return
-        self.number = self._server.admit(self)
+        try:
+            self.number = self._server.admit(self, _address_of(stream, transport))
+        except TryAgain as error:
+            self._refuse(error)
+            return
         self._patience = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._lose_patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -188,6 +197,26 @@ class Connection(asyncio.BufferedProtocol):
     def _lose_patience(self) -> None:
         if not self.is_greeted:
             self._refuse(BadRequest("no greeting came in time; the connection is closed"))
+        elif self._is_on_trial:
+            self.displace()
+
+    def displace(self) -> None:
+        """Close it, because others need its place more."""
+        self._refuse(TryAgain("too many connections are open, and this one has not shown that it needs to be"))
+
+    def be_on_trial(self) -> None:
+        """It may send only what nodes, masters and operators send, and stays if it does so in time."""
+        self._is_on_trial = True
+        decode = self._decode
+
+        def decode_on_trial(payload: bytes | memoryview) -> Message:
+            request = decode(payload)
+            if self._server.traffic.admission.is_proven(self, request):
+                self._is_on_trial = False
+                self._decode = decode
+            return request
+
+        self._decode = decode_on_trial
 
     # Reasons not to go on.
 

@@ -31,6 +31,7 @@ from holdfast.master.plan import Plan
 from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
+from holdfast.master.traffic.admission import Caps
 from holdfast.outage import Outage
 from holdfast.private_files import private_directory
 from holdfast.replication.depots import open_depot
@@ -139,7 +140,9 @@ def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer
     """The server, and what keeps its identities as their file says, if there is one."""
     listed = IdentitiesFile(settings.identities) if settings.identities is not None else None
     identities = listed.identities if listed is not None else None
-    server = RpcServer(settings.name, settings.token, settings.busy_poll_us, True, supervisor, identities)
+    server = RpcServer(
+        settings.name, settings.token, settings.busy_poll_us, True, supervisor, identities, _caps(settings)
+    )
     return server, [IdentityUpkeep(listed, server)] if listed is not None else []
 
 
@@ -157,6 +160,17 @@ async def _serve_http(
         app, name = GuardedApp(build_mooncake_app(view, LoopCalls(here)), doorkeeper), "Mooncake's HTTP server"
         served.append(await serve_http(app, *split_address(settings.mooncake_http), supervisor, name, tls))
     return served
+
+
+def _caps(settings: MasterSettings) -> Caps:
+    """The most connections. What the process may open limits them: a master without descriptors could neither write its
+    log nor let a node in."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = Caps(settings.max_connections, settings.max_connections_per_address, settings.max_connections_per_identity)
+    caps = wanted.within(descriptors)
+    if caps.total < wanted.total:
+        log.info("fewer connections than max_connections: the limit of descriptors is lower", connections=caps.total)
+    return caps
 
 
 def _exposed(settings: MasterSettings) -> list[str]:

@@ -23,6 +23,7 @@ from holdfast.master.engine.guard import UpkeepFailure
 from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.master.tenancy import Tenancies
+from holdfast.master.traffic.admission import Caps
 from holdfast.master.traffic.traffic import Traffic
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Done, Hello, Welcome
@@ -30,8 +31,11 @@ from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.transport.peer_user import is_own_user
+from holdfast.wire.frames import GREETING_SECONDS
 
 TICK_SECONDS = 0.05
+BACKLOG = 1_024
+"""Connections that the kernel keeps until they are accepted."""
 LOG_AGAIN_MS = 30_000
 log = structlog.get_logger("holdfast.master")
 
@@ -47,6 +51,7 @@ class RpcServer:
         shows: bool = False,
         supervisor: Supervisor | None = None,
         identities: Identities | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self.supervisor = supervisor if supervisor is not None else Supervisor()
         """Supervises all background work of this master."""
@@ -55,9 +60,8 @@ class RpcServer:
         self.name = name
         self.token = token
         """What this master shows to the others."""
-        if identities is None:
-            identities = Identities.of_one_token(token) if token else Identities.of_everybody()
-        self.identities = identities
+        of_token = Identities.of_one_token(token) if token else Identities.of_everybody()
+        self.identities = identities if identities is not None else of_token
         """Whom connections can belong to."""
         self.requests: Counter[type[Message]] = Counter()
         self.views: dict[type[Message | NextStep], Callable[[Any, Answer], None]] = {
@@ -69,7 +73,7 @@ class RpcServer:
         self.revoked: dict[int, None] = {}
         """Clients that may not connect again. A later primary need not know them: nodes take no bytes from them, and
         their leases are over by then."""
-        self.traffic = Traffic()
+        self.traffic = Traffic(caps if caps is not None else Caps())
         self._tenancies = Tenancies()
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
@@ -92,13 +96,16 @@ class RpcServer:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
         self.on_reply_sent = BusyPoll(loop, self._stays_awake, self._waits_for_log).stay_awake
-        listener = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, ssl=tls)
+        patience = GREETING_SECONDS if tls is not None else None
+        listener = await loop.create_server(
+            lambda: Connection(self), host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
+        )
         self._listeners = [listener]
         if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
             self._local = ""  # A Unix socket would ask no client for a certificate.
         else:
             path = "\0" + self._local
-            self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=1024))
+            self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=BACKLOG))
             if self._shows:
                 self._showing = self._begin_to_show()
         self._ticking = asyncio.create_task(self.supervisor.keep("upkeep", self._tick))
@@ -240,7 +247,11 @@ class RpcServer:
         """May the process behind this connection greet? On the Unix socket, processes of other users need a token."""
         return stream.family != socket.AF_UNIX or not self.identities.open_to_all or is_own_user(stream)
 
-    def admit(self, connection: Connection) -> int:
+    def admit(self, connection: Connection, address: str) -> int:
+        """Count a connection that was accepted, or raise `TryAgain`. Returns its number."""
+        displaced = self.traffic.admission.arrive(connection, address)
+        if displaced is not None:
+            displaced.displace()
         number = self._next
         self._next += 1
         self.connections[number] = connection
@@ -248,6 +259,7 @@ class RpcServer:
 
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
+        self.traffic.admission.leave(connection)
         self.traffic.backlog.forget(connection)
         if self.controls.get(connection.client) is connection:
             del self.controls[connection.client]
@@ -270,6 +282,8 @@ class RpcServer:
         if hello.client in self.revoked:
             raise NotAllowed(REVOKED)
         connection.become(shown)
+        if not self.traffic.admission.greet(connection, shown, not self.identities.gives_all_roles):
+            connection.be_on_trial()
         if self.engine is None:
             if not hello.looks:
                 raise self.not_leading()

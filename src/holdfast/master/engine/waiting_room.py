@@ -2,7 +2,8 @@
 
 The life of a put here:
 1. Parked: it was decided, and there was no room.
-2. Decided again, oldest first, whenever memory may have become free; each that still finds no room evicts some more.
+2. Decided again, oldest first and those of all clients in turn, whenever memory may have become free; each that still
+   finds no room evicts some more.
 3. Granted or refused by that decision, and its reply leaves as any other does (I1); or refused at its deadline.
 """
 
@@ -54,7 +55,7 @@ class WaitingRoom:
         self._failures = failures
         self._decide = decide
         self.waiting: list[Waiting] = []
-        """In the order in which they came."""
+        """In the order in which they came; after a retry, those of all clients in turn."""
         self.freed = False
         """There may be more room than when the waiting puts were last decided."""
 
@@ -80,10 +81,23 @@ class WaitingRoom:
     def park(self, waiting: Waiting, now: Instant) -> None:
         """Keep a put until there is room for it or its deadline passes."""
         if len(self.waiting) >= MAX_PARKED:
-            waiting.answer(failed(TryAgain("too many puts wait for room; nothing was stored. Try again later")))
-            return
+            given_up = self._place_for(waiting)
+            given_up.answer(failed(TryAgain("too many puts wait for room; nothing was stored. Try again later")))
+            if given_up is waiting:
+                return
+            self._give_up([given_up])
         self.waiting.append(waiting)
         self.retry_if_freed(now)
+
+    def _place_for(self, waiting: Waiting) -> Waiting:
+        """The put that gives way where no more can wait: the newest of the client with the most, or this one if its
+        client has as many. So one client cannot keep the others from waiting."""
+        counts = Counter(one.client for one in self.waiting)
+        client, most = counts.most_common(1)[0]
+        if counts[waiting.client] + 1 >= most:
+            return waiting
+        place = max(at for at, one in enumerate(self.waiting) if one.client == client)
+        return self.waiting.pop(place)
 
     def retry_if_freed(self, now: Instant) -> None:
         """Decide the waiting puts again, oldest first, if there may be more room than the last time."""
@@ -92,7 +106,7 @@ class WaitingRoom:
                 return
             self.freed = False
             waiting, self.waiting = self.waiting, []
-            for one in waiting:
+            for one in _by_turns(waiting):
                 if not self._is_answered(one, now):
                     self.waiting.append(one)
 
@@ -156,3 +170,18 @@ class WaitingRoom:
         waiting, self.waiting = self.waiting, []
         for one in waiting:
             one.answer(failed(error))
+
+
+def _by_turns(waiting: list[Waiting]) -> list[Waiting]:
+    """Puts of all clients in turn, the oldest of each first: who has many waiting comes no sooner than who has one."""
+    if len(waiting) < 3:
+        return waiting
+    rounds: Counter[int] = Counter()
+    placed = []
+    for one in waiting:
+        placed.append((rounds[one.client], one))
+        rounds[one.client] += 1
+    if len(rounds) == 1:
+        return waiting
+    placed.sort(key=lambda found: found[0])
+    return [one for _, one in placed]

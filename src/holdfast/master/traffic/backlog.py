@@ -11,8 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 from holdfast.instant import Instant
 
-INCOMING_BYTES = 32 << 20
-"""For frames that have not come whole, of all connections: four of the longest."""
+INCOMING_BYTES = 24 << 20
+"""For frames that have not come whole, of all connections: three of the longest. While one grows it is there twice."""
 OUTGOING_BYTES = 32 << 20
 """For replies that wait for peers that do not read, of all connections."""
 SMALL_BYTES = 64 << 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.master.traffic.admission import Admission, Caps
 from holdfast.master.traffic.backlog import Backlog
 from holdfast.master.traffic.turns import Turns
 from holdfast.wire.frames import FIRST_BYTES
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    def __init__(self) -> None:
+    def __init__(self, caps: Caps) -> None:
+        self.admission: Admission[Connection] = Admission(caps)
         self.scratch = memoryview(bytearray(FIRST_BYTES))
         """All connections receive into this, one after another."""
         self.backlog: Backlog[Connection] = Backlog()

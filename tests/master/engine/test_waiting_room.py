@@ -1,0 +1,50 @@
+"""Puts that wait for room share the places and the memory that becomes free."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from holdfast.ids import GrantId
+from holdfast.master.engine import waiting_room
+from holdfast.messages import requests as q
+from tests.core.world import World
+
+
+def wish(client: int, serial: int) -> q.GrantRanges:
+    return q.GrantRanges(GrantId(client, serial), struct.pack("<Q", 256 << 10))
+
+
+@pytest.fixture
+def world() -> World:
+    """Memory for four puts of 256 KiB, all of it leased."""
+    world = World(write_window_bytes=1 << 40)
+    world.node("a", size=1 << 20)
+    for number in range(4):
+        world.put(f"k{number}", size=256 << 10)
+    world.locate(*[f"k{number}" for number in range(4)])
+    return world
+
+
+def test_one_client_cannot_keep_others_from_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_room, "MAX_PARKED", 6)
+    for serial in range(1, 7):
+        assert world.send(wish(20, serial), client=20, timeout_ms=60_000) is None
+    refused = world.send(wish(21, 1), client=21, timeout_ms=60_000)
+    assert isinstance(refused, q.Failed), "the newest of the client that has the most, not the one that came"
+    assert refused.code == "try_again"
+    assert sorted(one.client for one in world.engine._room.waiting) == [20] * 5 + [21]
+    assert isinstance(world.send(wish(20, 9), client=20, timeout_ms=60_000), q.Failed)
+    assert sorted(one.client for one in world.engine._room.waiting) == [20] * 5 + [21]
+
+
+def test_memory_that_becomes_free_goes_to_all_clients_in_turn(world: World) -> None:
+    for serial in range(1, 5):
+        world.send(wish(20, serial), client=20, timeout_ms=60_000)
+    world.send(wish(21, 1), client=21, timeout_ms=60_000)
+    world.send(wish(22, 1), client=22, timeout_ms=60_000)
+    world.remove("k0", "k1", "k2", force=True)
+    world.pass_time(world.primary.rules.lease_ttl_ms + 100)
+    holders = {grant.client for grant in world.state.grants}
+    assert {20, 21, 22} <= holders
