@@ -279,6 +279,9 @@ class NodeSettings(Settings):
     )
     name: Name = Field("node-1", description="This node's name; each in a cluster has its own.")
     size: Size = Field(GIB, description="Memory to lend, like 4GiB.")
+    max_size: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(
+        0, description="The most that resizing may make it lend; 0 for all memory of the machine."
+    )
     segments: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Pieces that the memory is lent in.")
     disk: Path | None = Field(None, description="Directory for objects that leave memory; it outlives the node.")
     disk_size: Size = Field(10 * GIB, description="The most that --disk may take, like 100GiB.")

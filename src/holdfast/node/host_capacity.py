@@ -17,6 +17,7 @@ from holdfast.errors import Refused
 KEPT_FOR_OTHERS = 512 << 20
 KEPT_SHARE = 16
 """A sixteenth of the available memory, at most 512 MiB, is left for this process itself and for all others."""
+GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 UNLIMITED = 1 << 60
 """Version 1 gives about 2**63 if there is no limit."""
 
@@ -25,6 +26,14 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that may still be taken, by the tightest of all limits; None if the machine does not tell."""
     found = [figure for figure in (_machine(root), *_groups(root)) if figure is not None]
     return max(0, min(found)) if found else None
+
+
+def most_memory(root: Path = Path("/")) -> int:
+    """All memory that the machine or its tightest control group has, used or not; 0 if neither tells."""
+    whole = _figure(root / "proc/meminfo", r"^MemTotal:\s+(\d+) kB", 1024)
+    limits = (_figure(root / "sys/fs/cgroup" / name, r"^(\d+)$") for name in GROUP_LIMITS)
+    found = [figure for figure in (whole, *limits) if figure is not None and figure < UNLIMITED]
+    return min(found, default=0)
 
 
 def memory_to_lend(available: int) -> int:

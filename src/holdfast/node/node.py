@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import ssl
 import tempfile
@@ -26,7 +27,8 @@ from holdfast.node.commands.worker import CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles
 from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
-from holdfast.node.host_capacity import available_memory, check_disk, memory_to_lend
+from holdfast.node.host_capacity import available_memory, check_disk, memory_to_lend, most_memory
+from holdfast.node.memory.admission import connections_within
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
@@ -63,6 +65,8 @@ class NodePlan:
     max_connections: int = 1024
     disk: Path | None = None
     disk_size_bytes: int = 0
+    max_size_bytes: int = 0
+    """The most memory that it may be told to lend; 0: all that the machine, or its control group, has."""
     tls: ssl.SSLContext | None = None
     """The TLS context of the data port."""
     insecure: int = 0
@@ -87,24 +91,24 @@ class Node:
         runner = ThreadRunner(masters, caller, LinkOptions(CONNECT_SECONDS))
         self._lending = Lending()
         self._report = Report(runner.rouse)
-        if not plan.force:
-            check_machine(plan.size_bytes)
+        _check_size(plan)
         if plan.disk is not None:
             self._lending.disk = _open_disk(plan, plan.disk, self._report.lost_files)
         self._tickets = TicketBook()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = connections_within(descriptors, plan.max_connections)
+        self._most_bytes = plan.max_size_bytes or most_memory()
         self._data = DataServer(
             plan.listen,
             self._lending,
-            plan.max_connections,
+            most,
             tls=plan.tls,
             supervisor=self.supervisor,
             tickets=self._tickets,
         )
         try:
             path = self._socket_path()
-            self._attach = AttachServer(
-                path, self._lending, self._report, plan.max_connections, self.supervisor, self._tickets
-            )
+            self._attach = AttachServer(path, self._lending, self._report, most, self.supervisor, self._tickets)
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
             self._data.stop()
@@ -113,7 +117,9 @@ class Node:
             raise
         self._workers = CommandWorkers(plan.name, plan.address, plan.token, self._lending, self._data, self.supervisor)
         memory, disk = self._workers.memory, self._workers.disk
-        self._commands = Commands(plan.name, self._lending, self._report, self._data, self._attach, memory, disk)
+        self._commands = Commands(
+            plan.name, self._lending, self._report, self._data, self._attach, memory, disk, self._most_bytes
+        )
         life = NodeLife(self.card, self, self._report, self._commands.perform, lambda: when_registered(self))
         self._session = SessionThreads(life, runner, self.supervisor)
 
@@ -171,6 +177,7 @@ class Node:
     def figures(self) -> dict[str, int]:
         return {
             "lent_bytes": sum(self.sizes),
+            **({"max_size_bytes": self._most_bytes} if self._most_bytes else {}),
             **({"memory_to_lend_bytes": memory_to_lend(left)} if (left := available_memory()) is not None else {}),
             "healthy": int(self._attach.alive and self._data.alive and not self.supervisor.down()),
             "threads_down": len(self.supervisor.down()),
@@ -236,6 +243,17 @@ class Node:
             return self._plan.advertise
         host, port = split_address(self._data.address)
         return join_address(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
+
+
+def _check_size(plan: NodePlan) -> None:
+    """Refuse memory that the owner of the machine, or the machine, does not give."""
+    if 0 < plan.max_size_bytes < plan.size_bytes:
+        raise BadValue(
+            f"--size is {plan.size_bytes:,} bytes and --max-size {plan.max_size_bytes:,}; nothing was taken. "
+            "Lend less, or allow more"
+        )
+    if not plan.force:
+        check_machine(plan.size_bytes)
 
 
 def _open_disk(plan: NodePlan, directory: Path, lost: LostFiles) -> DiskTier:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def serve(settings: NodeSettings) -> int:
 
 
 def _serve(settings: NodeSettings) -> int:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     plan = NodePlan(
         address=settings.address,
         name=settings.name,
@@ -49,6 +52,7 @@ def _serve(settings: NodeSettings) -> int:
         max_connections=settings.max_connections,
         disk=settings.disk,
         disk_size_bytes=settings.disk_size,
+        max_size_bytes=settings.max_size,
         force=settings.force,
         insecure=_exposed(settings),
         tls=take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import threading
 import weakref
 
@@ -92,10 +93,15 @@ class NodeLink:
     def open(cls, socket_path: str, deadline: float) -> NodeLink:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_left(deadline))
+            # A blocking connect with a timeout of the kernel's: it waits for a place in the queue of a busy node, where
+            # one with Python's timeout fails at once.
+            seconds = _left(deadline)
+            wait = struct.pack("@ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
             connection.connect(socket_path)
+            connection.settimeout(_left(deadline))
             connection.sendall(PREAMBLE)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             connection.close()
             raise DeadlineExceeded(f"the node at {socket_path} did not take the connection in time") from None
         except OSError as error:

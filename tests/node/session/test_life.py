@@ -174,6 +174,7 @@ def test_a_dead_writer_is_said_at_once_while_a_keepalive_is_held(master: FakeMas
     master.answer = hold
     with running(master.address, tmp_path) as node:
         master.wait_for_registrations(1)
+        wait_until(lambda: node._tickets.key, what="the node has taken note of the answer")
         link = TicketedLink.open(node.card.socket_path, soon())
         link.attach(SegmentName("n1", node.boot, 0), True, soon())
         link.close()

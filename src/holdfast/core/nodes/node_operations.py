@@ -65,8 +65,9 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     if wanted == size:
         return Decision(q.Done(0))
     if wanted > size:
-        _check_growing(member, wanted - size, request.force)
         all_of_it = wanted - size + sum(segment.size_bytes for segment in memory)
+        _check_most(member, all_of_it)
+        _check_growing(member, wanted - size, request.force)
         told = command(member.name, "volume_update", c.UpdateVolume(all_of_it, force=request.force))
         return Decision(q.Done(wanted - size), commands=[told])
     _check_shrinking(primary, request.node, size - wanted, now)
@@ -81,6 +82,16 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     primary.copies.leaving.clear()
     primary.copies.plan_at = 0
     return Decision(q.Done(size - wanted), records)
+
+
+def _check_most(member: Member, size: int) -> None:
+    """Refuse what the node may never lend, also by force."""
+    most = member.figures.get("max_size_bytes")
+    if most is not None and size > most:
+        raise Refused(
+            f"{member.name!r} would map {size:,} bytes in all, and may map {most:,} (its --max-size, or all memory of "
+            "its machine); nothing was changed. Lend less, or start it with another --max-size"
+        )
 
 
 def _check_growing(member: Member, more: int, force: bool) -> None:

@@ -76,7 +76,10 @@ class Commands:
         readers: Readers,
         memory: Lane,
         disk: DiskLane | None = None,
+        most_bytes: int = 0,
     ) -> None:
+        """`most_bytes`: the most memory that it may be told to lend; 0 for no limit of its own."""
+        self._most_bytes = most_bytes
         self.mode = "open"
         self._node = node
         self._lending = lending
@@ -159,6 +162,11 @@ class Commands:
         log.info("settings changed", **msgspec.structs.asdict(body))
 
     def _update_volume(self, body: c.UpdateVolume) -> None:
+        if self._most_bytes and body.size_bytes > self._most_bytes:
+            raise CommandRefused(
+                f"{body.size_bytes:,} bytes are more than this node may lend, {self._most_bytes:,} (--max-size); "
+                "nothing was changed, and --force does not help"
+            )
         self._memory.orders.add("volume_update", self._resize(body))
 
     def _resize(self, body: c.UpdateVolume) -> Operation[None]:

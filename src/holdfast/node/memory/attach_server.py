@@ -20,9 +20,10 @@ import structlog
 
 from holdfast.errors import BadRequest, HoldfastError, Refused, TryAgain, UnknownSegment, Unreachable
 from holdfast.ids import SegmentName
-from holdfast.instant import now_ms
+from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
+from holdfast.node.memory.admission import MOST_STRANGERS, STRANGER_BYTES, STRANGER_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
@@ -31,8 +32,10 @@ from holdfast.transport.peer_user import is_own_user
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
-MAX_REQUEST_BYTES = 16 << 10
+MAX_REQUEST_BYTES = STRANGER_BYTES
 LOOK_SECONDS = 1.0
+ACCEPTED_AT_ONCE = 16
+"""Fewer than there may be strangers: what a newcomer sends is read before others displace it."""
 MOST_UNTOLD = 64
 """The most hints that wait for the thread; beyond that, clients learn only that there were more."""
 MOST_TOLD_BYTES = 32 << 10
@@ -44,12 +47,15 @@ log = structlog.get_logger("holdfast.node")
 class _Attachment:
     """One client's connection."""
 
-    __slots__ = ("greeted", "hears", "history", "muted", "received", "socket", "writer")
+    __slots__ = ("greeted", "hears", "history", "is_known", "muted", "received", "since", "socket", "writer")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self.received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+        self.received = FrameBuffer(MAX_REQUEST_BYTES, memoryview(bytearray(MAX_REQUEST_BYTES)))
         self.greeted = False
+        self.is_known = False
+        """It has shown a good ticket."""
+        self.since = now_seconds()
         self.writer = 0
         self.history = 0
         """The log id under which the client knew the memory when it became a writer."""
@@ -99,7 +105,7 @@ class AttachServer:
             raise Refused(f"the node cannot listen at {self.path} ({error}); choose another directory") from None
         # No client can connect before `listen`, so the socket is never open to other users.
         os.chmod(self.path, 0o600)
-        self._listener.listen(128)
+        self._listener.listen(1024)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -183,34 +189,52 @@ class AttachServer:
         while not self._stopping.is_set():
             for key, _ in self._selector.select(LOOK_SECONDS):
                 if key.fileobj is self._listener:
-                    self._accept()
+                    for _ in range(ACCEPTED_AT_ONCE):
+                        if not self._accept():
+                            break
                 elif isinstance(key.data, _Attachment):
                     self._receive(key.data)
                 else:
                     self._wake_read.recv(1024)
                     self._tell_readers()
+            self._end_strangers(MOST_STRANGERS)
 
-    def _accept(self) -> None:
+    def _end_strangers(self, most: int) -> None:
+        """Close connections that have shown no ticket in time, and the oldest where there are too many. None of them
+        writes."""
+        strangers = sorted((one for one in self.attachments if not one.is_known), key=lambda one: one.since)
+        now = now_seconds()
+        for position, one in enumerate(strangers):
+            if now >= one.since + STRANGER_SECONDS or len(strangers) - position > most:
+                self._ended(one)
+
+    def _accept(self) -> bool:
+        """Take one connection. False: none waits."""
         try:
             connected, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
         except OSError as error:
             # The client left before it was accepted, or this process has no descriptor left.
             log.warning("a connection was not accepted", reason=str(error))
-            return
+            return False
         connected.setblocking(False)
+        if len(self.attachments) >= self._max_connections + MOST_STRANGERS:
+            self._end_strangers(MOST_STRANGERS - 1)
         refusal: HoldfastError | None = None
         if not is_own_user(connected):
             refusal = Unreachable("the node passes its memory to processes of its own user only; read over TCP")
-        elif len(self.attachments) >= self._max_connections:
+        elif len(self.attachments) >= self._max_connections + MOST_STRANGERS:
             refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
         if refusal is not None:
             with contextlib.suppress(OSError):
                 connected.send(frame(0, 0, encode(failed(refusal))))
             connected.close()
-            return
+            return True
         attachment = _Attachment(connected)
         self.attachments.add(attachment)
         self._selector.register(connected, selectors.EVENT_READ, attachment)
+        return True
 
     def _receive(self, attachment: _Attachment) -> None:
         space = attachment.received.space()
@@ -245,6 +269,7 @@ class AttachServer:
             request = decode_data_request(whole[2])
             if isinstance(request, HearRevocations) and not attachment.writer:
                 self._check_listener(request)
+                self._know(attachment)
                 attachment.hears = True
                 _send(attachment, whole[0], LeasesRevoked(b""))
                 continue
@@ -255,6 +280,12 @@ class AttachServer:
                 self._attach(attachment, request, whole[0])
             except HoldfastError as error:
                 _send(attachment, whole[0], failed(error))
+
+    def _know(self, attachment: _Attachment) -> None:
+        """It has shown a good ticket, and may stay. TryAgain if there is no room."""
+        if not attachment.is_known and sum(one.is_known for one in self.attachments) >= self._max_connections:
+            raise TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+        attachment.is_known = True
 
     def _check_listener(self, request: HearRevocations) -> None:
         """Who may not map the memory is not told which of its objects move, either."""
@@ -267,6 +298,7 @@ class AttachServer:
         with self._lending.lock:
             segment = self._lending.segment(request.segment)
             self._tickets.check_attach(request.segment, request.ticket, request.write, now_ms())
+            self._know(attachment)
             if request.history in self._older:
                 raise UnknownSegment(f"segment {request.segment} belongs to a later history now; ask the master")
             if request.write and not attachment.writer:
@@ -278,12 +310,14 @@ class AttachServer:
 
     def _refuse(self, attachment: _Attachment, error: HoldfastError) -> None:
         """Refuse a peer that breaks the protocol. A writer is no longer read from, but its connection stays open."""
-        log.warning("a client on this machine is not served any more", reason=str(error), writer=attachment.writer)
+        # Strangers may be many: a line for each would fill the log (I17).
+        tell = log.warning if attachment.is_known else log.debug
+        tell("a client on this machine is not served any more", reason=str(error), writer=attachment.writer)
         with contextlib.suppress(OSError):
             _send(attachment, 0, failed(error))
         if attachment.writer:
             attachment.muted = True
-            attachment.received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+            attachment.received = FrameBuffer(MAX_REQUEST_BYTES, memoryview(bytearray(MAX_REQUEST_BYTES)))
         else:
             self._ended(attachment)
 

@@ -23,6 +23,13 @@ from holdfast.ids import COPIES, GrantId
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_nodes import CheckFile, ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TwoWords
+from holdfast.node.memory.admission import (
+    MOST_STRANGERS,
+    displaced_peer,
+    displaced_stranger,
+    has_room,
+    of_one_address,
+)
 from holdfast.node.memory.data_session import DataSession, refuse
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
@@ -34,6 +41,10 @@ IDLE_SECONDS = 120.0
 STALL_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 5.0
+DISK_BUFFER_BYTES = 64 << 20
+"""What all connections together hold of files that they send, unless there are more than a thousand."""
+DISK_CHUNK = 1 << 20
+LEAST_DISK_CHUNK = 64 << 10
 
 log = structlog.get_logger("holdfast.node")
 
@@ -203,7 +214,7 @@ class DataServer:
     def _accept_all(self) -> None:
         while not self._stopping.is_set():
             try:
-                connected, _ = self._listener.accept()
+                connected, place = self._listener.accept()
             except TimeoutError:
                 continue
             except OSError as error:
@@ -213,20 +224,47 @@ class DataServer:
                     with self._changed:
                         self._changed.wait(0.05)
                 continue
-            self._admit(connected)
+            self._admit(connected, str(place[0]))
 
-    def _admit(self, connected: socket.socket) -> None:
-        session = DataSession(connected, self, self._lending, self._idle_seconds, self._stall_seconds, self._tls)
+    def _admit(self, connected: socket.socket, address: str) -> None:
+        session = DataSession(
+            connected, address, self, self._lending, self._idle_seconds, self._stall_seconds, self._tls
+        )
         thread = threading.Thread(target=self._serve, args=(session,), name="data-connection", daemon=True)
         with self._changed:
-            full = len(self._sessions) >= self._max_connections
+            # Those that must go have a moment to leave: their threads are counted, too.
+            full = len(self._sessions) >= self._max_connections + 2 * MOST_STRANGERS
             if not full:
+                displaced = displaced_stranger(self._sessions)
+                if displaced is not None:
+                    displaced.end()
                 self._sessions[session] = thread
         if full:
-            refusal = TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
-            refuse(connected, refusal)
+            refuse(connected, self._is_full())
         else:
             thread.start()
+
+    def _is_full(self) -> TryAgain:
+        return TryAgain(
+            f"the node serves {self._max_connections} connections already, at most "
+            f"{of_one_address(self._max_connections)} of one address; ask again later"
+        )
+
+    def prove(self, session: DataSession) -> None:
+        """The session has shown a good ticket or grant: it is no stranger from now on. TryAgain if there is no room."""
+        with self._changed:
+            if session.is_known:
+                return
+            if not has_room(self._sessions, session.address, self._max_connections):
+                displaced = displaced_peer(self._sessions, session.address, self._max_connections, now_seconds())
+                if displaced is None:
+                    raise self._is_full()
+                displaced.end()
+            session.is_known = True
+
+    def disk_chunk(self) -> int:
+        """How much of a file one connection may hold in memory at once."""
+        return max(LEAST_DISK_CHUNK, min(DISK_CHUNK, DISK_BUFFER_BYTES // max(1, self.connections)))
 
     def _serve(self, session: DataSession) -> None:
         try:

@@ -17,12 +17,13 @@ from typing import Protocol
 import structlog
 
 from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
-from holdfast.ids import GrantId, SegmentName
+from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
 from holdfast.messages.rows import TwoWords
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.tier import DiskTier
+from holdfast.node.memory.admission import STRANGER_BYTES, STRANGER_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.transfers import Transfers
 from holdfast.transport.tls import Stream, accepted
@@ -31,7 +32,6 @@ from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
 
 MAX_REQUEST_BYTES = 16 << 10
 CHUNK = 1 << 20
-DISK_CHUNK = 1 << 20
 SMALL_BYTES = 64 << 10
 
 log = structlog.get_logger("holdfast.node")
@@ -46,6 +46,12 @@ class TransferGate(Protocol):
     def check_read_back(self, request: ReadBack) -> None: ...
 
     def check_file(self, request: CheckFile) -> None: ...
+
+    def prove(self, session: DataSession) -> None:
+        """The session has shown something good. TryAgain if there is no room for it."""
+
+    def disk_chunk(self) -> int:
+        """How much of a file to hold in memory at once."""
 
     def begin_write(self, session: DataSession, request: WriteRange) -> None: ...
 
@@ -62,6 +68,7 @@ class DataSession:
     def __init__(
         self,
         connected: socket.socket,
+        address: str,
         gate: TransferGate,
         lending: Lending,
         idle_seconds: float,
@@ -77,18 +84,26 @@ class DataSession:
         self._lending = lending
         self._idle_seconds = idle_seconds
         self._stall_seconds = stall_seconds
-        self._received = FrameBuffer(limit=MAX_REQUEST_BYTES)
+        self._received = FrameBuffer(STRANGER_BYTES, memoryview(bytearray(STRANGER_BYTES)))
         self._ended = False
+        self.address = address
+        self.is_known = False
+        """It has shown a good ticket or grant. Set by the gate; likewise the next two are for it to read."""
+        self.since = now_seconds()
+        self.busy = False
 
     def serve(self) -> None:
         """Serve until the peer leaves or misbehaves, or `end`."""
         try:
             if self._tls is not None and isinstance(self._socket, socket.socket):
-                self._socket = accepted(self._socket, self._tls, self._stall_seconds)
-            prepare(self._socket, min(self._idle_seconds, self._stall_seconds))
+                self._socket = accepted(self._socket, self._tls, min(self._stall_seconds, STRANGER_SECONDS))
+            prepare(self._socket, min(self._idle_seconds, self._stall_seconds, STRANGER_SECONDS))
             self._greet()
             while not self._ended:
-                self._answer(*self._next_request())
+                received = self._next_request()
+                self.busy = True
+                self._answer(*received)
+                self.since, self.busy = now_seconds(), False
         except HoldfastError as error:
             log.debug("a data connection is closed", reason=str(error))
             refuse(self._socket, error)
@@ -96,6 +111,10 @@ class DataSession:
             log.debug("a data connection ended", reason=str(error))
         finally:
             self._socket.close()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._ended
 
     def end(self) -> None:
         """Make the serving thread leave the call that it blocks in."""
@@ -105,27 +124,41 @@ class DataSession:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _greet(self) -> None:
-        until = now_seconds() + self._stall_seconds
+        until = self._stranger_until()
         while (preamble := self._received.take(len(PREAMBLE))) is None:
             self._receive_more(until)
         check_preamble(preamble)
 
+    def _stranger_until(self) -> float:
+        return self.since + min(self._stall_seconds, STRANGER_SECONDS)
+
+    def _prove(self) -> None:
+        """It has shown something good: it may take its time from now on."""
+        if not self.is_known:
+            self._gate.prove(self)
+            self._received.limit = MAX_REQUEST_BYTES
+
     def _next_request(self) -> tuple[int, Message]:
         until = now_seconds() + (self._stall_seconds if len(self._received) else self._idle_seconds)
+        if not self.is_known:
+            until = self._stranger_until()
         while (whole := self._received.next_frame()) is None:
             begun = len(self._received) > 0
             self._receive_more(until)
-            if not begun:
+            if not begun and self.is_known:
                 until = now_seconds() + self._stall_seconds
         return whole[0], decode_data_request(whole[2])
 
     def _answer(self, request_id: int, request: Message) -> None:
         if isinstance(request, ReadRanges):
-            self._read(request_id, request.segment, self._gate.pieces_of(request))
+            pieces = self._gate.pieces_of(request)
+            self._prove()
+            self._read(request_id, request.segment, pieces)
         elif isinstance(request, WriteRange):
             self._write(request_id, request)
         elif isinstance(request, ReadBack):
             self._gate.check_read_back(request)
+            self._prove()
             self._read(request_id, request.segment, [(request.range_offset + request.offset, request.length)])
         elif isinstance(request, CheckFile):
             self._check_file(request_id, request)
@@ -161,35 +194,49 @@ class DataSession:
             large = outgoing.pop() if outgoing and len(outgoing[-1]) > SMALL_BYTES else b""
             head = b"".join(outgoing)
             if head:
-                self._socket.sendall(head, socket.MSG_MORE if large else 0)
+                self._send_all(head, socket.MSG_MORE if large else 0)
             if large:
                 outgoing.append(large)
-                self._socket.sendall(large)
+                self._send_all(large)
         finally:
             for each in outgoing:
                 if isinstance(each, memoryview):
                     each.release()
             outgoing.clear()
 
+    def _send_all(self, data: bytes | memoryview, flags: int = 0) -> None:
+        """Send all, or give up a peer that takes it slower than any transfer is waited for."""
+        left = memoryview(data)
+        until = now_seconds() + self._stall_seconds + left.nbytes / SLOWEST_BYTES_PER_SECOND
+        while left.nbytes:
+            sent = 0
+            with contextlib.suppress(BlockingIOError):  # It took nothing for as long as one call waits.
+                sent = self._socket.send(left, flags)
+            left = left[sent:]
+            if left.nbytes and (self._ended or now_seconds() >= until):
+                raise _PeerLeft("the peer does not take its bytes")
+
     def _read_disk(self, disk: DiskTier, request_id: int, offset: int, length: int) -> None:
         """Serve a read from a file, one piece at a time; the first is read before success is announced."""
-        room = memoryview(bytearray(min(length, DISK_CHUNK)))
+        chunk = self._gate.disk_chunk()
+        room = memoryview(bytearray(min(length, chunk)))
         head = _framed(request_id, Sending(length))
-        for start in range(0, max(length, 1), DISK_CHUNK):
-            piece = room[: min(DISK_CHUNK, length - start)]
+        for start in range(0, max(length, 1), chunk):
+            piece = room[: min(chunk, length - start)]
             try:
                 disk.read_into(offset + start, piece)
             except HoldfastError as error:
                 if start:
                     raise _PeerLeft(f"the rest of an object cannot be read ({error})") from None
-                self._socket.sendall(_framed(request_id, failed(error)))
+                self._send_all(_framed(request_id, failed(error)))
                 return
-            self._socket.sendall(b"".join([head, piece]) if head else piece)
+            self._send_all(b"".join([head, piece]) if head else piece)
             head = b""
 
     def _check_file(self, request_id: int, request: CheckFile) -> None:
         """Check a file in which a reader found wrong bytes. Its replica is given up only if the file is wrong."""
         self._gate.check_file(request)
+        self._prove()
         disk = self._lending.disk
         answer: Message = FileSound()
         try:
@@ -198,19 +245,20 @@ class DataSession:
             disk.check(request.offset)
         except HoldfastError as error:
             answer = failed(error)
-        self._socket.sendall(_framed(request_id, answer))
+        self._send_all(_framed(request_id, answer))
 
     def _write(self, request_id: int, request: WriteRange) -> None:
         target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)
         with target:
             self._gate.begin_write(self, request)
             try:
+                self._prove()
                 self._fill(target)
             finally:
                 self._gate.end_write(self)
         self.moved.writes += 1
         self.moved.written_bytes += request.length
-        self._socket.sendall(_framed(request_id, Written(request.length)))
+        self._send_all(_framed(request_id, Written(request.length)))
 
     def _fill(self, target: memoryview) -> None:
         """Fill the target, first with bytes that came with the request, then straight from the socket."""
