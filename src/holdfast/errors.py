@@ -33,6 +33,8 @@ class HoldfastError(Exception):
     code: ClassVar[str] = "error"
     hint: str = ""
     """Where to ask instead, if that is known."""
+    retry_after_ms: int = 0
+    """How long to wait before asking again, if that is known."""
 
 
 class Refused(HoldfastError):
@@ -79,6 +81,18 @@ class BadValue(Refused, ValueError):
     """The value, a size or another argument cannot be used."""
 
     code = "bad_value"
+
+
+class TenantFull(Refused):
+    """The tenant's limit is reached, and too little of its own may be evicted now: the rest is leased or pinned."""
+
+    code = "tenant_full"
+
+
+class OverCommitted(Refused, ValueError):
+    """More memory would be guaranteed to tenants than there is."""
+
+    code = "over_committed"
 
 
 class WouldEvict(Refused):
@@ -255,6 +269,12 @@ class WindowFull(Busy):
     """This client already holds as much granted memory as one client may."""
 
     code = "window_full"
+
+
+class TenantBusy(Busy):
+    """The tenant's clients send more requests, or are more, than its quota allows. Ask again after `retry_after_ms`."""
+
+    code = "tenant_busy"
 
 
 class NotLeader(TryAgain):

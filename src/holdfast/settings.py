@@ -177,6 +177,9 @@ class MasterSettings(Settings):
         le=1,
         description="Share of memory, the longest unused, that is kept on disks before it must leave.",
     )
+    lease_share: float = Field(
+        DEFAULTS.lease_share, ge=0, le=1, description="Share of the memory that may be leased; reads beyond it copy."
+    )
     evict_soft_pinned: bool = Field(
         DEFAULTS.evict_soft_pinned, description="Evict soft-pinned objects when nothing else is left."
     )

@@ -51,6 +51,8 @@ class FakeMaster(ScriptedServer):
         """key -> (id, segment, offset, size, checksum)"""
         self.others: dict[str, list[tuple[int, int]]] = {}
         self.leased: set[str] = set()
+        self.unleased: set[str] = set()
+        """Keys whose objects get no lease: their tenant has leased its share."""
         self.grants: dict[GrantId, tuple[int, int, m.Granted]] = {}
         self.commits: dict[tuple[GrantId, int], int] = {}
         self.returned: list[tuple[GrantId, bool]] = []
@@ -95,7 +97,8 @@ class FakeMaster(ScriptedServer):
                 return self._locate(keys, tickets)
             case m.RenewLeases(rows):
                 places = {row[:3] for row in self.objects.values()}
-                return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)), self.lease_ttl_ms)
+                ttl_ms = 0 if self.unleased else self.lease_ttl_ms
+                return m.Presence(bytes(row in places for row in struct.iter_unpack("<3Q", rows)), ttl_ms)
             case m.GrantRanges():
                 return self._grant(request)
             case m.CommitPuts():
@@ -151,7 +154,12 @@ class FakeMaster(ScriptedServer):
         rows = b"".join(struct.pack("<5Q", *self.objects.get(key, (0,) * 5)) for key in keys)
         others = [(index, *place) for index, key in enumerate(keys) for place in self.others.get(key, ())]
         tickets = self._tickets(keys) if with_tickets else []
-        return m.Located(rows, self.lease_ttl_ms, self.topology, others, tickets)
+        if not self.unleased:
+            return m.Located(rows, self.lease_ttl_ms, self.topology, others, tickets)
+        leased = bytes(key not in self.unleased for key in keys) if len(keys) > 1 else b""
+        ttl_ms = 0 if leased or keys[0] in self.unleased else self.lease_ttl_ms
+        leased_ms = self.lease_ttl_ms if leased else 0
+        return m.Located(rows, ttl_ms, self.topology, others, tickets, leased, leased_ms)
 
     def _tickets(self, keys: list[str]) -> list[Ticket]:
         """One for each 64 replicas of a segment, as a master gives them."""

@@ -65,10 +65,11 @@ def test_objects_are_leased_one_by_one_as_by_an_array(given_leases: list[tuple[i
             world.now += ms
             slots = world.state.catalogue.by_key.slots_of([f"key {number}" for number in numbers])
             if world is many:
-                told.append(reads._lease(world.primary, np.array(slots, np.intp), client, world.now))
+                urgent, leased = reads._lease(world.primary, np.array(slots, np.intp), client, world.now)
+                told.append((urgent, leased or bytes([True] * len(slots))))
             else:
                 each = [reads._lease_one(world.primary, slot, client, world.now) for slot in slots]
-                told.append(any(each))
+                told.append((any(one & reads._URGENT for one in each), bytes(map(bool, each))))
         catalogue = world.state.catalogue
         columns = (catalogue.lease_until, catalogue.lessees, catalogue.last_used, catalogue.renewed)
         left[id(world)] = (told, [column[: catalogue.top].tolist() for column in columns])

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from holdfast.core.catalogue.catalogue import LIVE
 from holdfast.core.catalogue.digest import digest
+from holdfast.core.catalogue.holdings import Held, Holdings
 from holdfast.core.objects.standby_eviction import evict_alone
 from holdfast.core.primary.decision import Parked, Unfinished
 from holdfast.core.primary.primary import Absorbed, Primary
@@ -253,8 +255,25 @@ class World:
         assert state.sessions == self.primary.twin.sessions
         assert state.most_nodes == self.primary.twin.most_nodes
         assert state.drains == self.primary.twin.drains
+        assert state.tenants.by_number == self.primary.twin.tenants.by_number
+        check_holdings(state)
+        check_holdings(self.primary.twin)
         assert state.sessions == {session.id: session.name for session in self.primary.sessions}
         check_partition(self.primary)
+
+
+def check_holdings(state: State) -> None:
+    """The sums that are kept for each tenant are those of a fresh count."""
+    kept = state.catalogue.holdings
+    assert (kept is None) == (not state.tenants)
+    if kept is not None:
+        counted = Holdings(state.catalogue)
+        top = state.catalogue.top
+        live = state.catalogue.flags[:top] & LIVE != 0
+        assert (kept.column[:top][live] == counted.column[:top][live]).all()
+        nothing = Held()
+        for number in kept.by_number.keys() | counted.by_number.keys():
+            assert kept.by_number.get(number, nothing) == counted.by_number.get(number, nothing)
 
 
 def check_partition(primary: Primary) -> None:

@@ -46,6 +46,9 @@ VERBS = {
     "snapshot": Verb("cluster.status", "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
     "restore": Verb("cluster.restore", "Cluster", "Example: holdfast restore --address 10.0.0.1:7070,10.0.0.2:7070"),
     "settings": Verb("cluster.live_settings", "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
+    "tenants": Verb(
+        "cluster.tenants", "Cluster", "Example: holdfast tenants; holdfast tenants set team-a --limit 40GiB"
+    ),
     "demo": Verb("demo.command", "Cluster", "Example: holdfast demo --objects 10000 --seconds 10"),
     "lab": Verb(
         "lab.command", "Cluster", "Example: holdfast lab --presets follow,timer --trace conversation_trace.jsonl"

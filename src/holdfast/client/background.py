@@ -14,7 +14,7 @@ from holdfast.client.operations.reservations import any_forgotten, give_up_forgo
 from holdfast.client.operations.views import RENEW_AT_LEFT, let_go_of_ended
 from holdfast.client.state.client import Core, OpenView, ask, ask_timed
 from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS
-from holdfast.client.state.leases import lease_until
+from holdfast.client.state.leases import NO_LEASE, lease_until
 from holdfast.errors import ClientClosed, HoldfastError
 from holdfast.instant import relied_on
 from holdfast.messages.requests import Done, ExtendGrants, Presence, RenewLeases, ReturnGrants
@@ -91,6 +91,10 @@ def _renew_views(core: Core, now: float, deadline: float) -> Operation[None]:
     # With the TTL of this reply: it may have changed since the master welcomed us.
     until = lease_until(sent_at, presence.lease_ttl_ms)
     for view, there in zip(due, presence.found, strict=False):
+        if there and until == NO_LEASE:
+            # One of them got no lease, and the reply does not say which: ask again soon. A view that has run out by its
+            # end asks whether its object was still there.
+            continue
         if there:
             view.until = until
             view.renew_at = until - ttl * RENEW_AT_LEFT

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from holdfast.client.operations.places import lease_in
 from holdfast.client.state.client import Core
+from holdfast.client.state.leases import NO_LEASE
 from holdfast.messages.requests import Exists, Locate, Located, Presence
 from holdfast.messages.shapes import Message
 
@@ -48,7 +49,7 @@ def get(core: Core, at_once: AtOnce, key: str, deadline: float) -> bytes | Uncle
         if lease is None:
             core.leases.drop(key)
             return None
-        if lease[1] not in core.bytes.decided:
+        if lease[1] not in core.bytes.decided or lease[0] == NO_LEASE:
             return ASK
         core.keep_lease(key, lease)
         return core.read_leased(key) or ASK  # No object is empty.

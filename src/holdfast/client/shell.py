@@ -88,6 +88,12 @@ class OneInPlace(InPlace[Client, memoryview]):
     _block: ViewBlock
 
     @property
+    def copied(self) -> bool:
+        """Inside the block: is it a copy? So it is if the object is not in memory of this machine, or if the tenant has
+        leased its share of memory: then nothing would keep the object in its place."""
+        return self._block.copied
+
+    @property
     def revoked(self) -> bool:
         """Inside the block: has a node of this machine reported that the object was removed or moved? Its bytes stay
         right until its lease ends, but they are old: a caller that can should end the block and read again."""

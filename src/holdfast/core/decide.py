@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import live_settings
+from holdfast.core import live_settings, tenants
 from holdfast.core.copies import completion, disks, lost_files
 from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
 from holdfast.core.objects import puts, reads, removals
@@ -18,7 +18,7 @@ from holdfast.core.primary.decision import Decision, NextStep
 from holdfast.core.primary.primary import Primary
 from holdfast.errors import BadRequest
 from holdfast.instant import Instant
-from holdfast.messages import of_nodes, of_sessions, requests
+from holdfast.messages import of_nodes, of_sessions, of_tenants, requests
 from holdfast.messages.shapes import Message
 
 _DECIDE: dict[type[Message | NextStep], Callable[[Primary, Any, int, Instant], Decision]] = {
@@ -41,6 +41,9 @@ _DECIDE: dict[type[Message | NextStep], Callable[[Primary, Any, int, Instant], D
     requests.RevokeWrites: node_operations.revoke_writes,
     requests.ChangeCopying: live_settings.change_copying,
     requests.ChangeSettings: live_settings.change_settings,
+    of_tenants.ListTenants: tenants.list_tenants,
+    of_tenants.ChangeTenant: tenants.change_tenant,
+    of_tenants.RemoveTenant: tenants.remove_tenant,
     of_nodes.RegisterNode: membership.register_node,
     of_nodes.ReportWriters: membership.report_writers,
     of_nodes.ReportUsage: membership.report_usage,

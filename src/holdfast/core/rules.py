@@ -34,6 +34,8 @@ class Rules:
     high_watermark: float = _changeable(0.90, 0.01, 1.0)
     eviction_margin: float = _changeable(0.05, 0.0, 0.99)
     evict_soft_pinned: bool = _changeable(True, 0, 1)
+    lease_share: float = _changeable(0.80, 0.0, 1.0)
+    """Share of the memory of a tenant, or of a cluster without tenants, that may be leased at the same time."""
     degraded_puts: bool = _changeable(False, 0, 1)
     """While nodes are away, store a put with fewer replicas than it asked for; make the others when they are back."""
     offload_ahead: float = _changeable(0.10, 0.0, 1.0)

@@ -21,6 +21,7 @@ from holdfast.core.live_settings import leases_shortened
 from holdfast.core.nodes.membership import ask_to_clean, expire, given_up, unmount
 from holdfast.core.nodes.restored_memory import settle
 from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, victims_saved_first, within
+from holdfast.core.objects.quotas import evict_beyond_limits
 from holdfast.core.primary.decision import Planned, joined
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.packed_numbers import pack_sorted_ids, unpack_sorted_ids
@@ -85,6 +86,9 @@ def plan_copies(primary: Primary, now: Instant) -> Planned:
 
 def evict(primary: Primary, now: Instant) -> tuple[bool, Planned]:
     """Evict one bounded step towards the watermark. True: it evicted something, and there may be more to evict."""
+    beyond = evict_beyond_limits(primary, now)
+    if beyond:
+        return True, Planned(beyond)
     excess = over_watermark(primary)
     if excess <= 0:
         records = evict_from_disks(primary, now)

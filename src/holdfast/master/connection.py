@@ -405,6 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             try:
                 if self.tenancy is not None and not isinstance(request, NextStep):
+                    self.tenancy.check_rate(request, now)
                     self.tenancy.inward(request, server.engine.state.catalogue)
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):

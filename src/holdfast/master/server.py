@@ -131,13 +131,15 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """Decide requests here from now on."""
         self.engine = engine
-        self.settle_tenancies(engine)
+        self.settle_tenancies()
         if self._showing is not None:
             self._showing.lead(engine)
 
-    def settle_tenancies(self, engine: Engine) -> None:
+    def settle_tenancies(self) -> None:
         """Give every connection the view of its tenant."""
-        for refused in self._tenancies.settle_all(self._greeted(), engine, now_ms()):
+        if self.engine is None:
+            return
+        for refused in self._tenancies.settle_all(self._greeted(), self.engine, now_ms()):
             refused.transport.close()
 
     def part_from_withdrawn(self, now: float) -> list[str]:

@@ -13,15 +13,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core.catalogue.catalogue import Catalogue
-from holdfast.errors import BadKey, BadRequest, BadValue, HoldfastError
+from holdfast.core.primary.request_rate import RequestRate
+from holdfast.errors import BadKey, BadRequest, BadValue, HoldfastError, TenantBusy
 from holdfast.identity.identities import Identity
+from holdfast.identity.roles import Role
 from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, NAMESPACE_CHARACTERS, is_reserved, namespace_of
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine
-from holdfast.messages import of_masters, of_nodes, of_sessions, requests
+from holdfast.messages import of_masters, of_nodes, of_sessions, of_tenants, requests
 from holdfast.messages.rows import SeenRow
 from holdfast.messages.shapes import Message
 
+_KEEPING = frozenset({requests.RenewLeases, requests.ExtendGrants, requests.ReturnGrants})
+_CLIENTS_AGAIN_MS = 1_000
 LONGEST_KEY_BYTES = MAX_KEY_BYTES - NAMESPACE_CHARACTERS
 """Of a tenant's key: with its prefix it is as long as any key may be."""
 
@@ -29,13 +33,31 @@ LONGEST_KEY_BYTES = MAX_KEY_BYTES - NAMESPACE_CHARACTERS
 class Tenancy:
     """The view that one connection has of the keys."""
 
-    __slots__ = ("_written", "number", "prefix")
+    __slots__ = ("_refused", "_written", "number", "prefix", "rate")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, rate: RequestRate | None = None, refused: Counter[int] | None = None) -> None:
         self.number = number
+        self.rate = rate
+        """Of all connections of the tenant together; None: no limit."""
+        self._refused = refused if refused is not None else Counter()
         self.prefix = namespace_of(number)
         self._written = repr(self.prefix)[1:-1]
         """The prefix as error texts show it."""
+
+    def check_rate(self, request: Message, now: Instant) -> None:
+        """Refuse a client's request that comes too soon after the others of its tenant. What keeps leases and grants
+        alive, or gives them back, is only counted."""
+        if self.rate is None or request.needs not in (Role.READER, Role.WRITER):
+            return
+        wait_ms = self.rate.take(now, type(request) in _KEEPING)
+        if wait_ms:
+            self._refused[self.number] += 1
+            busy = TenantBusy(
+                "the clients of this tenant send more requests per second than its quota allows; nothing was changed. "
+                f"Try again in {wait_ms} ms"
+            )
+            busy.retry_after_ms = wait_ms
+            raise busy
 
     def inward(self, request: Message, catalogue: Catalogue) -> None:
         """Translate a request, in place. Raises, with nothing changed, if it names what no client may name."""
@@ -103,6 +125,7 @@ class Tenancies:
     def __init__(self) -> None:
         self._connections: Counter[int] = Counter()
         """Client of a tenant -> its open connections."""
+        self._rates: dict[int, RequestRate] = {}
 
     def settle(self, peer: Greeted, peers: Callable[[], Iterable[Greeted]], engine: Engine, now: Instant) -> None:
         """One has greeted; `peers` gives all that have. Raises if its tenant is new and cannot be defined now."""
@@ -113,7 +136,7 @@ class Tenancies:
         if were_none:
             # From now on there is something to keep the default tenant from.
             for other in peers():
-                other.tenancy = Tenancy(0)
+                other.tenancy = self._tenancy(0, engine)
         self._enter(peer, number, engine)
 
     def settle_all(self, peers: Iterable[GreetedT], engine: Engine, now: Instant) -> list[GreetedT]:
@@ -121,6 +144,7 @@ class Tenancies:
         cannot be defined now: they must go."""
         self._connections.clear()
         engine.primary.namespaces.clear()
+        self._rates.clear()
         settled: list[tuple[GreetedT, int]] = []
         refused: list[GreetedT] = []
         for peer in peers:
@@ -131,14 +155,37 @@ class Tenancies:
         for peer, number in settled:
             peer.tenancy = None
             if engine.state.tenants:
-                self._enter(peer, number, engine)
+                try:
+                    self._enter(peer, number, engine)
+                except HoldfastError:
+                    refused.append(peer)
         return refused
 
     def _enter(self, peer: Greeted, number: int, engine: Engine) -> None:
-        peer.tenancy = Tenancy(number)
+        tenancy = self._tenancy(number, engine)
         if number:
+            self._check_clients(peer, tenancy, engine)
             self._connections[peer.client] += 1
-            engine.primary.namespaces[peer.client] = peer.tenancy.prefix
+            engine.primary.namespaces[peer.client] = tenancy.prefix
+        peer.tenancy = tenancy
+
+    def _tenancy(self, number: int, engine: Engine) -> Tenancy:
+        per_second = engine.state.tenants.of(number).requests_per_second
+        rate = self._rates.setdefault(number, RequestRate(per_second)) if per_second else None
+        return Tenancy(number, rate, engine.primary.tenants.refused)
+
+    def _check_clients(self, peer: Greeted, tenancy: Tenancy, engine: Engine) -> None:
+        most = engine.state.tenants.of(tenancy.number).max_clients
+        if not most or peer.client in self._connections:
+            return
+        there = sum(prefix == tenancy.prefix for prefix in engine.primary.namespaces.values())
+        if there >= most:
+            engine.primary.tenants.refused[tenancy.number] += 1
+            busy = TenantBusy(
+                f"{there:,} clients of this tenant are connected, and it may have {most:,}; close one, or try later"
+            )
+            busy.retry_after_ms = _CLIENTS_AGAIN_MS
+            raise busy
 
     def leave(self, peer: Greeted, engine: Engine) -> None:
         """Its connection is closed."""
@@ -231,6 +278,9 @@ REQUESTS_WITHOUT_KEYS: frozenset[type[Message]] = frozenset(
         requests.RevokeWrites,
         requests.ChangeCopying,
         requests.ChangeSettings,
+        of_tenants.ListTenants,
+        of_tenants.ChangeTenant,
+        of_tenants.RemoveTenant,
         of_masters.FetchSnapshot,
         of_masters.HandOver,
         of_masters.TakeSnapshot,
@@ -271,6 +321,7 @@ REPLIES_WITHOUT_KEYS: frozenset[type[Message]] = frozenset(
         requests.Status,
         requests.NodeList,
         requests.SettingsInForce,
+        of_tenants.TenantList,
         of_masters.SnapshotPiece,
         of_masters.HistoriesDescribed,
         of_masters.ClientList,

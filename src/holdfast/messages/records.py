@@ -274,6 +274,11 @@ class TenantChanged(Record, tag=50):
     """Memory that it cannot exceed; 0: no limit."""
     max_objects: int = 0
     """0: no limit."""
+    hard_pin_share: float = 1.0
+    max_clients: int = 0
+    requests_per_second: int = 0
+    lease_share: float = -1.0
+    """Negative: as the settings say for all tenants."""
 
 
 class TenantRemoved(Record, tag=51):

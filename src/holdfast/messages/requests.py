@@ -256,6 +256,8 @@ class Failed(Message, tag=97):
     text: str
     hint: str = ""
     """With `not_leader`: the address of the primary, if known."""
+    retry_after_ms: int = 0
+    """With `tenant_busy`: when to ask again."""
 
 
 class Presence(Message, tag=98):
@@ -268,7 +270,9 @@ class Presence(Message, tag=98):
 class Located(Message, tag=99):
     """`rows`: a `LocatedRow` per key; id 0 if the key is not stored.
 
-    `others`: further replicas, as (index of the key, segment, offset).
+    `others`: further replicas, as (index of the key, segment, offset). `lease_ttl_ms` is 0 if one of the objects got no
+    lease: a reader asks after the copy whether it was still there (`RenewLeases`). Then `leased` tells which have one
+    (1 per key), of `leased_ms`; clients that do not know these fields rely on no lease.
     """
 
     rows: bytes
@@ -277,6 +281,8 @@ class Located(Message, tag=99):
     others: list[tuple[int, int, int]] = []
     tickets: list[Ticket] = []
     """If asked for: they cover all these places, several to a ticket."""
+    leased: bytes = b""
+    leased_ms: int = 0
 
 
 class Granted(Message, tag=100):

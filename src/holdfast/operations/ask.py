@@ -89,8 +89,7 @@ def ask_until(
         try:
             reply = yield sent
         except Unreachable as error:
-            # The earlier reason says more than that time is up now.
-            if last is None or asker.clock() < deadline:
+            if last is None or asker.clock() < deadline:  # The earlier reason says more than that time is up now.
                 last = error
         except ReplyLost as error:
             last, unsure = error, True
@@ -110,9 +109,10 @@ def ask_until(
             last = _worth_another_try(reply, kind, unsure and isinstance(message, policy.changes))
             if isinstance(last, (Stopping, NotLeader)):
                 yield LeaveMaster(last.hint)
-        if asker.clock() + pause >= deadline:
+        wait = max(pause, last.retry_after_ms / 1000)
+        if asker.clock() + wait >= deadline:
             raise _final(policy, last, unsure and isinstance(message, policy.changes))
-        yield Sleep(pause)
+        yield Sleep(wait)
         pause = min(2 * pause, policy.longest_settling_pause if isinstance(last, Settling) else policy.longest_pause)
         if not unsure:
             sent_at = asker.clock()

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
+from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.state import Drain, Origin, Segment, State
 from holdfast.core.state.tenants import Tenant, Tenants
@@ -312,6 +313,8 @@ def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Resto
     restored = Restored(state, position_of(head))
     _restore_grants(restored, head)
     _restore_objects(restored, head, sections, now)
+    if state.tenants:
+        state.catalogue.holdings = Holdings(state.catalogue)
     return restored
 
 

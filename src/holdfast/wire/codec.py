@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import MALFORMED, BadRequest, HoldfastError, from_code
-from holdfast.messages import of_masters, of_nodes, of_sessions, requests
+from holdfast.messages import of_masters, of_nodes, of_sessions, of_tenants, requests
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 
@@ -47,6 +47,9 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.RevokeWrites,
     requests.ChangeCopying,
     requests.ChangeSettings,
+    of_tenants.ListTenants,
+    of_tenants.ChangeTenant,
+    of_tenants.RemoveTenant,
     of_nodes.RegisterNode,
     of_nodes.ReportWriters,
     of_nodes.ReportUsage,
@@ -84,6 +87,7 @@ REPLIES: tuple[type[Message], ...] = (
     of_masters.HistoriesDescribed,
     of_masters.ClientList,
     requests.SettingsInForce,
+    of_tenants.TenantList,
     of_nodes.Registered,
     of_sessions.Opened,
     of_sessions.KeptAlive,
@@ -151,13 +155,13 @@ decode_data_reply = decoder(DATA_REPLIES)
 
 
 def failed(error: HoldfastError) -> Failed:
-    return Failed(error.code, str(error), error.hint)
+    return Failed(error.code, str(error), error.hint, error.retry_after_ms)
 
 
 def raised(reply: Failed) -> HoldfastError:
     """The error that the peer reported."""
     error = from_code(reply.code, reply.text)
-    error.hint = reply.hint
+    error.hint, error.retry_after_ms = reply.hint, reply.retry_after_ms
     return error
 
 

@@ -58,7 +58,7 @@ def test_leased_and_hard_pinned_objects_are_never_evicted() -> None:
     world.pass_time(1_000)
     assert isinstance(world.late[0], q.Failed)
     assert all(world.has(*keys))
-    leased = World(high_watermark=1.0)
+    leased = World(high_watermark=1.0, lease_share=1.0)
     leased.node("a", size=100 * KIB)
     keys = fill(leased, 100)
     leased.locate(*keys)

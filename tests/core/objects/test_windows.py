@@ -109,7 +109,7 @@ def test_fewer_bytes_go_where_some_are_free_already() -> None:
 @EVICTIONS
 def test_a_put_gets_the_only_window_there_is(eviction: str) -> None:
     """I10: everything else is leased, and the window is found, not stumbled upon."""
-    world, keys = filled(640, standby_eviction=eviction)
+    world, keys = filled(640, standby_eviction=eviction, lease_share=1.0)
     window = set(keys[128:192])
     world.touch(*[key for key in keys if key not in window])
     granted = ask_for(world, 64 * KIB)
@@ -136,7 +136,7 @@ def test_nothing_is_evicted_where_no_window_exists() -> None:
 
 def test_a_smaller_put_behind_one_that_cannot_be_served_is_served_when_leases_end() -> None:
     """I10: of the puts that wait, one of each length asks again."""
-    world, keys = filled(640)
+    world, keys = filled(640, lease_share=1.0)
     world.touch(*keys)
     world.pass_time(5_000)
     world.touch(*keys[::2])

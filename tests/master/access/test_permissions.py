@@ -32,7 +32,7 @@ READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus 
 WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching"
 OPERATES = (
     "HandOver TakeSnapshot DescribeHistories OfferCatalogue RestoreHistory ChangeMode ResizeNode RevokeWrites "
-    "ChangeCopying ChangeSettings EndClient"
+    "ChangeCopying ChangeSettings EndClient ListTenants ChangeTenant RemoveTenant"
 )
 OF_NODES = (
     "RegisterNode ReportWriters ReportUsage ReportGone OpenSession KeepAlive CloseSession AddReplicas MountDisk "

@@ -1,6 +1,6 @@
 """view_many: many objects in place, each as `view` would show it, with one request to the master.
 
-An object that is not in memory of this machine is copied, over one connection per node, and needs no lease. A key that
+An object that is not in memory of this machine, or got no lease, is copied, over one connection per node. A key that
 fails does not affect the others. At the end of the block, one request asks about all leases that ran out.
 """
 
@@ -15,7 +15,7 @@ from holdfast.client.operations.gets import still_there
 from holdfast.client.operations.lookups import locate_all
 from holdfast.client.operations.views import Viewed, end_quietly, in_place
 from holdfast.client.state.client import Core
-from holdfast.client.state.leases import LeaseRow, ReadLease
+from holdfast.client.state.leases import NO_LEASE, LeaseRow, ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.errors import ClientClosed, HoldfastError, LeaseLost, Refused
 from holdfast.operations.effects import Operation
@@ -51,7 +51,9 @@ def _open_views(core: Core, keys: list[str], deadline: float) -> Operation[list[
         if core.limits.log_id == history:
             break
     maps, doubts = core.bytes.maps, core.segments.doubts
-    elsewhere = [key for key, row in leases.items() if row[1] not in maps or doubts(row[1], row[0])]
+    elsewhere = [
+        key for key, row in leases.items() if row[1] not in maps or row[0] == NO_LEASE or doubts(row[1], row[0])
+    ]
     copies = (yield from _copies(core, elsewhere, deadline)) if elsewhere else {}
     opened: list[Opened] = []
     for key in keys:

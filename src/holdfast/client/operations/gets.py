@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from holdfast.client.bytes.nodes import WantedBytes
 from holdfast.client.operations.places import locate_one, look_for_failing, refresh
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask
-from holdfast.client.state.leases import LeaseRow, ReadLease
+from holdfast.client.state.leases import NO_LEASE, LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.client.targets import Room
 from holdfast.errors import (
@@ -95,10 +95,10 @@ def fetch(
     into_caller: bool = False,
     verify: bool | None = None,
     patient: bool = True,
+    located: LeaseRow | None = None,
 ) -> Operation[ReadLease | None]:
-    """Read one object into `target`. None: it is not stored. The bytes are right on return (I2).
-
-    `verify`, unless None, overrides the client's setting. Not `patient`: the first failure is raised."""
+    """Read one object into `target`. None: it is not stored. The bytes are right on return (I2). `verify`, unless None,
+    overrides the client's setting. Not `patient`: the first failure is raised. `located`: its place, if just asked."""
     verify = core.verify if verify is None else verify
     pause = FIRST_PAUSE
     mismatched = False
@@ -106,10 +106,11 @@ def fetch(
         core.check_open()
         lease = core.leases.live(key, core.clock())
         if lease is None:
-            located = yield from locate_one(core, key, deadline)
+            located = located or (yield from locate_one(core, key, deadline))
             if located is None:
                 return None
             lease = ReadLease._make(located)
+        located = None
         room = target(lease.size_bytes)
         failure: HoldfastError | None = None
         yield from check_reachable(core, key, lease, deadline)
@@ -258,14 +259,16 @@ def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
 
 
 def _get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
+    located: LeaseRow | None = None
     if core.leases.live(key, core.clock()) is None:
-        if (yield from locate_one(core, key, deadline)) is None:
+        located = yield from locate_one(core, key, deadline)
+        if located is None:
             return None
-        data = core.read_leased(key)
+        data = core.read_leased(key) if located[0] != NO_LEASE else None
         if data is not None:
             return data
     fresh = FreshBytes()
-    lease = yield from fetch(core, key, fresh, deadline)
+    lease = yield from fetch(core, key, fresh, deadline, located=located)
     return None if lease is None else fresh.value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.client.operations.places import locate, look_for_failing
 from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask
 from holdfast.client.state.held_leases import RENEW_AFTER, TRY_AGAIN_AFTER
-from holdfast.client.state.leases import LeaseRow
+from holdfast.client.state.leases import NO_LEASE, LeaseRow
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.errors import BadRequest
 from holdfast.instant import relied_on
@@ -17,7 +17,7 @@ from holdfast.operations.effects import Operation
 
 
 def lease_many(core: Core, keys: list[str], deadline: float) -> Operation[list[int]]:
-    """The size of each that is leased now, 0 for those that are not stored or cannot be read."""
+    """The size of each that is leased now, 0 for those that are not stored, cannot be read, or got no lease."""
     core.check_open()
     unique = dict.fromkeys(keys)
     core.held_leases.check_room(unique)
@@ -31,6 +31,7 @@ def _lease_many(core: Core, keys: list[str], unique: dict[str, None], deadline: 
         # Otherwise the history changed on the way, and the leases found may be of either history.
         if core.limits.log_id == history:
             break
+    found = {key: row for key, row in found.items() if row[0] != NO_LEASE}
     if core.bytes.failing:
         yield from look_for_failing(core, deadline)
         found = {key: row for key, row in found.items() if core.reachable(row)}

@@ -11,7 +11,7 @@ from operator import add
 from typing import NamedTuple
 
 from holdfast.client.state.client import Core, ask, ask_timed
-from holdfast.client.state.leases import LeaseRow, lease_until
+from holdfast.client.state.leases import NO_LEASE, LeaseRow, lease_until
 from holdfast.errors import BadRequest
 from holdfast.ids import SegmentHandle
 from holdfast.messages.requests import ListSegments, Locate, Located, SegmentList
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 
 def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | None]:
-    """A lease on one object, kept for later reads. None: it is not stored."""
+    """A lease on one object, kept for later reads; or its place alone, with NO_LEASE. None: it is not stored."""
     history = core.limits.log_id
     tickets = core.bytes.wants_tickets
     located, sent_at = yield from ask_timed(core, Locate([key], tickets), Located, deadline)
@@ -92,7 +92,8 @@ def locate_one(core: Core, key: str, deadline: float) -> Operation[LeaseRow | No
         return None
     if located.others or lease[1] not in core.bytes.decided:
         return (yield from take_over(core, [key], located, Asked(sent_at, history, tickets), deadline)).get(key)
-    core.keep_lease(key, lease)
+    if lease[0] != NO_LEASE:
+        core.keep_lease(key, lease)
     return lease
 
 
@@ -118,7 +119,8 @@ def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[s
 def take_over(
     core: Core, keys: Sequence[str], located: Located, asked: Asked, deadline: float
 ) -> Operation[dict[str, LeaseRow]]:
-    """The leases in this reply, which are kept for later reads. Segments that they name are mapped first."""
+    """The leases in this reply, which are kept for later reads, and places without one. Segments that they name are
+    mapped first."""
     core.segments.seen = located.topology
     if len(located.rows) != LocatedRow.size_bytes * len(keys):
         raise BadRequest(f"the master located {LocatedRow.count(located.rows)} keys where {len(keys)} were asked")
@@ -129,12 +131,12 @@ def take_over(
     if not asked.tickets and core.bytes.wants_tickets and not core.bytes.maps.keys() >= handles:
         # Only now is it known that some of these are read over TCP, for the first time in this client's life.
         return (yield from locate(core, keys, deadline))
-    until = lease_until(asked.at, located.lease_ttl_ms)
+    untils = _untils(located, len(keys), asked)
     stops = map(add, offsets, sizes)
     # One pass in C over the columns: it makes one tuple per key and nothing else.
     tickets = _tickets(located)
     shown = [tickets.get(each, ()) for each in zip(segments, offsets, sizes, strict=True)] if tickets else repeat(())
-    rows = zip(repeat(until), segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history), shown)
+    rows = zip(untils, segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history), shown)
     found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
     maps = core.bytes.maps
     for index, places in _places(located, segments, offsets).items():
@@ -142,11 +144,15 @@ def take_over(
         (segment, start), *further = sorted(places, key=lambda place: place[0] not in maps)
         stop = start + sizes[index]
         of_each = tuple(ticket for at, where in places for ticket in tickets.get((at, where, sizes[index]), ()))
+        until = found[keys[index]][0]
         row = (until, segment, start, stop, checksums[index], ids[index], tuple(further), asked.history, of_each)
         found[keys[index]] = row
     if 0 in ids:
         found = dict(compress(zip(keys, map(found.__getitem__, keys), strict=True), ids))
-    core.keep_leases(found, asked.history)
+    if located.lease_ttl_ms:
+        core.keep_leases(found, asked.history)
+    else:
+        core.keep_leases({key: row for key, row in found.items() if row[0] != NO_LEASE}, asked.history)
     return found
 
 
@@ -157,6 +163,16 @@ def _tickets(located: Located) -> dict[tuple[int, int, int], tuple[Ticket]]:
         for ticket in located.tickets
         for offset, size in TicketRow.iter_unpack(ticket.ranges)
     }
+
+
+def _untils(located: Located, count: int, asked: Asked) -> Iterable[float]:
+    """The end of each lease in this reply."""
+    if located.lease_ttl_ms or not located.leased:
+        return repeat(lease_until(asked.at, located.lease_ttl_ms))
+    if len(located.leased) != count:
+        raise BadRequest(f"the master told of {len(located.leased)} leases where {count} keys were asked")
+    until = lease_until(asked.at, located.leased_ms)
+    return [until if is_leased else NO_LEASE for is_leased in located.leased]
 
 
 def _places(

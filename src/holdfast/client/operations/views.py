@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 from holdfast.client.operations.gets import FreshBytes, fetch, still_there
 from holdfast.client.operations.places import locate_one
 from holdfast.client.state.client import Core, OpenView
-from holdfast.client.state.leases import ReadLease
+from holdfast.client.state.leases import NO_LEASE, ReadLease
 from holdfast.client.state.own_removals import wait_for_removals
 from holdfast.errors import LeaseLost, ObjectNotFound, Refused
 from holdfast.instant import relied_on
@@ -73,13 +73,15 @@ def _open_view(core: Core, key: str, deadline: float) -> Operation[Viewed]:
             # The history changed on the way, and the lease may be of either history.
             return (yield from _open_view(core, key, deadline))
     memory = core.bytes.maps.get(lease.segment) if lease is not None else None
+    if lease is not None and lease.until == NO_LEASE:
+        memory = None  # Nothing keeps the object in its place.
     if lease is not None and memory is not None and not core.segments.doubts(lease.segment, lease.until):
         viewed = in_place(core, key, lease, memory)
         if viewed.open is not None and core.limits.log_id != history:
             viewed.open.lost = True
         return viewed
     fresh = FreshBytes()
-    if lease is None or (yield from fetch(core, key, fresh, deadline)) is None:
+    if lease is None or (yield from fetch(core, key, fresh, deadline, located=lease)) is None:
         raise ObjectNotFound(f"no object is stored under {key!r}")
     return Viewed(key, memoryview(fresh.value), None)
 
@@ -132,6 +134,11 @@ class ViewBlock:
         self._core = core
         self._key = key
         self._viewed: Viewed | None = None
+
+    @property
+    def copied(self) -> bool:
+        """Is it a copy, not the object in its place?"""
+        return self._viewed is not None and self._viewed.open is None
 
     @property
     def revoked(self) -> bool:

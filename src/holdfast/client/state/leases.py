@@ -1,7 +1,8 @@
 """Places that this client may read without asking, because it holds a lease on them.
 
 Until the lease ends the object cannot leave its place (I2, I8), so a hot key costs no round trip. A lease counts from
-before the request was sent, and is shortened for clocks that differ. The number kept is bounded: past it the
+before the request was sent, and is shortened for clocks that differ. A place without a lease (`NO_LEASE`) is not kept:
+whoever copies from it asks afterwards whether the object was still there. The number kept is bounded: past it the
 oldest quarter is forgotten, which only costs asking again.
 """
 
@@ -18,8 +19,13 @@ MAX_LEASES = 65_536
 _RELIED_SECONDS_PER_MS = RELIED_SHARE / 1000
 
 
+NO_LEASE = 1e-9
+"""The end of a lease that was not given, because the tenant has leased its share. Long ago; and not 0, which would be
+doubted as if it were of a restored history (`Segments.doubts`)."""
+
+
 def lease_until(sent_at: float, ttl_ms: int) -> float:
-    return sent_at + ttl_ms * _RELIED_SECONDS_PER_MS
+    return sent_at + ttl_ms * _RELIED_SECONDS_PER_MS if ttl_ms else NO_LEASE
 
 
 class ReadLease(NamedTuple):

@@ -21,6 +21,7 @@ from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, Segment
 from holdfast.instant import Instant
 
 if TYPE_CHECKING:
+    from holdfast.core.catalogue.holdings import Holdings
     from holdfast.core.catalogue.key_changes import KeyChanges
     from holdfast.core.catalogue.key_table import KeyTable
 
@@ -115,6 +116,8 @@ class Catalogue:
         """Collects the keys that are bound and unbound, if attached."""
         self.key_table: KeyTable | None = None
         """The primary's key table, which clients on its machine read."""
+        self.holdings: Holdings | None = None
+        """What each tenant holds; None while there are no tenants."""
         self._free: list[int] = []
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
@@ -164,6 +167,8 @@ class Catalogue:
                 new = np.zeros(capacity, dtype)  # Fresh zero pages: only the copied part is touched now.
                 new[: len(old)] = old
                 setattr(self, name, new)
+        if self.holdings is not None and len(self.holdings.column) < capacity:
+            self.holdings.grow(capacity)
         self._remake_views()
 
     def insert(
@@ -206,6 +211,8 @@ class Catalogue:
             self.changes.stored([key])
         if self.key_table is not None:
             self.key_table.show_one(slot)
+        if self.holdings is not None:
+            self.holdings.insert(self, [slot], [key])
         return slot
 
     def insert_many(
@@ -269,6 +276,8 @@ class Catalogue:
             self.changes.stored(keys)
         if self.key_table is not None:
             self.key_table.show(at)
+        if self.holdings is not None:
+            self.holdings.insert(self, slots, keys)
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:
@@ -276,6 +285,8 @@ class Catalogue:
         named = self.keys
         gone: list[str] = [key for key in map(named.__getitem__, slots) if key is not None]
         assert len(gone) == len(slots), "an object is dropped once"
+        if self.holdings is not None:
+            self.holdings.change(self, slots, -1)
         for slot in slots:
             named[slot] = None
         self.by_key.unbind(gone)
@@ -309,6 +320,9 @@ class Catalogue:
 
     def set_replicas(self, slot: int, replicas: tuple[ReplicaAt, ...]) -> None:
         """Set the replicas of an object, memory ones first: readers try them in this order."""
+        counted = self.holdings if not self.flags_at[slot] & MASKED else None
+        if counted is not None:
+            counted.change(self, (slot,), -1)
         replicas = tuple(sorted(replicas, key=lambda place: place.kind))
         first = replicas[0]
         in_memory = sum(place.kind == MEMORY for place in replicas)
@@ -327,6 +341,8 @@ class Catalogue:
         else:
             self.others.pop(slot, None)
         self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
+        if counted is not None:
+            counted.change(self, (slot,), 1)
 
     def find_lacking(self) -> None:
         """Rebuild `lacking` by a pass over all objects."""

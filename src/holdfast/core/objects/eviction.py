@@ -3,11 +3,12 @@
 Soft-pinned objects are taken in a second pass, and only if the rules allow it. A choice is a bounded number of array
 operations over the columns, so that a full cache never stops for long. An eviction is a record; or, where the rules
 do not log evictions, a change of the mask: then the memory is free at once, and other masters learn of the eviction
-from the record of the grant that reuses the memory.
+from the record of the grant that reuses the memory. Where there are tenants, `surplus` says whose objects give way.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,9 @@ from holdfast.core.catalogue.catalogue import (
     SEVERAL,
     SOFT_PIN,
     Slots,
-    extents_of,
 )
+from holdfast.core.catalogue.holdings import memory_bytes_of
+from holdfast.core.objects.surplus import Surplus
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
 from holdfast.core.state.apply import Place, ranges_of
@@ -52,12 +54,14 @@ def victims(
     if grace_ms:
         unleased &= catalogue.last_used[:top] <= now - grace_ms
     plain = np.flatnonzero(((catalogue.flags[:top] & concerned) == LIVE) & unleased)
-    chosen = _oldest(state, plain, need_bytes, most)
-    if soft_too and len(chosen) == len(plain) < most:
+    holdings = catalogue.holdings
+    oldest = Surplus(state, holdings).oldest if holdings is not None else partial(_oldest, state)
+    chosen = oldest(plain, need_bytes, most)
+    if soft_too and len(chosen) < most and (len(chosen) == len(plain) or holdings is not None):
         missing = need_bytes - _bytes_of(state, chosen)
         if missing > 0:
             soft = np.flatnonzero(((catalogue.flags[:top] & concerned) == (LIVE | SOFT_PIN)) & unleased)
-            chosen = np.concatenate([chosen, _oldest(state, soft, missing, most - len(chosen))])
+            chosen = np.concatenate([chosen, oldest(soft, missing, most - len(chosen))])
     return chosen
 
 
@@ -70,15 +74,8 @@ def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
     return within(state, slots, need_bytes)
 
 
-def _sizes_of(state: State, slots: Slots) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    sizes = extents_of(state.catalogue.sizes[slots])
-    for i in np.flatnonzero(state.catalogue.flags[slots] & SEVERAL):
-        sizes[i] *= sum(place.kind == MEMORY for place in state.catalogue.replicas(int(slots[i])))
-    return sizes
-
-
 def _bytes_of(state: State, slots: Slots) -> int:
-    return int(_sizes_of(state, slots).sum())
+    return int(memory_bytes_of(state.catalogue, slots).sum())
 
 
 def let_soft_pins_end(state: State, now: Instant) -> None:
@@ -104,18 +101,20 @@ class LetGo(NamedTuple):
     """Memory is free already: objects were evicted without a record."""
 
 
-def let_go(primary: Primary, slots: Slots, now: Instant) -> LetGo:
+def let_go(primary: Primary, slots: Slots, now: Instant, logged: bool = False) -> LetGo:
     """Evict these objects from memory. Objects that are also on a disk lose only their memory replicas, by a record.
     The others are evicted by a record, or, if evictions are not logged, without one, and their memory is free at once.
+    `logged`: by a record in any case.
     """
     places, slots = kept_on_disk(primary.state, slots)
     records: list[Record] = [ReplicaDropped(PlaceRow.pack_rows(places))] if places else []
     if not len(slots):
         return LetGo(records)
     state = primary.state
-    if primary.rules.logs_evictions:
+    if logged or primary.rules.logs_evictions:
         return LetGo([*records, evicted(state, slots)])
     freed = ranges_of(state, slots)
+    primary.count_by_tenant(slots)
     state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
     primary.evicted += len(slots)
     primary.reclaim(primary.unclaimed(freed))
@@ -175,7 +174,7 @@ def victims_saved_first(primary: Primary, need_bytes: int, now: Instant) -> Slot
 
 def within(state: State, slots: Slots, need_bytes: int) -> Slots:
     """The shortest prefix of `slots` that frees `need_bytes`."""
-    freed = np.cumsum(_sizes_of(state, slots))
+    freed = np.cumsum(memory_bytes_of(state.catalogue, slots))
     return slots[: int(np.searchsorted(freed, need_bytes)) + 1]
 
 

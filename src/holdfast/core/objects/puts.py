@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import aligns_of, extents_of
+from holdfast.core.catalogue.catalogue import Slots, aligns_of, extents_of
 from holdfast.core.catalogue.indexes import ABSENT
 from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, checked_sizes
 from holdfast.core.objects.placement import (
@@ -20,6 +20,7 @@ from holdfast.core.objects.placement import (
     place_most,
     rounded,
 )
+from holdfast.core.objects.quotas import NOTHING, Coming, check_grant, fits, make_way
 from holdfast.core.objects.reads import readable_slots
 from holdfast.core.objects.room import RoomSought, lengths_to_try, make_room
 from holdfast.core.primary.decision import PARKED, Decision
@@ -78,6 +79,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     )
     if beyond := _beyond_window(primary, client, wanted.length * request.replicas, request.finished):
         raise WindowFull(beyond)
+    if state.catalogue.holdings is not None and request.keys:
+        _check_quota(primary, request, sizes, taken, now)
     sought = _room(primary, request, wanted, now)
     if sought.room is None:
         # Parked until leases end, nodes come back, records become durable, or the next step has evicted more.
@@ -85,6 +88,12 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         return Decision(PARKED, [*records, *sought.records], freed=goes_on, given_up=sought.given_up)
     granted, record = _give(primary, request, sought.room.length, sought.room.places, taken)
     return Decision(granted, [*records, *sought.records, record], freed=sought.freed, given_up=sought.given_up)
+
+
+def _check_quota(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], taken: bytes, now: Instant) -> None:
+    keys = [key for key, there in zip(request.keys, taken, strict=True) if not there]
+    coming = Coming(keys, sum(map(extent_of, sizes)) * request.replicas, spared=request.keys)
+    check_grant(primary, coming, _replaced(primary, keys) if request.upsert else NOTHING, now)
 
 
 def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
@@ -294,6 +303,10 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
         rows = request.rows if whole else PutRow.select(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         gives_way = request.upsert or state.mask or state.away
+        if state.catalogue.holdings is not None:
+            size = int(extents_of(table_of(PUT_TABLE, rows)["size"]).sum()) * max(grant.wanted, len(grant.ranges))
+            leaving = _replaced(primary, keys) if gives_way else NOTHING
+            records += make_way(primary, Coming(keys, size, request.hard_pin, request.keys), leaving, now)
         replaced, leased = _giving_way(primary, keys, now) if gives_way else (b"", b"")
         records.append(
             ObjectsCommitted(
@@ -345,6 +358,10 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or grant.taken.overlaps(offset, end)
         or primary.seen_gone(grant.ranges)
         or state.catalogue.by_key.slot_of(key) != ABSENT
+        or (
+            state.catalogue.holdings is not None
+            and not fits(primary, key, (end - offset) * max(grant.wanted, len(grant.ranges)), request.hard_pin)
+        )
     ):
         return None
     first_id = object_id(state.epoch, state.next_counter)
@@ -421,6 +438,10 @@ def _misplaced(grant: Grant, rows: bytes) -> str:
             )
         before = end
     return ""
+
+
+def _replaced(primary: Primary, keys: list[str]) -> Slots:
+    return np.array([slot for slot in primary.state.catalogue.by_key.slots_of(keys) if slot >= 0], np.intp)
 
 
 def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes, bytes]:

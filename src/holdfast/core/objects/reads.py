@@ -1,7 +1,8 @@
 """Reads: which keys exist, where their bytes are, and what is known about them.
 
 A read grants a lease, `max(lease_until, now + ttl)`, and notes the use; both are soft state, so that no read
-writes a record. A probe (`exists`) changes neither unless asked to, or probing would make everything unevictable.
+writes a record. Beyond the share of its tenant (`lease_share`) it only notes the use. A probe (`exists`) changes
+neither unless asked to, or probing would make everything unevictable.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
 from holdfast.core.objects.checks import check_keys, checked_rows
+from holdfast.core.objects.lease_share import leasable, may_lease
 from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
@@ -40,31 +42,46 @@ def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> De
     presence = q.Presence(bytes([slot >= 0 for slot in slots]))
     there = np.array([slot for slot in slots if slot >= 0], np.intp)
     if request.touch:
-        urgent = _lease(primary, there, client, now)
-        return Decision(presence, _renewal_of(primary, slots, primary.rules.lease_ttl_ms), urgent)
+        urgent, leased = _lease(primary, there, client, now)
+        held = [slot for slot in slots if slot >= 0]
+        return Decision(presence, _renewal_of(primary, held, leased), urgent)
     if request.use:
         state.catalogue.last_used[there] = now
         state.catalogue.renewed[there] = 1
-        return Decision(presence, _renewal_of(primary, slots, 0))
+        return Decision(presence, _renewal_of(primary, there.tolist(), bytes(len(there))))
     return Decision(presence)
 
 
-def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> bool:
-    """Lease these objects. True: one of the leases was about to end, or had ended."""
+def _lease(primary: Primary, slots: Slots, client: int, now: Instant) -> tuple[bool, bytes]:
+    """Lease these objects. (Was one of the leases about to end, or had it ended? One byte per object: 1 if it is leased
+    now. Empty: all are.)"""
     catalogue = primary.state.catalogue
     rules = primary.rules
+    which = leasable(primary, slots, now)
+    if which is not None:
+        catalogue.last_used[slots] = now
+        catalogue.renewed[slots] = 1
+        slots = slots[which]
     before = catalogue.lease_until[slots]
     lessee, held_by = primary.lessees.number_of(client), catalogue.lessees[slots]
     catalogue.lessees[slots] = np.where((before <= now) | (held_by == lessee), lessee, SEVERAL_LESSEES)
     catalogue.lease_until[slots] = np.maximum(before, now + rules.lease_ttl_ms)
     catalogue.last_used[slots] = now
     catalogue.renewed[slots] = 1
-    return bool(len(slots)) and int(before.min()) < now + rules.urgent_renewal_ms
+    urgent = bool(len(slots)) and int(before.min()) < now + rules.urgent_renewal_ms
+    return urgent, b"" if which is None else which.tobytes()
 
 
-def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> bool:
-    """Like `_lease`, for one object and without an array."""
+_LEASED, _URGENT = 1, 2
+
+
+def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> int:
+    """Like `_lease`, for one object and without an array. _LEASED, also _URGENT, or 0: it gets no lease."""
     catalogue, rules = primary.state.catalogue, primary.rules
+    if not may_lease(primary, slot, now):
+        catalogue.used_at[slot] = now
+        catalogue.renewed_at[slot] = 1
+        return 0
     before = catalogue.lease_at[slot]
     lessee, lessee_at = primary.lessees.number_of(client), catalogue.lessee_at
     lessee_at[slot] = lessee if before <= now or lessee_at[slot] == lessee else SEVERAL_LESSEES
@@ -73,16 +90,25 @@ def _lease_one(primary: Primary, slot: int, client: int, now: Instant) -> bool:
         catalogue.lease_at[slot] = until
     catalogue.used_at[slot] = now
     catalogue.renewed_at[slot] = 1
-    return before < now + rules.urgent_renewal_ms
+    return _LEASED | _URGENT if before < now + rules.urgent_renewal_ms else _LEASED
 
 
-def _renewal_of(primary: Primary, slots: list[int], lease_ms: int) -> Sequence[Record]:
-    """The record of this renewal, if every renewal is logged: a lease of `lease_ms`, or with 0 a use without one."""
+def _renewal_of(primary: Primary, slots: list[int], leased: bytes = b"") -> Sequence[Record]:
+    """The records of these renewals, if every renewal is logged. `leased`: 0 for a use without a lease; empty if all
+    are leased."""
     if primary.rules.lease_sync != "every":
         return ()
     id_at = primary.state.catalogue.id_at
-    ids = {id_at[slot] for slot in slots if slot >= 0}
-    return (LeasesRenewed(pack_sorted_ids(sorted(ids)), lease_ms),) if ids else ()
+    records = []
+    for lease_ms, wanted in ((primary.rules.lease_ttl_ms, 1), (0, 0)):
+        ids = {
+            id_at[slot]
+            for slot, is_leased in zip(slots, leased or b"\1" * len(slots), strict=True)
+            if slot >= 0 and is_leased == wanted
+        }
+        if ids:
+            records.append(LeasesRenewed(pack_sorted_ids(sorted(ids)), lease_ms))
+    return records
 
 
 def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision:
@@ -90,7 +116,7 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
         return plain
     check_keys(request.keys)
     slots = readable_slots(primary.state, request.keys)
-    rows, urgent = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
+    rows, urgent, leased = (_few_rows if len(slots) < SCALAR_BELOW else _many_rows)(primary, slots, client, now)
     catalogue = primary.state.catalogue
     others: list[tuple[int, int, int]] = []
     if catalogue.others:
@@ -99,10 +125,18 @@ def locate(primary: Primary, request: q.Locate, client: int, now: Instant) -> De
                 others.extend((i, place.segment, place.offset) for place in catalogue.others[slot])
     if catalogue.on_disk:
         _note_disk_hits(primary, slots)
-    located = q.Located(rows, primary.rules.lease_ttl_ms, primary.state.topology, others)
+    located = _located(primary, rows, leased, others)
     if request.tickets:
         located.tickets = primary.tickets.to_read(client, rows, others, now)
-    return Decision(located, _renewal_of(primary, slots, primary.rules.lease_ttl_ms), urgent)
+    return Decision(located, _renewal_of(primary, slots, leased), urgent)
+
+
+def _located(primary: Primary, rows: bytes, leased: bytes, others: list[tuple[int, int, int]]) -> q.Located:
+    """The reply. `leased`: one byte per key, 0 if its object got no lease; empty if all did."""
+    ttl_ms, topology = primary.rules.lease_ttl_ms, primary.state.topology
+    if not leased:
+        return q.Located(rows, ttl_ms, topology, others)
+    return q.Located(rows, 0, topology, others, leased=leased, leased_ms=ttl_ms)
 
 
 def _locate_one(primary: Primary, request: q.Locate, client: int, now: Instant) -> Decision | None:
@@ -112,7 +146,7 @@ def _locate_one(primary: Primary, request: q.Locate, client: int, now: Instant) 
     slot = catalogue.by_key.slot_of(request.keys[0])
     if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or rules.lease_sync == "every":
         return None
-    urgent = _lease_one(primary, slot, client, now)
+    leased = _lease_one(primary, slot, client, now)
     row = LocatedRow.pack(
         catalogue.id_at[slot],
         catalogue.segment_at[slot],
@@ -120,10 +154,10 @@ def _locate_one(primary: Primary, request: q.Locate, client: int, now: Instant) 
         catalogue.size_at[slot],
         catalogue.checksum_at[slot],
     )
-    located = q.Located(row, rules.lease_ttl_ms, state.topology)
+    located = q.Located(row, rules.lease_ttl_ms if leased else 0, state.topology)
     if request.tickets:
         located.tickets = primary.tickets.to_read(client, row, (), now)
-    return Decision(located, (), urgent)
+    return Decision(located, (), leased > _LEASED)
 
 
 def readable_slots(state: State, keys: list[str], without: frozenset[int] = frozenset()) -> list[int]:
@@ -155,16 +189,17 @@ def _note_disk_hits(primary: Primary, slots: list[int]) -> None:
             primary.copies.hit_on_disk(catalogue.id_at[slot])
 
 
-def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool]:
-    """The rows, and whether a renewal was urgent. Likewise `_many_rows`."""
+def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool, bytes]:
+    """The rows, whether a renewal was urgent, and which objects are leased (empty: all). Likewise `_many_rows`."""
     catalogue = primary.state.catalogue
     rows = b""
-    urgent = False
+    given = bytearray()
     for slot in slots:
         if slot < 0:
             rows += _NO_ROW
+            given.append(_LEASED)
             continue
-        urgent |= _lease_one(primary, slot, client, now)
+        given.append(_lease_one(primary, slot, client, now))
         rows += LocatedRow.pack(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
@@ -172,16 +207,16 @@ def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> 
             catalogue.size_at[slot],
             catalogue.checksum_at[slot],
         )
-    return rows, urgent
+    return rows, max(given) > _LEASED, bytes(map(bool, given)) if 0 in given else b""
 
 
-def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool]:
+def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool, bytes]:
     catalogue = primary.state.catalogue
     at = np.array(slots, np.intp)
     there = None if min(slots) >= 0 else np.flatnonzero(at >= 0)
     if there is not None:
         at = at[there]
-    urgent = _lease(primary, at, client, now)
+    urgent, leased = _lease(primary, at, client, now)
     rows = new_table(LOCATED_TABLE, len(at))
     rows["id"] = catalogue.ids.take(at)
     rows["segment"] = catalogue.segments.take(at)
@@ -189,10 +224,14 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
     rows["size"] = catalogue.sizes.take(at)
     rows["checksum"] = catalogue.checksums.take(at)
     if there is None:
-        return rows.tobytes(), urgent
+        return rows.tobytes(), urgent, leased
     every = new_table(LOCATED_TABLE, len(slots))
     every[there] = rows
-    return every.tobytes(), urgent
+    if leased:
+        of_all = np.ones(len(slots), np.uint8)
+        of_all[there] = np.frombuffer(leased, np.uint8)
+        leased = of_all.tobytes()
+    return every.tobytes(), urgent, leased
 
 
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
@@ -201,7 +240,7 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
     catalogue = primary.state.catalogue
     found = bytearray()
     renewed: list[int] = []
-    urgent = False
+    given = bytearray()
     for oid, segment, offset in rows:
         slot = catalogue.by_id.slot_of(oid)
         # The memory of a masked object may be granted to a writer at this very moment.
@@ -215,11 +254,13 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
                 primary.release_at[entry] = max(primary.release_at[entry], until)
         if there:
             # It is in use wherever it is read: none of its replicas is evicted or removed meanwhile (I8).
-            urgent |= _lease_one(primary, slot, client, now)
+            given.append(_lease_one(primary, slot, client, now))
             renewed.append(slot)
         found.append(there)
-    ttl_ms = primary.rules.lease_ttl_ms
-    return Decision(q.Presence(bytes(found), ttl_ms), _renewal_of(primary, renewed, ttl_ms), urgent)
+    # One duration for all of them: if one got no lease, the reader relies on none, and asks again.
+    ttl_ms = 0 if 0 in given else primary.rules.lease_ttl_ms
+    urgent = max(given, default=0) > _LEASED
+    return Decision(q.Presence(bytes(found), ttl_ms), _renewal_of(primary, renewed, bytes(map(bool, given))), urgent)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:

@@ -8,6 +8,7 @@ it takes the oldest objects, wherever they lie.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
 from holdfast.core.objects.eviction import LetGo, let_go, let_soft_pins_end
 from holdfast.core.objects.placement import Room, Wanted, in_order, rounded
+from holdfast.core.objects.surplus import NOBODY, Surplus
 from holdfast.core.objects.windows import Layout, Window, is_coming, layout_of
 from holdfast.core.primary.claims import Claim
 from holdfast.core.primary.primary import NoWindow, Primary
@@ -70,18 +72,18 @@ def make_room(
     if primary.unlent and lengths[-1] <= primary.coming_length:
         return _NO_ROOM  # A piece of that length is about to become free.
     here = frozenset(segment.handle for segment in primary.state.segments.values() if primary.available(segment, now))
-    if _was_in_vain(primary, lengths[-1], wanted.replicas, here, now):
+    if _was_in_vain(primary, lengths[-1], wanted.replicas, here, grant.client, now):
         return _NO_ROOM
     let_soft_pins_end(primary.state, now)
     if _is_coming(primary, wanted, lengths[-1], now):
         primary.coming_length = max(primary.coming_length, lengths[-1])
         return _NO_ROOM
     soft_too = last_resort and primary.rules.evict_soft_pinned
-    windows, further = _choose(primary, wanted, lengths, soft_too, now)
+    windows, further = _choose(primary, wanted, lengths, soft_too, grant.client, now)
     if not windows and last_resort:
         again_at = now + primary.state.catalogue.count // OBJECTS_PER_MS
-        unlent = primary.unlent_bytes
-        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here, unlent)
+        found = (primary.unlent_bytes, primary.tenant_of(grant.client))
+        primary.in_vain = NoWindow(again_at, now, primary.state.index, lengths[-1], wanted.replicas, here, *found)
     if not windows:
         return _NO_ROOM
     return _empty(primary, grant, _claim(primary, grant, windows), further, now)
@@ -102,10 +104,14 @@ def lengths_to_try(primary: Primary, wanted: Wanted) -> list[int]:
     return lengths
 
 
-def _was_in_vain(primary: Primary, length: int, replicas: int, here: frozenset[SegmentHandle], now: Instant) -> bool:
+def _was_in_vain(
+    primary: Primary, length: int, replicas: int, here: frozenset[SegmentHandle], client: int, now: Instant
+) -> bool:
     """Has an earlier choice shown that the available segments have no such window?"""
     last = primary.in_vain
     if length < last.length or replicas < last.replicas or not here <= last.segments:
+        return False
+    if last.tenant != primary.tenant_of(client):
         return False
     if now < last.again_at:
         return True
@@ -122,17 +128,18 @@ def _is_coming(primary: Primary, wanted: Wanted, length: int, now: Instant) -> b
 
 
 def _choose(
-    primary: Primary, wanted: Wanted, lengths: Sequence[int], soft_allowed: bool, now: Instant
+    primary: Primary, wanted: Wanted, lengths: Sequence[int], soft_allowed: bool, client: int, now: Instant
 ) -> tuple[list[Window], Slots]:
-    """The windows, and further objects to evict with them. Soft-pinned objects only if nothing else is found."""
-    for soft_too in (False, True)[: 1 + soft_allowed]:
+    """The windows, and further objects to evict with them. Soft-pinned objects only if nothing else is found; so are
+    objects below a guarantee, which only puts of the same tenant may evict."""
+    for surplus, soft_too in product(_surpluses(primary, client), (False, True)[: 1 + soft_allowed]):
         spare = 0 if soft_too or wanted.replicas > 1 else _spare_bytes(primary)
         segments = in_order(primary, wanted.prefer, now)
         layouts: dict[SegmentHandle, Layout] = {}
         found = [
             chosen
             for length in lengths
-            if (chosen := _windows(primary, segments, layouts, length, wanted.replicas, spare, soft_too, now))[0]
+            if (chosen := _windows(primary, segments, layouts, (length, spare), wanted, soft_too, surplus, now))[0]
         ]
         if found:
             price = [sum(window.cost for window in windows) / windows[0].length for windows, _ in found]
@@ -145,28 +152,40 @@ def _windows(
     primary: Primary,
     segments: list[Segment],
     layouts: dict[SegmentHandle, Layout],
-    length: int,
-    replicas: int,
-    spare: int,
+    sizes: tuple[int, int],
+    wanted: Wanted,
     soft_too: bool,
+    surplus: Surplus | None,
     now: Instant,
 ) -> tuple[list[Window], Slots]:
-    """One window on each of `replicas` nodes, or none at all; and the objects in further windows, up to `spare`."""
+    """One window on each of the nodes wanted, or none at all; and the objects in further windows, up to the spare
+    bytes. `sizes`: the length of a window, and the spare bytes."""
     windows: list[Window] = []
+    budget = surplus.copy() if surplus is not None else None
     going, nodes = _NONE, set[str]()
     for segment in segments:
         if segment.name.node in nodes:
             continue
         if segment.handle not in layouts or len(going):
-            layouts[segment.handle] = layout_of(primary, segment, now, soft_too, going)
-        found = layouts[segment.handle].windows(length, spare)
+            layouts[segment.handle] = layout_of(primary, segment, now, soft_too, going, surplus)
+        found = layouts[segment.handle].windows(*sizes, budget)
         if found:
             windows.append(found[0])
             nodes.add(segment.name.node)
             going = np.concatenate([going, found[0].slots])
-            if len(windows) == replicas:
+            if len(windows) == wanted.replicas:
                 return windows, np.concatenate([_NONE, *(one.slots for one in found[1:])])
     return [], _NONE
+
+
+def _surpluses(primary: Primary, client: int) -> list[Surplus | None]:
+    """Of the tenants, if there are any: first as they are, then with all that the client's own tenant has."""
+    holdings = primary.state.catalogue.holdings
+    if holdings is None:
+        return [None]
+    own = primary.tenant_of(client)
+    guards_own = primary.state.tenants.of(own).guaranteed_bytes > 0
+    return [Surplus(primary.state, holdings, tenant) for tenant in (NOBODY, own)[: 1 + guards_own]]
 
 
 def _spare_bytes(primary: Primary) -> int:
@@ -199,7 +218,7 @@ def _empty(primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: 
     left = claim.slots[there & (state.catalogue.ids[claim.slots] == claim.ids)]
     step = left[:EVICT_STEP]
     inside, _ = claim.split(ranges_of(state, step)) if len(step) else ([], [])
-    if not _still_good(primary, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
+    if not _still_good(primary, grant, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
         return RoomSought(given_up=primary.give_up(grant))
     records, freed = let_go(primary, step, now) if len(step) else LetGo([])
     if len(step) < len(left):
@@ -212,12 +231,14 @@ def _empty(primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: 
     return RoomSought(Room(claim.length, claim.places), records, freed)
 
 
-def _still_good(primary: Primary, claim: Claim, left: Slots, now: Instant) -> bool:
+def _still_good(primary: Primary, grant: GrantId, claim: Claim, left: Slots, now: Instant) -> bool:
     """May all remaining objects be evicted, and the windows be written to?"""
     catalogue, segments = primary.state.catalogue, primary.state.segments
     for handle, offset in claim.places:
         segment = segments.get(handle)
         if segment is None or not primary.available(segment, now) or offset + claim.length > segment.usable_bytes:
             return False
+    if not any(surplus is None or surplus.allows(left) for surplus in _surpluses(primary, grant.client)):
+        return False  # A tenant has less than when the windows were chosen.
     stays = HARD_PIN | COPYING | (0 if primary.rules.evict_soft_pinned else SOFT_PIN)
     return not ((catalogue.flags[left] & stays != 0) | (catalogue.lease_until[left] > now)).any()

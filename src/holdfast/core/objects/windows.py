@@ -34,6 +34,7 @@ from holdfast.core.catalogue.catalogue import (
     Slots,
     extents_of,
 )
+from holdfast.core.objects.surplus import Surplus
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import EVICT_STEP
 from holdfast.core.space.free_arrays import joined
@@ -51,7 +52,8 @@ _WORTH_MS = 1_000
 """A unit of memory is worth 2**34 / (1 s + time since its object was used): 2**24 at once, 19 after ten days. A sum
 over 16 TiB of it fits into 63 bits."""
 _SAVED_BITS = 4
-"""An object that is also on a disk is worth a sixteenth: evicting it loses nothing."""
+"""An object that is also on a disk is worth a sixteenth: evicting it loses nothing. So is one of a tenant that is
+among the furthest above their guarantees."""
 MOST_LOOKED_AT = 16_384
 """The most places to compare where a window may begin. If there are more, every second, third ... is compared. Places
 are filtered before they are sampled, so that a window is found if there is one."""
@@ -89,9 +91,10 @@ class Layout:
     cost: Column
     soft: Column
 
-    def windows(self, length: int, need_bytes: int = 0) -> list[Window]:
+    def windows(self, length: int, need_bytes: int = 0, surplus: Surplus | None = None) -> list[Window]:
         """The cheapest window of this length, and further ones that do not overlap, until `need_bytes` would be
-        evicted. Empty if there is no window."""
+        evicted. Empty if there is no window. Their objects are taken from the `surplus` of tenants, if there are any.
+        """
         begins = _aligned(np.append(0, self.ends), length)
         fitting = np.flatnonzero(begins + length <= self.limits)
         if not len(fitting):
@@ -109,11 +112,15 @@ class Layout:
             first, last, begin = int(fitting[at]), int(behind[at]), int(begins[fitting[at]])
             if found and (victims + last - first > EVICT_STEP // 2 or soft[at] > soft[order[0]]):
                 break
+            if surplus is not None and not surplus.allows(self.slots[first:last]):
+                continue
             reach = max(begin + length, int(self.ends[last - 1])) if last > first else begin + length
             if not apart.add(min(begin, int(self.starts[first])) if last > first else begin, reach):
                 continue
             found.append(self._window(begin, length, first, last, int(cost[at]), int(soft[at])))
             victims += last - first
+            if surplus is not None:
+                surplus.take(self.slots[first:last])
             evicted += int((self.ends[first:last] - self.starts[first:last]).sum())
             if evicted >= need_bytes or len(found) == MOST_WINDOWS:
                 break
@@ -148,7 +155,9 @@ class _Apart:
         return True
 
 
-def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, going: Slots) -> Layout:
+def layout_of(
+    primary: Primary, segment: Segment, now: Instant, soft_too: bool, going: Slots, surplus: Surplus | None = None
+) -> Layout:
     """`going`: objects that are evicted anyway, and add no cost."""
     catalogue = primary.state.catalogue
     slots, offsets = _objects_on(primary, segment.handle)
@@ -158,12 +167,16 @@ def layout_of(primary: Primary, segment: Segment, now: Instant, soft_too: bool, 
         stays |= flags & SOFT_PIN != 0
     if claimed := [claim.slots for claim in primary.claims.values()]:
         stays |= np.isin(slots, np.concatenate(claimed))
+    if surplus is not None:
+        stays |= surplus.spares(slots)
     lengths = extents_of(catalogue.sizes[slots])
     copies = np.maximum(catalogue.wanted[slots].astype(np.int64), 1)
     # As floats: integer division takes ten times as long.
     worth = (2.0**_WORTH_BITS / (_WORTH_MS + np.maximum(now - catalogue.last_used[slots], 0))).astype(np.int64) + 1
     if primary.state.disks():
         worth[(flags & SEVERAL != 0) & (copies == 1)] >>= _SAVED_BITS
+    if surplus is not None:
+        worth[surplus.is_far_above(slots)] >>= _SAVED_BITS
     cost = (lengths >> _UNIT_BITS) * worth * copies
     soft = np.where(flags & SOFT_PIN != 0, lengths, 0)
     if len(going):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from holdfast.core.catalogue.catalogue import DISK, Slots
 from holdfast.core.primary.claims import Claim
@@ -20,6 +21,7 @@ from holdfast.core.primary.decision import Command
 from holdfast.core.primary.doubt import Doubt
 from holdfast.core.primary.lessees import Lessees
 from holdfast.core.primary.session_book import Book, SessionTimes
+from holdfast.core.primary.tenant_book import TenantBook
 from holdfast.core.primary.tickets import Tickets
 from holdfast.core.rules import Rules, in_force
 from holdfast.core.space.allocator import Allocator
@@ -28,7 +30,7 @@ from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
-from holdfast.ids import GrantId, ProcessName, SegmentHandle
+from holdfast.ids import GrantId, ProcessName, SegmentHandle, tenant_of
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms, encode_body
 from holdfast.messages.of_nodes import Damage
@@ -86,6 +88,8 @@ class NoWindow(NamedTuple):
     """The segments it looked at. A node that is reachable again adds others, without a record."""
     unlent_bytes: int
     """Bytes that were not available then. They are once their records are durable, again without a record."""
+    tenant: int = 0
+    """Whose put it was: others may evict other objects."""
 
 
 class Absorbed(msgspec.Struct, frozen=True, gc=False):
@@ -143,6 +147,7 @@ class Primary:
         """Disk that is away -> when its replicas are given up."""
         self.namespaces: dict[int, str] = {}
         """Client -> the prefix of its tenant's keys, for the clients of tenants that are connected."""
+        self.tenants = TenantBook()
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
         """Lost files since this primary began, by the disk's node and the kind of damage."""
 
@@ -162,6 +167,10 @@ class Primary:
         obsolete = self.copies.obsolete_files(state, record)
         audits = self.copies.disks_released(state, record)
         hints = self.copies.hints_to_readers(state, record)
+        if type(record) is ObjectsEvicted:
+            self.evicted += count_sorted_ids(record.ids)
+            if state.catalogue.holdings is not None:
+                self.count_by_tenant(state.catalogue.by_id.slots_of(unpack_sorted_ids(record.ids).tolist()))
         applied = apply(state, record, now)
         self.copies.forget_files(obsolete)
         self.copies.audits.update(dict.fromkeys(audits))
@@ -187,11 +196,15 @@ class Primary:
                 self.tickets.began_at = now
             case LogStarted():
                 self.sessions.history = record.log_id
-            case ObjectsEvicted():
-                self.evicted += count_sorted_ids(record.ids)
         if applied.quarantined:
             self.note_quarantine(applied.quarantined, held_until)
         return Absorbed(applied, freed, hints)
+
+    def count_by_tenant(self, slots: Sequence[int] | Slots) -> None:
+        """Count objects that are about to be evicted."""
+        holdings = self.state.catalogue.holdings
+        if holdings is not None and len(slots):
+            self.tenants.evicted.update(holdings.column[np.asarray(slots, np.intp)].tolist())
 
     def note_grant(self, grant: GrantId, now: Instant) -> None:
         self.grant_deadline[grant] = now + self.rules.grant_timeout_ms + self.copies.patience_ms(grant)
@@ -290,6 +303,11 @@ class Primary:
         member = self.members.get(segment.name.node)
         if member is not None and (segment.kind == DISK or member.boot == segment.name.boot):
             member.clean[grant] = member.clean_untold[grant] = None
+
+    def tenant_of(self, client: int) -> int:
+        """The tenant of a client that is connected."""
+        prefix = self.namespaces.get(client)
+        return tenant_of(prefix) if prefix else 0
 
     def live_grants(self, client: int) -> list[Grant]:
         return [self.state.grants[grant] for grant in self.grants_of.get(client, ())]

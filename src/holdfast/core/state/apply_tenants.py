@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.state.applied import UNREMARKABLE, Applied
 from holdfast.core.state.state import State
 from holdfast.core.state.tenants import Tenant
@@ -15,13 +16,29 @@ from holdfast.messages.shapes import Record
 
 def _tenant_changed(state: State, record: r.TenantChanged, now: Instant) -> Applied:
     state.tenants.put(
-        Tenant(record.number, record.name, record.guaranteed_bytes, record.limit_bytes, record.max_objects)
+        Tenant(
+            record.number,
+            record.name,
+            record.guaranteed_bytes,
+            record.limit_bytes,
+            record.max_objects,
+            record.hard_pin_share,
+            record.max_clients,
+            record.requests_per_second,
+            record.lease_share,
+        )
     )
+    catalogue = state.catalogue
+    if catalogue.holdings is None:
+        catalogue.holdings = Holdings(catalogue)
+    catalogue.holdings.make_room(record.number)
     return UNREMARKABLE
 
 
 def _tenant_removed(state: State, record: r.TenantRemoved, now: Instant) -> Applied:
     state.tenants.remove(record.number)
+    if not state.tenants:
+        state.catalogue.holdings = None
     return UNREMARKABLE
 
 

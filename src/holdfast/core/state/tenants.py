@@ -19,6 +19,17 @@ class Tenant:
     """Memory that it cannot exceed; 0: no limit."""
     max_objects: int = 0
     """0: no limit."""
+    hard_pin_share: float = 1.0
+    """Share of its memory that may be hard-pinned."""
+    max_clients: int = 0
+    """Clients connected at the same time; 0: no limit."""
+    requests_per_second: int = 0
+    """0: no limit."""
+    lease_share: float = -1.0
+    """Share of its memory that may be leased at the same time; negative: as the rules say for all."""
+
+
+_DEFAULT = Tenant(0, DEFAULT_NAME)
 
 
 class Tenants:
@@ -44,6 +55,11 @@ class Tenants:
 
     def remove(self, number: int) -> None:
         del self._numbers[self.by_number.pop(number).name]
+
+    def of(self, number: int) -> Tenant:
+        """The default tenant has no quotas, unless it was given some."""
+        tenant = self.by_number.get(number)
+        return tenant if tenant is not None else _DEFAULT
 
     def number_of(self, name: str) -> int | None:
         """None if no tenant of this name was defined; 0 for the default tenant, which always exists."""

@@ -33,6 +33,8 @@ class EvictionMask:
 
     def add(self, catalogue: Catalogue, slots: Slots) -> list[str]:
         """Mask these objects; return their keys."""
+        if catalogue.holdings is not None:
+            catalogue.holdings.change(catalogue, slots, -1)
         keys: list[str] = []
         fresh: dict[SegmentHandle, list[int]] = {}
         for slot in slots.tolist():
@@ -69,6 +71,8 @@ class EvictionMask:
                 catalogue.key_table.show_one(slot)
             for place in catalogue.replicas(slot):
                 self._forget_place(place.segment, place.offset)
+        if catalogue.holdings is not None:
+            catalogue.holdings.change(catalogue, masked, 1)
         return masked
 
     def clear(self, catalogue: Catalogue) -> None:
@@ -80,6 +84,8 @@ class EvictionMask:
         catalogue.flags[slots] ^= MASKED
         if catalogue.key_table is not None:
             catalogue.key_table.show(slots)
+        if catalogue.holdings is not None:
+            catalogue.holdings.change(catalogue, slots, 1)
         self._by_key.clear()
         self._starts.clear()
         self._slot_at.clear()

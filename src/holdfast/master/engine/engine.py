@@ -39,6 +39,7 @@ from holdfast.messages.of_nodes import (
     VerifyRanges,
 )
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
+from holdfast.messages.of_tenants import ChangeTenant, RemoveTenant
 from holdfast.messages.records import (
     EpochStarted,
     LogStarted,
@@ -90,7 +91,8 @@ _NOTABLE = frozenset(
     }
 )
 _PUTS = frozenset({GrantRanges, CommitPuts})
-_CHANGES = _PUTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
+_OF_TENANTS = frozenset({ChangeTenant, RemoveTenant})
+_CHANGES = _PUTS | _OF_TENANTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
 """Requests of clients and operators that need a record."""
 
 Reply: TypeAlias = Message | Parked | Unfinished
@@ -201,6 +203,8 @@ class Engine:
             self._room.retry_if_freed(now)
         if kind is AddReplicas:  # The node is idle now, or soon will be.
             self.carry_out(plan_copies(self.primary, now), now)
+        elif kind in _OF_TENANTS:
+            self.shell.on_tenants_changed()
         elif isinstance(request, ReportLostFiles) and isinstance(reply, Done) and reply.count:
             self.shell.on_lost_files(request.node, reply.count, now)
         return reply, after

@@ -35,5 +35,7 @@ class EngineShell:
     """Called with each failure of upkeep: the engine writes no log lines."""
     on_lost_files: Callable[[str, int, Instant], None] = lambda node, count, now: None
     """Called with the number of replicas that were dropped because files on that node's disk were lost."""
+    on_tenants_changed: Callable[[], None] = lambda: None
+    """Called when an operator has changed or removed a tenant."""
     note: Callable[[State, Record, Instant], None] = lambda state, record, now: None
     """Called with records of sessions and segments before they are applied."""

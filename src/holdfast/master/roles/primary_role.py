@@ -107,6 +107,7 @@ class PrimaryRole:
             on_torn=self.hand_over,
             on_upkeep_failure=context.server.upkeep_failed,
             on_lost_files=partial(note_lost_files, context.events),
+            on_tenants_changed=context.server.settle_tenancies,
             note=context.events.note,
         )
         return Engine(self._primary(state), self._pending, context.plan.durability, context.object_events, shell)
@@ -248,7 +249,10 @@ def lead_alone(server: RpcServer, plan: Plan, events: EventHistory, object_event
     """Serve without coordination: there is no term that could end, and the log is in memory only."""
     now = now_ms()
     shell = EngineShell(
-        on_upkeep_failure=server.upkeep_failed, on_lost_files=partial(note_lost_files, events), note=events.note
+        on_upkeep_failure=server.upkeep_failed,
+        on_lost_files=partial(note_lost_files, events),
+        on_tenants_changed=server.settle_tenancies,
+        note=events.note,
     )
     engine = Engine(Primary(State(), plan.rules), object_events=object_events, shell=shell)
     engine.start_log(fresh_id(), plan.cluster, fresh_bytes(32), now)

@@ -19,6 +19,7 @@ from holdfast.core.nodes.restored_memory import unverified_objects
 from holdfast.core.objects.reads import list_keys, stat_of
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
+from holdfast.core.tenants import tenants_of
 from holdfast.errors import HoldfastError, Refused
 from holdfast.ids import is_reserved, namespace_of
 from holdfast.instant import now_ms
@@ -33,6 +34,16 @@ from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.wire.codec import failed
+
+_TENANT_GAUGES = {
+    "used_bytes": "Memory of the tenant's objects.",
+    "objects": "Objects of the tenant.",
+    "guaranteed_bytes": "Memory that others cannot evict.",
+    "limit_bytes": "Memory that the tenant cannot exceed; 0: no limit.",
+    "leased_bytes": "Memory of the tenant under leases, at the last count.",
+    "pinned_bytes": "Memory of the tenant's hard-pinned objects.",
+    "clients": "Clients of the tenant that are connected.",
+}
 
 
 class MasterView:
@@ -328,6 +339,7 @@ class Figures(Collector):
         yield _counters("failures", "Requests refused, by error.", "code", refused)
         yield _counters("upkeep_failures", "Steps of upkeep that a defect ended, by kind.", "kind", ended)
         yield from self._restored()
+        yield from self._tenants()
 
     def _sessions(self) -> Metric:
         engine = self._view.master.server.engine
@@ -346,6 +358,21 @@ class Figures(Collector):
             if "insecure" in member.figures:  # Not before its first report.
                 found.add_metric([member.name], member.figures["insecure"])
         return found
+
+    def _tenants(self) -> Iterator[Metric]:
+        """Figures of each tenant, from the primary; none without tenants."""
+        engine = self._view.master.server.engine
+        if engine is None or not engine.state.tenants:
+            return
+        found = tenants_of(engine.primary, now_ms())
+        for field, text in _TENANT_GAUGES.items():
+            gauge = GaugeMetricFamily(f"holdfast_tenant_{field}", text, labels=["tenant"])
+            for tenant in found:
+                gauge.add_metric([tenant.name], getattr(tenant, field))
+            yield gauge
+        yield _counters("tenant_evicted_objects", "Evicted, by tenant.", "tenant", {t.name: t.evicted for t in found})
+        refused = {tenant.name: tenant.refused for tenant in found}
+        yield _counters("tenant_refused_requests", "Refused by a quota, by tenant.", "tenant", refused)
 
     def _restored(self) -> Iterator[Metric]:
         """Figures of a restored history; zeros otherwise."""
