@@ -22,7 +22,7 @@ RESERVED_DESCRIPTORS = 256
 """For the node's session, its orders, the files of its disk and its memory."""
 
 
-class Peer(Protocol):
+class AdmittedPeer(Protocol):
     address: str
     is_known: bool
     since: float
@@ -35,7 +35,7 @@ class Peer(Protocol):
         """It was told to go."""
 
 
-PeerT = TypeVar("PeerT", bound=Peer)
+PeerT = TypeVar("PeerT", bound=AdmittedPeer)
 
 
 def connections_within(descriptors: int, wanted: int) -> int:
