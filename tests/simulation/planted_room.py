@@ -31,8 +31,8 @@ def evict_the_oldest_until_luck_helps() -> Patch:
 def take_soft_pins_for_none_in_windows() -> Patch:
     real = room.layout_of
 
-    def layout_of(primary: Any, segment: Any, now: int, soft_too: bool, going: Any) -> Any:
-        layout = real(primary, segment, now, True, going)
+    def layout_of(primary: Any, segment: Any, now: int, soft_too: bool, *more: Any) -> Any:
+        layout = real(primary, segment, now, True, *more)
         layout.soft = np.zeros_like(layout.soft)
         return layout
 
