@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import errors
@@ -28,17 +29,20 @@ def connect(
     *,
     timeout: float = 30.0,
     token: str = "",
+    token_file: str | Path = "",
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
     shared_memory: bool = True,
 ) -> Cache:
     """A cache to be used from any thread, until it is closed. `timeout` is for a whole call, in seconds.
 
-    Without `shared_memory` the bytes of nodes on this machine move over TCP too."""
+    `token_file` names a file that holds the token, which no other user may read. Without `shared_memory` the bytes of
+    nodes on this machine move over TCP too."""
     # Imported here, so that masters and nodes, which share this package, do not load the client.
+    from holdfast.client.arguments import checked_token
     from holdfast.client.cache import open_cache
 
-    return open_cache(address, timeout, token, tls, verify, shared_memory)
+    return open_cache(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
 
 
 def connect_async(
@@ -46,14 +50,16 @@ def connect_async(
     *,
     timeout: float = 30.0,
     token: str = "",
+    token_file: str | Path = "",
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
     shared_memory: bool = True,
 ) -> Connecting:
     """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`."""
+    from holdfast.client.arguments import checked_token
     from holdfast.client.async_cache import Connecting
 
-    return Connecting(address, timeout, token, tls, verify, shared_memory)
+    return Connecting(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
 
 
 __all__ = [

@@ -63,7 +63,7 @@ class LiveCluster(Cluster):
 
     def _places(self) -> list[SegmentPlace]:
         """Where the node listens, as the master tells clients."""
-        greeting = frame(1, 1_000, codec.encode(Hello(0x600D, token=TOKENS["good"])))
+        greeting = frame(1, 1_000, codec.encode(Hello(0x600D, token=TOKENS["good"], client_key=b"good" * 4)))
         with tcp(self.address) as connection:
             connection.sendall(PREAMBLE + greeting + frame(2, 1_000, codec.encode(ListSegments())))
             for _ in range(2):
@@ -88,7 +88,7 @@ class LiveCluster(Cluster):
 
     @property
     def stranger_is_known(self) -> bytes:
-        return PREAMBLE + frame(1, 1_000, codec.encode(Hello(0xBAD, token=TOKENS["stranger"])))
+        return PREAMBLE + frame(1, 1_000, codec.encode(Hello(0xBAD, token=TOKENS["stranger"], client_key=b"evil" * 4)))
 
 
 @contextlib.contextmanager

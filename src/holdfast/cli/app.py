@@ -45,6 +45,11 @@ VERBS = {
     "failover": Verb("cluster.failover", "Cluster", "Example: holdfast failover --address 10.0.0.1:7070,10.0.0.2:7070"),
     "snapshot": Verb("cluster.status", "Cluster", "Example: holdfast snapshot --address 10.0.0.2:7070"),
     "restore": Verb("cluster.restore", "Cluster", "Example: holdfast restore --address 10.0.0.1:7070,10.0.0.2:7070"),
+    "token": Verb(
+        "cluster.tokens",
+        "Cluster",
+        "Example: holdfast token new trainer --role writer --identities ids.toml > trainer.token",
+    ),
     "settings": Verb("cluster.live_settings", "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
     "tenants": Verb(
         "cluster.tenants", "Cluster", "Example: holdfast tenants; holdfast tenants set team-a --limit 40GiB"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
-from holdfast.messages.requests import Hello
+from holdfast.messages.greeting import fresh_hello
 from holdfast.settings import ClientSettings
 from holdfast.transport.channel import Channel
 from holdfast.transport.tls import client_context, speak_as
@@ -25,4 +24,4 @@ def open_cache(settings: ClientSettings) -> Cache:
 
 def open_channel(address: str, token: str, deadline: float) -> Channel:
     """Connected to the master at this very address, whatever its role."""
-    return Channel.open(address, Hello(secrets.randbits(63) | 1, token, looks=True), deadline)
+    return Channel.open(address, fresh_hello(token, looks=True), deadline)

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from holdfast.cli.command_line import hide_secrets
 from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
 from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError
@@ -24,6 +25,7 @@ NEEDED = ("typer", "rich", "pydantic_settings")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    hide_secrets()
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)

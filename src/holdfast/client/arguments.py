@@ -6,11 +6,13 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import TypeAlias, cast, final
 
 from holdfast.client.buffers import BytesLike, flat
 from holdfast.client.targets import CallersTarget, Part, Scattered
 from holdfast.errors import BadKey, BadValue
+from holdfast.identity.secret_files import read_token
 from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_REPLICAS, RESERVED, is_reserved
 
 SHORT_BYTES = 64 << 10
@@ -190,6 +192,15 @@ def _writable(buffer: BytesLike) -> memoryview:
     if view.readonly and view.nbytes:
         raise TypeError(f"the buffer ({type(buffer).__name__}) is read-only; give a writable one. Nothing was copied")
     return view
+
+
+def checked_token(token: str, token_file: str | Path) -> str:
+    """The token itself, or that in the file; a file that others may read is refused."""
+    if not token_file:
+        return token
+    if token:
+        raise BadValue("a token and a file of one are given; nothing was sent. Give one of them")
+    return read_token(Path(token_file))
 
 
 def checked_text(value: object, what: str) -> str:

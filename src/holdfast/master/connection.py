@@ -167,7 +167,10 @@ class Connection(asyncio.BufferedProtocol):
         """Valid once it has greeted."""
         self.certificate_names: list[str] = []
         self.number = 0
+        self.hello: Hello | None = None
+        """Its greeting, once it was let in."""
         self.client = 0
+        """The number that its key stands for; 0 while nobody leads here."""
         self.looks = False
         self.since = now_ms()
         self.tenancy: Tenancy | None = None
@@ -462,7 +465,6 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(request, Hello):
             raise BadRequest("the first request must be Hello; the connection is closed")
         welcome = self._server.greet(self, request)
-        self.client = request.client
         self.looks = request.looks
         self.is_greeted = True
         self._why_not &= ~UNGREETED

@@ -16,6 +16,7 @@ from holdfast.entropy import fresh_bytes
 from holdfast.errors import NotAllowed, NotLeader, Stopping
 from holdfast.identity.identities import Identities
 from holdfast.instant import Instant, calendar_seconds, now_ms
+from holdfast.master.access.client_numbers import check_key, number_of
 from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.connection import REVOKED, Connection
 from holdfast.master.engine.engine import Engine
@@ -131,6 +132,9 @@ class RpcServer:
     def lead(self, engine: Engine) -> None:
         """Decide requests here from now on."""
         self.engine = engine
+        for connection in self._greeted():
+            if connection.hello is not None:  # It greeted while nobody led here.
+                connection.client = number_of(connection.hello, engine.state.secret)
         self.settle_tenancies()
         if self._showing is not None:
             self._showing.lead(engine)
@@ -281,22 +285,25 @@ class RpcServer:
 
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         shown = self.identities.of_greeting(hello.token, connection.certificate_names, calendar_seconds())
-        if hello.client in self.revoked:
+        check_key(hello, is_older_allowed=self.identities.gives_all_roles)
+        if self.engine is not None and number_of(hello, self.engine.state.secret) in self.revoked:
             raise NotAllowed(REVOKED)
         connection.become(shown)
         if not self.traffic.admission.greet(connection, shown, not self.identities.gives_all_roles):
             connection.be_on_trial()
+        connection.hello = hello
         if self.engine is None:
             if not hello.looks:
                 raise self.not_leading()
             return Welcome(0, 0, self.name, 0, 0, 0, 0, 0)
+        connection.client = number_of(hello, self.engine.state.secret)
         if hello.control:
             # Requests of an older connection must not be handled after those of this one.
-            older = self.controls.pop(hello.client, None)
+            older = self.controls.pop(connection.client, None)
             if older is not None:
                 older.transport.abort()
                 self.engine.connection_lost(older.number)
-            self.controls[hello.client] = connection
+            self.controls[connection.client] = connection
         state, rules, showing = self.engine.state, self.engine.primary.rules, self._showing
         return Welcome(
             log_id=state.log_id,
@@ -311,4 +318,5 @@ class RpcServer:
             local=self._local,
             key_table=showing.name if showing is not None else "",
             key_table_secret=showing.secret if showing is not None else b"",
+            client=connection.client,
         )

@@ -11,16 +11,26 @@ from holdfast.identity.roles import Role
 from holdfast.ids import GrantId
 from holdfast.messages.shapes import Attachment, MappingRight, Message, Range, SegmentPlace, SettingValue, Ticket
 
+CLIENT_KEY_BYTES = 16
+
 
 class Hello(Message, tag=1):
-    """The first request of a connection. `client` is a random 64-bit number that the caller keeps for its life."""
+    """The first request of a connection."""
 
     client: int
+    """The number of a caller that draws its own: 63 random bits. Older masters take it; others only where it has no
+    key."""
     token: str = ""
     control: bool = False
     """True: this is the client's one control connection; an older one of the same client is closed first."""
     looks: bool = False
     """True: it only sends status requests, which a standby answers too."""
+    client_key: bytes = b""
+    """16 random bytes that the caller keeps for its life and tells nobody else: masters derive its number from them
+    (ADR 46). Empty: an older version, which uses `client`."""
+
+    def __repr__(self) -> str:
+        return f"Hello(control={self.control}, looks={self.looks})"  # Token and key are secrets.
 
 
 class Exists(Message, tag=2):
@@ -247,6 +257,8 @@ class Welcome(Message, tag=96):
     key_table_secret: bytes = b""
     namespace: str = ""
     """The prefix of the keys of the client's tenant in the key table."""
+    client: int = 0
+    """The client's number, which its grants begin with. 0: the one that it sent; or nobody leads here."""
 
 
 class Failed(Message, tag=97):

@@ -16,12 +16,11 @@ from pathlib import Path
 import structlog
 
 from holdfast.addresses import DEFAULT_PORT, join_address, split_address
-from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
 from holdfast.instant import now_ms
 from holdfast.messages.commands import TicketTerms
-from holdfast.messages.requests import Hello
+from holdfast.messages.greeting import fresh_hello
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.commands.worker import CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles
@@ -87,7 +86,7 @@ class Node:
         self._started = False
         self._history = 0
         masters = Masters(plan.address)
-        caller = PlainCaller(Hello(fresh_id(), plan.token, control=True))
+        caller = PlainCaller(fresh_hello(plan.token, control=True))
         runner = ThreadRunner(masters, caller, LinkOptions(CONNECT_SECONDS))
         self._lending = Lending()
         self._report = Report(runner.rouse)

@@ -9,9 +9,8 @@ import math
 import threading
 from collections.abc import Callable
 
-from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, UnknownCommand
-from holdfast.messages.requests import Hello
+from holdfast.messages.greeting import fresh_hello
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner
@@ -54,7 +53,7 @@ class FollowerShell:
         """Why it cannot go on, if so: the name is taken, the token wrong."""
         self._follower = Follower(name, perform, on_event)
         self._masters = Masters(address)
-        self._caller = PlainCaller(Hello(fresh_id(), token, control=True))
+        self._caller = PlainCaller(fresh_hello(token, control=True))
 
     @property
     def standing(self) -> Standing:

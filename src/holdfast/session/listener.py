@@ -31,7 +31,8 @@ class SessionListener:
         self.receive = receive
         self.lost = lost
         self.connections: dict[int, _Connection] = {}
-        self.controls: dict[int, _Connection] = {}
+        self.controls: dict[int | bytes, _Connection] = {}
+        """By the key that a follower tells nobody else, so that no other can end its connection."""
         self._book = book
         self._token = token
         self._next = 1
@@ -67,12 +68,13 @@ class SessionListener:
     def greet(self, connection: _Connection, hello: Hello) -> Welcome:
         if self._token and not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             raise NotAuthorized("the token is missing or wrong; the connection is closed. Give the master's token")
-        older = self.controls.get(hello.client)
+        connection.client = hello.client_key or hello.client
+        older = self.controls.get(connection.client)
         if older is not None:
             # Its follower has connected anew, whether or not the end of the old connection was noticed.
             older.transport.abort()
             self.forget(older)
-        self.controls[hello.client] = connection
+        self.controls[connection.client] = connection
         return Welcome(self._book.history, self._book.epoch, "sessions", 0, 0, 0, 0, 0)
 
 
@@ -81,7 +83,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: SessionListener) -> None:
         self.number = 0
-        self.client = 0
+        self.client: int | bytes = 0
         self._listener = listener
         self._frames = FrameBuffer(limit=MAX_REQUEST_BYTES)
         self._opened = False
@@ -140,7 +142,6 @@ class _Connection(asyncio.BufferedProtocol):
         if not isinstance(request, Hello):
             raise BadRequest("the first request must be Hello; the connection is closed")
         welcome = self._listener.greet(self, request)
-        self.client = request.client
         self._greeted = True
         answer(welcome)
 

@@ -2,6 +2,7 @@
 
 The secret of the history, which is in the log, is known to masters only. Each node is told a key of its own that is
 derived from it: a node can forge proofs for itself and for nobody else, and every later primary derives the same key.
+A client's number is derived from the client's key in the same way, so that nobody else can choose it (ADR 46).
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ def attach_mac(key: bytes, segment: SegmentName, client: int, generation: int, w
     """A MAC that proves that `client` may map this segment."""
     proved = _encode((segment, client, generation, write))
     return _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast attach").digest()
+
+
+FIRST_DERIVED = 1 << 63
+"""Derived numbers begin here. Those that older clients draw themselves are below it: none of them can be another's."""
+
+
+def client_number(secret: bytes, key: bytes) -> int:
+    """The number of the client that has this key."""
+    digest = _blake(key, key=secret, person=b"client number", digest_size=8).digest()
+    return int.from_bytes(digest, "little") | FIRST_DERIVED
 
 
 def same_mac(given: bytes, right: bytes) -> bool:

@@ -257,3 +257,20 @@ def test_all_grants_on_a_dead_node_are_let_go_of() -> None:
     grants.done_with(own.id, 103)
     assert grants.finished == [ahead.id, small.id, own.id]
     assert grants.by_id == {elsewhere.id: elsewhere}
+
+
+def test_under_another_number_the_grants_of_the_one_before_are_forgotten() -> None:
+    """A master that gave us this number refuses a request that names a grant of another."""
+    grants = Grants(1)
+    older = [grants.next_id(), grants.next_id(), grants.next_id()]
+    grants.put_back(0.0, older[:1], older[1:2])
+    grants.belong_to(1)
+    assert grants.finished == older[:1]
+    grants.belong_to(2)
+    assert (grants.take_finished(), grants.take_torn()) == ([], [])
+    # A request that failed only now carried them.
+    grants.put_back(0.0, older, older)
+    newer = grants.next_id()
+    grants.put_back(0.0, [newer])
+    assert newer.client == 2
+    assert (grants.take_finished(), grants.take_torn()) == ([newer], [])

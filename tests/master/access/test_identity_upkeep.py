@@ -37,7 +37,9 @@ class House:
             await self.upkeep.look(calendar_seconds() if now is None else now)
 
     async def open(self, token: str, client: int = 5) -> AsyncChannel:
-        return await AsyncChannel.open(self.address, Hello(client, token), now_seconds() + 20)
+        return await AsyncChannel.open(
+            self.address, Hello(client, token, client_key=client.to_bytes(16, "little")), now_seconds() + 20
+        )
 
 
 async def ask(channel: AsyncChannel) -> object:

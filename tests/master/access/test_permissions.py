@@ -47,6 +47,7 @@ MAY_SEND = {
 }
 """Beside GiveSign, which everyone may send who was let in."""
 
+KEY = bytes(range(16))
 VERBS = [kind for kind in REQUESTS if kind is not Hello]
 
 
@@ -101,7 +102,7 @@ async def peer_of(address: str, token: str) -> Peer:
     host, _, port = address.rpartition(":")
     peer = Peer(*await asyncio.open_connection(host, int(port)))
     peer.writer.write(PREAMBLE)
-    reply = await peer.ask(encode(Hello(5, token, looks=True)))
+    reply = await peer.ask(encode(Hello(5, token, looks=True, client_key=KEY)))
     if isinstance(reply, Failed):
         expect(reply, Done)
     return peer
@@ -193,12 +194,14 @@ async def test_nothing_is_answered_before_the_greeting(address: str, kind: type[
     with pytest.raises(BadRequest, match="first request must be Hello"):
         expect(await peer.ask(encode(example(kind))), Done)
     with pytest.raises(ConnectionError):
-        await peer.ask(encode(Hello(5, "token of writer")))
+        await peer.ask(encode(Hello(5, "token of writer", client_key=KEY)))
     peer.writer.close()
 
 
 async def opened(address: str, token: str, client: int = 5) -> AsyncChannel:
-    return await AsyncChannel.open(address, Hello(client, token), now_seconds() + 20)
+    return await AsyncChannel.open(
+        address, Hello(client, token, client_key=client.to_bytes(16, "little")), now_seconds() + 20
+    )
 
 
 async def test_a_refused_request_does_not_end_the_connection(address: str) -> None:

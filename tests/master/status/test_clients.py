@@ -17,7 +17,17 @@ from holdfast.messages.of_masters import ClientInfo, ClientList, EndClient, List
 from holdfast.messages.requests import Done, Exists, Hello, Presence, Welcome
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import expect
+from holdfast.wire.mac import client_number
 from tests.master.access.test_permissions import leading
+
+
+def key_of(client: int) -> bytes:
+    return client.to_bytes(16, "little")
+
+
+def handle(client: int) -> str:
+    """Of the client with this key."""
+    return handle_of(client_number(b"secret", key_of(client)))
 
 
 def entry(name: str, role: Role, tenant: str = "") -> Entry:
@@ -29,7 +39,7 @@ IDENTITIES = Identities(
         entry("trainer", Role.WRITER),
         entry("red", Role.READER, "red"),
         entry("boss", Role.OPERATOR),
-        entry(handle_of(5), Role.READER),
+        entry(handle(5), Role.READER),
     ]
 )
 
@@ -43,7 +53,7 @@ class Office:
         self.address = ""
 
     async def open(self, client: int, name: str = "", looks: bool = False, local: bool = False) -> AsyncChannel:
-        hello = Hello(client, f"token of {name}" if name else "", looks=looks)
+        hello = Hello(client, f"token of {name}" if name else "", looks=looks, client_key=key_of(client))
         channel = await AsyncChannel.open(self.address, hello, now_seconds() + 20)
         if not local:
             return channel
@@ -77,10 +87,10 @@ async def office() -> AsyncIterator[Office]:
 async def test_a_client_is_listed_once_with_all_of_its_connections(office: Office) -> None:
     channels = [await office.open(6, "trainer") for _ in range(3)]
     boss = await office.open(7, "boss", looks=True)
-    found = (await office.listed(boss))[handle_of(6)]
+    found = (await office.listed(boss))[handle(6)]
     assert (found.name, found.tenant, found.kind, found.connections) == ("trainer", "", "client", 3)
     assert found.address.startswith("127.0.0.1:")
-    assert (await office.listed(boss))[handle_of(7)].kind == "viewer"
+    assert (await office.listed(boss))[handle(7)].kind == "viewer"
     for channel in (*channels, boss):
         channel.close()
 
@@ -93,10 +103,10 @@ async def test_requests_and_their_bytes_are_counted_between_two_looks(office: Of
     await ask(busy, 20)
     await office.listed(boss)
     first = clients[0].clients[0]
-    assert first.handle == handle_of(6), "the busiest is first"
+    assert first.handle == handle(6), "the busiest is first"
     assert first.requests_per_second > 0
     assert first.bytes_per_second > 4 * first.requests_per_second
-    assert (await office.listed(boss))[handle_of(6)].requests_per_second == 0
+    assert (await office.listed(boss))[handle(6)].requests_per_second == 0
     for channel in (busy, boss):
         channel.close()
 
@@ -104,19 +114,19 @@ async def test_requests_and_their_bytes_are_counted_between_two_looks(office: Of
 async def test_a_tenant_is_shown_its_own_clients_whatever_it_asks_for(office: Office) -> None:
     """I20"""
     red, trainer, boss = await office.open(5, "red"), await office.open(6, "trainer"), await office.open(7, "boss")
-    assert set(await office.listed(red)) == set(await office.listed(red, "")) == {handle_of(5)}
-    assert set(await office.listed(trainer, "red")) == {handle_of(6), handle_of(7)}
-    assert set(await office.listed(boss)) == {handle_of(5), handle_of(6), handle_of(7)}
-    assert set(await office.listed(boss, "red")) == {handle_of(5)}
+    assert set(await office.listed(red)) == set(await office.listed(red, "")) == {handle(5)}
+    assert set(await office.listed(trainer, "red")) == {handle(6), handle(7)}
+    assert set(await office.listed(boss)) == {handle(5), handle(6), handle(7)}
+    assert set(await office.listed(boss, "red")) == {handle(5)}
     with pytest.raises(NotAllowed):
-        await end(trainer, handle_of(5))
+        await end(trainer, handle(5))
     for channel in (red, trainer, boss):
         channel.close()
 
 
 async def test_a_revoked_client_is_gone_and_may_not_come_back(office: Office) -> None:
     gone, stays, boss = await office.open(6, "trainer"), await office.open(8, "trainer"), await office.open(7, "boss")
-    assert await end(boss, handle_of(6)) == 1
+    assert await end(boss, handle(6)) == 1
     with pytest.raises(HoldfastError):
         await ask(gone)
     with pytest.raises(NotAllowed, match="revoked"):
@@ -140,12 +150,12 @@ async def test_all_clients_of_an_identity_are_revoked_by_its_name(office: Office
 
 
 async def test_who_is_nobody_or_two_is_refused(office: Office) -> None:
-    red, double, boss = await office.open(5, "red"), await office.open(6, handle_of(5)), await office.open(7, "boss")
-    for who in ("nobody", "", handle_of(99)):
+    red, double, boss = await office.open(5, "red"), await office.open(6, handle(5)), await office.open(7, "boss")
+    for who in ("nobody", "", handle(99)):
         with pytest.raises(UnknownClient):
             await end(boss, who)
     with pytest.raises(BadValue, match="handle of a client and the name"):
-        await end(boss, handle_of(5))
+        await end(boss, handle(5))
     for channel in (red, double):
         await ask(channel)
         channel.close()
@@ -158,7 +168,7 @@ async def test_a_process_of_this_machine_is_named() -> None:
     office.address = f"{host}:{port}"
     channel = await office.open(6, local=True)
     try:
-        found = (await office.listed(channel))[handle_of(6)]
+        found = (await office.listed(channel))[handle(6)]
         assert (found.address, found.pid) == ("local", os.getpid())
     finally:
         channel.close()

@@ -21,6 +21,7 @@ from holdfast.cli.output import Output, human_bytes
 from holdfast.cli.processes.fleet import Fleet
 from holdfast.cli.processes.local_cluster import ClusterWanted, LocalCluster
 from holdfast.cli.processes.ports import check_port_is_free, reachable
+from holdfast.coordination.urls import redacted
 from holdfast.errors import Refused
 from holdfast.messages.requests import Status
 from holdfast.node.host_capacity import available_memory, check_memory
@@ -98,7 +99,7 @@ def facts_of(cluster: LocalCluster, primary: Status) -> dict[str, Any]:
         "pid": os.getpid(),
         "address": cluster.address,
         "http": reachable(cluster.masters[0][1]["http"]),
-        "coordination": cluster.wanted.log,
+        "coordination": redacted(cluster.wanted.log),
         "primary": primary.name,
         "masters": [{**facts, "pid": child.pid} for child, facts in cluster.masters],
         "nodes": [{**facts, "pid": child.pid} for child, facts in cluster.nodes],

@@ -20,7 +20,6 @@ from holdfast.client.state.held_leases import HeldLeases
 from holdfast.client.state.leases import LeaseRow, Leases, ReadLease, lease_until
 from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
-from holdfast.entropy import fresh_id
 from holdfast.errors import (
     ClientClosed,
     GrantTimedOut,
@@ -29,6 +28,7 @@ from holdfast.errors import (
     Unreachable,
 )
 from holdfast.instant import Clock
+from holdfast.messages.greeting import fresh_hello
 from holdfast.messages.requests import (
     CommitPuts,
     Hello,
@@ -95,10 +95,10 @@ class Core:
         self.stores_checksums = verify
         """Puts store a checksum with every object. Separate from `verify`, so that a simulated client may store them
         and not compare them."""
-        self.client = fresh_id()
+        self._hello = fresh_hello(token, control=True)
         self.leases = Leases()
         self.segments = Segments()
-        self.grants = Grants(self.client)
+        self.grants = Grants(self._hello.client)
         self.bytes = node_bytes if node_bytes is not None else NodeBytes()
         self.views: dict[OpenView, None] = {}
         self.shares: dict[Share, weakref.ref[Reserved]] = {}
@@ -117,11 +117,12 @@ class Core:
         self.bytes.hear(self.revoked)
 
     def hello(self) -> Hello:
-        return Hello(self.client, self.token, control=True)
+        return self._hello
 
     def welcomed(self, welcome: Welcome) -> None:
         """Take over the welcome of a master. If its history is another one, forget everything that we remember."""
         before = self.welcome
+        self.grants.belong_to(welcome.client or self._hello.client)
         if before is not None and before.log_id != welcome.log_id:
             self.forget_all(welcome.log_id)
             with self._lock:

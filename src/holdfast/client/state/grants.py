@@ -104,6 +104,13 @@ class Grants:
         self._serial = 0
         self._lock = threading.Lock()
 
+    def belong_to(self, client: int) -> None:
+        """Take this number from now on. Grants of another one are another's, for every master that knows this one."""
+        if client != self.client:
+            self.clear()
+            with self._lock:
+                self.client = client
+
     def next_id(self) -> GrantId:
         with self._lock:
             self._serial += 1
@@ -275,12 +282,16 @@ class Grants:
             return []
         with self._lock:
             finished, self.finished = self.finished, []
-            return finished
+            return self._own(finished)
 
     def take_torn(self) -> list[GrantId]:
         with self._lock:
             torn, self.torn = self.torn, []
-            return torn
+            return self._own(torn)
+
+    def _own(self, grants: list[GrantId]) -> list[GrantId]:
+        """Those of our number. A master refuses a whole request that names another's, and does not know them anyway."""
+        return [grant for grant in grants if grant.client == self.client]
 
     def put_back(self, now: float, finished: Sequence[GrantId], torn: Sequence[GrantId] = ()) -> None:
         """Give these back with another request: the one that carried them may not have arrived. Twice is harmless."""

@@ -17,11 +17,11 @@ import structlog
 
 from holdfast.coordination.interface import Coordination, CoordinationLost, Landmark
 from holdfast.core.state.state import State
-from holdfast.entropy import fresh_id
 from holdfast.errors import MALFORMED, HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
+from holdfast.messages.greeting import fresh_hello
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
-from holdfast.messages.requests import Done, Hello
+from holdfast.messages.requests import Done
 from holdfast.replication.batches import Position, hash_of
 from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter
@@ -208,7 +208,7 @@ class Snapshots:
     async def fetch(self, offer: Offer, batch: int) -> None:
         """Keep a verified copy of another master's snapshot through that batch, if the log goes through it."""
         deadline = now_seconds() + FETCH_SECONDS
-        hello = Hello(fresh_id(), self._token, looks=True)
+        hello = fresh_hello(self._token, looks=True)
         channel = await AsyncChannel.open(offer.address, hello, deadline)
         try:
             content = bytearray()
@@ -244,7 +244,7 @@ class Snapshots:
         self._ask_again_at = now_seconds() + ASK_AGAIN_SECONDS
         deadline = now_seconds() + FETCH_SECONDS
         try:
-            channel = await AsyncChannel.open(address, Hello(fresh_id(), self._token, looks=True), deadline)
+            channel = await AsyncChannel.open(address, fresh_hello(self._token, looks=True), deadline)
             try:
                 batch = expect(await channel.call(TakeSnapshot(), deadline), Done).count
             finally:

@@ -17,11 +17,10 @@ from typing import Any
 
 import structlog
 
-from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, Stopping
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Hello
+from holdfast.messages.greeting import fresh_hello
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.copier import Copier, Gate, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
@@ -95,7 +94,7 @@ log = structlog.get_logger("holdfast.node")
 class CommandWorker:
     def __init__(self, name: str, address: str, token: str, supervisor: Supervisor) -> None:
         self._stopping = threading.Event()
-        self._caller = PlainCaller(Hello(fresh_id(), token), Stopping)
+        self._caller = PlainCaller(fresh_hello(token), Stopping)
         self._runner = ThreadRunner(Masters(address), self._caller, LinkOptions(CONNECT_SECONDS))
         self._orders: queue.Queue[tuple[str, Operation[Any]] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(

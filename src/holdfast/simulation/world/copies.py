@@ -11,11 +11,10 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from holdfast.entropy import fresh_id
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.requests import Hello
+from holdfast.messages.greeting import fresh_hello
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
@@ -72,7 +71,7 @@ class SimulatedWorker:
         return True
 
     async def run(self, masters: str) -> None:
-        runner = LateRunner(Masters(masters), PlainCaller(Hello(fresh_id())), LinkOptions(CONNECT_SECONDS))
+        runner = LateRunner(Masters(masters), PlainCaller(fresh_hello()), LinkOptions(CONNECT_SECONDS))
         runner.late_seconds = self._late_seconds
         try:
             while True:

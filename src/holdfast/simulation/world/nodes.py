@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.entropy import fresh_id
 from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms
+from holdfast.messages.greeting import fresh_hello
 from holdfast.messages.of_nodes import ReadBack, ReadRanges, WriteRange
-from holdfast.messages.requests import Hello
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import AttachTicket, Ticket
 from holdfast.node.commands.handlers import Commands
@@ -106,7 +105,7 @@ class ServedNode:
     def __init__(self, machine: NodeMachine) -> None:
         name = self.name = machine.name
         self.lending = Lending()
-        caller = PlainCaller(Hello(fresh_id(), "", control=True))
+        caller = PlainCaller(fresh_hello(control=True))
         self._runner = TaskRunner(Masters(machine.masters), caller, LinkOptions(CONNECT_SECONDS))
         self.report = Report(self._runner.rouse)
         self._machine = machine
