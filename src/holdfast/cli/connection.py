@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.settings import ClientSettings
 from holdfast.transport.channel import Channel
 from holdfast.transport.tls import client_context, speak_as

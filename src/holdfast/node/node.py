@@ -20,7 +20,7 @@ from holdfast.errors import BadValue, HoldfastError, Stopping
 from holdfast.ids import LARGE_ALIGN, GrantId, object_id
 from holdfast.instant import now_ms
 from holdfast.messages.commands import TicketTerms
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.commands.worker import CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.errors import HoldfastError, UnknownCommand
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.tasks import TaskRunner

@@ -15,7 +15,7 @@ from holdfast.ids import GrantId
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.engine.engine import Engine
 from holdfast.master.server import RpcServer
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import CommitPuts, Done, ExtendGrants, Granted, GrantRanges, Hello, ReturnGrants
 from holdfast.messages.shapes import Message

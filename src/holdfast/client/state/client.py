@@ -28,7 +28,7 @@ from holdfast.errors import (
     Unreachable,
 )
 from holdfast.instant import Clock
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.requests import (
     CommitPuts,
     Hello,

@@ -19,7 +19,7 @@ from holdfast.coordination.interface import Coordination, CoordinationLost, Land
 from holdfast.core.state.state import State
 from holdfast.errors import MALFORMED, HoldfastError, TryAgain, Uncertain
 from holdfast.instant import now_ms, now_seconds
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done
 from holdfast.replication.batches import Position, hash_of

@@ -20,7 +20,7 @@ import structlog
 from holdfast.errors import HoldfastError, Stopping
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.copier import Copier, Gate, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane

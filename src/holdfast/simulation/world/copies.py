@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.copier import Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane

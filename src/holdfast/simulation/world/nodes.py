@@ -18,7 +18,7 @@ from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms
-from holdfast.messages.greeting import fresh_hello
+from holdfast.messages.hello import fresh_hello
 from holdfast.messages.of_nodes import ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import AttachTicket, Ticket
