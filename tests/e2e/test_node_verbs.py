@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 from tests import prefork
+from holdfast.node.host_capacity import most_memory
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 

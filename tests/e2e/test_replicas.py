@@ -175,7 +175,7 @@ def test_a_client_whose_writes_are_revoked_is_refused_over_tcp() -> None:
     with Rig("32MiB", **SHORT) as rig, rig.connect() as cache, rig.connect(shared_memory=False) as other:
         assert other.put("k", b"x" * KIB)
         other.timeout = 2.0
-        cache.operate(RevokeWrites(core_of(other).client))
+        cache.operate(RevokeWrites(core_of(other).grants.client))
 
         def refused() -> bool:
             try:

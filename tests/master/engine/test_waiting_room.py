@@ -19,7 +19,7 @@ def wish(client: int, serial: int) -> q.GrantRanges:
 @pytest.fixture
 def world() -> World:
     """Memory for four puts of 256 KiB, all of it leased."""
-    world = World(write_window_bytes=1 << 40)
+    world = World(write_window_bytes=1 << 40, lease_share=1.0)
     world.node("a", size=1 << 20)
     for number in range(4):
         world.put(f"k{number}", size=256 << 10)
