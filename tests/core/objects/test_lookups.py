@@ -76,3 +76,10 @@ def test_older_peers_understand_each_other() -> None:
     """An older client's request has neither field; an older master passes over them."""
     assert decode_request(b"\x93\x02\x91\xa3key\xc3") == Exists(["key"], touch=True)
     assert encode(Exists(["key"], use=True)).startswith(b"\x95\x02\x91\xa3key\xc2")
+
+
+def test_a_lookup_of_no_keys_is_answered_with_no_rows() -> None:
+    """I17: found by `make fuzz`; the request failed with a ValueError."""
+    world = World()
+    world.node("a", size=1 << 20)
+    assert world.locate() == []

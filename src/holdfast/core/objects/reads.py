@@ -207,7 +207,7 @@ def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> 
             catalogue.size_at[slot],
             catalogue.checksum_at[slot],
         )
-    return rows, max(given) > _LEASED, bytes(map(bool, given)) if 0 in given else b""
+    return rows, max(given, default=0) > _LEASED, bytes(map(bool, given)) if 0 in given else b""
 
 
 def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> tuple[bytes, bool, bytes]:
