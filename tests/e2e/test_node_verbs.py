@@ -7,8 +7,8 @@ import subprocess
 import urllib.request
 from typing import Any
 
-from tests import prefork
 from holdfast.node.host_capacity import most_memory
+from tests import prefork
 from tests.e2e.rig import Rig
 from tests.waiting import wait_until
 
@@ -103,7 +103,8 @@ def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
             (("drain", "bench-0", "--cancel", "--cordon-only"), "contradict"),
             (("nodes", "paint", "bench-0"), "is none of"),
             (("nodes", "resize", "bench-0", "much"), "is not a size"),
-            (("nodes", "resize", "bench-0", "1TiB"), "--force"),
+            (("nodes", "resize", "bench-0", "1TiB"), "--max-size"),
+            (("nodes", "resize", "bench-0", f"{(most_memory() >> 20) - 128}MiB"), "--force"),
             (("nodes", "revoke-client", "x"), "no client's number"),
             (("nodes", "revoke-client", "0"), "no client's number"),
         ):
