@@ -20,7 +20,7 @@ SEED ?=
 TIMES ?= 10
 
 # How many processes test at once. Most tests wait more than they compute: two leave half of two cores idle.
-WORKERS ?= 4
+WORKERS ?= 5
 
 # Debian packages that tests need, each installed only if it is missing.
 APT_PACKAGES := etcd-server zookeeper openssl iproute2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,25 @@ settings.register_profile(
 )
 settings.register_profile("thorough", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+COMPUTES = Path(__file__).parent / "simulation"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that compute all the time among those that mostly wait, which keeps both cores busy to the end.
+
+    Sorted by name the simulator would come last, when nothing is left to run beside it. The order of the tests in a
+    file, and of the other files, stays.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    computing = [path for path in files if COMPUTES in path.parents]
+    waiting = [path for path in files if COMPUTES not in path.parents]
+    step = len(waiting) / (len(computing) + 1)
+    places = {path: number * step for number, path in enumerate(computing)}
+    places |= {path: float(number) for number, path in enumerate(waiting)}
+    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 @pytest.fixture(autouse=True)

@@ -133,6 +133,6 @@ def test_an_entry_that_is_taken_out_of_the_file_closes_its_connections(cluster: 
     keyring.file.write_text(kept + "\nroles = 5")
     primary = cluster.primary()
     wait_until(lambda: primary.status().get("identities_fault"), 60, "status names the fault")
-    assert "the former identities stay in force" in primary.said()
+    wait_until(lambda: "the former identities stay in force" in primary.said(), 60, "the log says so")
     with cluster.connect_as("writer") as other:
         assert other.get("k") == b"1"

@@ -68,7 +68,7 @@ def test_puts_stop_when_the_file_is_deleted_and_go_on_when_it_is_back(
         assert refused is not None, "puts are acknowledged into a file that nobody can read"
     wait_until(lambda: all_say(cluster, "cluster.db"), SAID_WITHIN_S, "both say that their store is gone")
     assert not old.readiness()[0]
-    assert "was deleted while it was in use" in old.said()
+    wait_until(lambda: "was deleted while it was in use" in old.said(), 60, "the log says so")
     assert not (folder / "cluster.db").exists(), "no other history is begun"
     for suffix in FILES:
         shutil.move(away / f"cluster.db{suffix}", folder)

@@ -331,7 +331,7 @@ def test_files_of_a_restored_history_are_compared_and_spoiled_ones_dropped(etcd:
             assert cache.get_many(kept) == {key: values[key] for key in others}
             assert not cache.exists(spoiled)
             assert "spoiled" in cache.explain(spoiled).reasons[0]
-        assert "all files of the disk were compared" in cluster.nodes[0].said()
+        wait_until(lambda: "all files of the disk were compared" in cluster.nodes[0].said(), 60, "the log says so")
 
 
 WITH_DISK = {"lease_ttl_ms": 500, "shared_grant_bytes": 1 << 20}

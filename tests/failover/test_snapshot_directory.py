@@ -52,7 +52,7 @@ def test_a_deleted_directory_is_made_again_and_the_standby_takes_over(cluster: C
     standby = cluster.standby()
     shutil.rmtree(snapshots_of(standby))
     wait_until(lambda: snapshots_of(standby).is_dir(), SAYS_WITHIN_S, "it is made again")
-    assert "was deleted" in standby.said()
+    wait_until(lambda: "was deleted" in standby.said(), SAYS_WITHIN_S, "and it says so")
     take_over(cluster, standby)
     cluster.heal()
     cluster.verify({"before": b"b" * 1_000, "after": b"a" * 1_000}, set())

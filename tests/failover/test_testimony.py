@@ -87,7 +87,7 @@ def test_removals_and_upserts_are_answered_soon_after_the_primary_was_killed(wit
         assert witnessed.primary(but=first) is second
         assert cache.exists("killed/a") is False
         assert cache.get("killed/b") == b"another"
-    assert '"witness": "node-1"' in second.said()
+    wait_until(lambda: '"witness": "node-1"' in second.said(), 60, "the log says so")
     first.start()
     first.wait_until_ready()
     witnessed.verify({"killed/b": b"another"}, {"killed/a"})
