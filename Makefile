@@ -39,7 +39,7 @@ RELEASE := .venv-release
 RELEASE_PACKAGES := pip-tools cyclonedx-bom
 
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports sim chaos stress fuzz lock sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports check-tests sim chaos stress fuzz lock sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -69,10 +69,13 @@ apt:
 	fi
 
 check: apt $(STAMP) ## format, lint, types, imports, tests
-	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check-types check-imports check-format check-lint
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check-imports check-format check-lint
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-tests
+
+# Types are checked beside the first tests, which leave a part of the cores idle; a failure of either is one of the gate.
+check-tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# One core is enough for each, so that they run at once; what each prints stays together.
 check-format: $(STAMP)
 	$(BIN)/ruff format --check .
 
