@@ -4,6 +4,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SERVER := $(VENV)/.server-installed
+
+# Tests the alert rules of deploy/.
+PROMTOOL := $(BIN)/promtool
+
+# Where `make up` keeps what outlives it.
+DATA_DIR ?= $(or $(HOLDFAST_DATA_DIR),$(CURDIR)/.holdfast)
 
 # What `make sim` plays.
 SEEDS ?= 20000
@@ -34,12 +41,12 @@ PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 l
 PROTOS := .venv-protos
 PROTOC_PACKAGES := grpcio-tools==1.67.1 'setuptools<81'
 
-# What `make lock` and `make sbom` work with, apart from what is developed and tested with.
+# What `make lock`, `make dist` and `make sbom` work with, apart from what is developed and tested with.
 RELEASE := .venv-release
-RELEASE_PACKAGES := pip-tools cyclonedx-bom
+RELEASE_PACKAGES := pip-tools cyclonedx-bom build twine
 
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports check-tests sim chaos stress fuzz lock sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports check-tests docs sim chaos stress fuzz lock dist sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,12 +58,17 @@ $(BIN)/python:
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
+# Enough to run a cluster: a third of the packages that development needs, in seconds.
+$(SERVER): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[server]'
 	@touch $@
 
-up: $(STAMP) ## start two masters and a node here, until Ctrl-C
-	@exec $(BIN)/holdfast up
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
+	@touch $(SERVER) $@
+
+up: $(SERVER) ## start two masters and a node here, until Ctrl-C (DATA_DIR=.holdfast)
+	@exec $(BIN)/holdfast up --data-dir '$(DATA_DIR)'
 
 apt:
 	@for package in $(APT_PACKAGES); do \
@@ -68,7 +80,16 @@ apt:
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends $$missing; \
 	fi
 
-check: apt $(STAMP) ## format, lint, types, imports, tests
+# One program of a package whose service nobody wants here: taken out, not installed.
+$(PROMTOOL): | $(BIN)/python
+	@if found=$$(command -v promtool); then ln -sf "$$found" $@; else \
+		cd $(VENV) && rm -f prometheus_*.deb && \
+		{ apt-get download --quiet prometheus || { apt-get update --quiet && apt-get download --quiet prometheus; }; } && \
+		dpkg-deb --fsys-tarfile prometheus_*.deb | tar --extract --to-stdout ./usr/bin/promtool > bin/promtool.part && \
+		chmod +x bin/promtool.part && mv bin/promtool.part bin/promtool && rm prometheus_*.deb; \
+	fi
+
+check: apt $(STAMP) $(PROMTOOL) ## format, lint, types, imports, documentation, tests
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check-imports check-format check-lint
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-tests
 
@@ -87,6 +108,9 @@ check-types: $(STAMP)
 
 check-imports: $(STAMP)
 	$(BIN)/lint-imports --no-cache
+
+docs: $(STAMP) ## build the documentation into build/site; a broken link is an error
+	$(BIN)/python -m mkdocs build --strict
 
 sim: $(STAMP) ## play SEEDS=20000 simulated worlds on all cores, then hunt planted bugs
 	time -p $(BIN)/python -m holdfast.simulation run --seeds $(SEEDS) --start $(START) --go-on
@@ -124,6 +148,10 @@ lock: $(RELEASE)/.installed ## write requirements/dev.lock: the versions of ever
 	CUSTOM_COMPILE_COMMAND='make lock' $(RELEASE)/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --extra all --extra dev --output-file requirements/dev.lock pyproject.toml
 	sed -i '/^holdfast @/,/^[a-z]/{/^holdfast @/d;/^ /d}' requirements/dev.lock
+
+dist: $(RELEASE)/.installed ## write dist/: the wheel and the source distribution
+	$(RELEASE)/bin/python -m build --outdir dist .
+	$(RELEASE)/bin/python -m twine check --strict dist/holdfast-*
 
 sbom: $(RELEASE)/.installed ## write dist/holdfast.cdx.json: what an installation with all extras consists of (CycloneDX)
 	rm -rf .venv-sbom && $(PYTHON) -m venv .venv-sbom && mkdir -p dist
