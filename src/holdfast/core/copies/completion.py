@@ -15,8 +15,7 @@ from holdfast.core.objects.placement import available_nodes
 from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_AGAIN_MS
-from holdfast.core.space.intervals import IntervalSet
-from holdfast.core.state.grants import Grant
+from holdfast.core.state.grants import Grant, IntervalSet
 from holdfast.core.state.state import Segment
 from holdfast.errors import GrantRefused
 from holdfast.ids import COPIES, LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, extent_of

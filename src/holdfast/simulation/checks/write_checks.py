@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.core.space.intervals import IntervalSet
+from holdfast.core.state.grants import IntervalSet
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId, SegmentName, extent_of
 from holdfast.messages.records import ObjectsCommitted, RangesGranted

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.space.intervals import IntervalSet
+from holdfast.core.state.grants import IntervalSet
 
 LENGTH = 60
 
