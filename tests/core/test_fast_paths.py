@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.catalogue.catalogue import PAGE_BITS, IdIndex
 from holdfast.core.catalogue.digest import digest
-from holdfast.core.catalogue.indexes import PAGE_BITS, IdIndex
 from holdfast.core.objects import reads, windows
 from holdfast.core.primary import primary as primary_module
 from tests.core.world import World

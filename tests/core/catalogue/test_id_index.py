@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from holdfast.core.catalogue.indexes import MANY, MOST_AT_ONCE, PAGE_BITS, IdIndex
+from holdfast.core.catalogue.catalogue import MANY, MOST_AT_ONCE, PAGE_BITS, IdIndex
 from holdfast.ids import COUNTER_BITS
 
 EPOCH = 1 << COUNTER_BITS

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.catalogue import indexes as module
-from holdfast.core.catalogue.indexes import ABSENT, KeyIndex
+from holdfast.core.catalogue import catalogue as module
+from holdfast.core.catalogue.catalogue import ABSENT, KeyIndex
 
 STEPS = st.lists(
     st.tuples(st.booleans(), st.lists(st.integers(0, 60), min_size=1, max_size=8, unique=True)), max_size=40

@@ -14,8 +14,7 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import LIVE, MASKED, Catalogue, Slots
-from holdfast.core.catalogue.indexes import ABSENT
+from holdfast.core.catalogue.catalogue import ABSENT, LIVE, MASKED, Catalogue, Slots
 from holdfast.ids import SegmentHandle, extent_of
 
 
