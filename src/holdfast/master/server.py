@@ -17,7 +17,6 @@ from holdfast.errors import NotAllowed, NotLeader, Stopping
 from holdfast.identity.identities import Identities
 from holdfast.instant import Instant, calendar_seconds, now_ms
 from holdfast.master.access.client_numbers import check_key, number_of
-from holdfast.master.busy_poll import BusyPoll
 from holdfast.master.connection import REVOKED, Connection
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
@@ -32,6 +31,7 @@ from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
 from holdfast.transport.host import this_host
 from holdfast.transport.peer_user import is_own_user
+from holdfast.transport.spin import BusyPoll
 from holdfast.wire.frames import GREETING_SECONDS
 
 TICK_SECONDS = 0.05

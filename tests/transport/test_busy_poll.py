@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.master import busy_poll
-from holdfast.master.busy_poll import CROWDED_SECONDS, BusyPoll
-from holdfast.transport.spin import UNCROWDED_SECONDS
+from holdfast.transport import spin
+from holdfast.transport.spin import LOOP_CROWDED_SECONDS, UNCROWDED_SECONDS, BusyPoll
 
 
 class Turned(asyncio.AbstractEventLoop):
@@ -39,7 +38,7 @@ class World:
         self.giving_way_takes = 1e-6
         self.looks = 0
         self.log_waits = False
-        monkeypatch.setattr(busy_poll, "now_seconds", lambda: self.now)
+        monkeypatch.setattr(spin, "now_seconds", lambda: self.now)
         monkeypatch.setattr(os, "sched_yield", self._give_way)
         self.loop = Turned()
 
@@ -90,7 +89,7 @@ def test_it_does_not_look_while_the_log_is_written(monkeypatch: pytest.MonkeyPat
 
 def test_in_a_crowd_it_sleeps_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.giving_way_takes = 2 * CROWDED_SECONDS
+    world.giving_way_takes = 2 * LOOP_CROWDED_SECONDS
     watch = world.lookout(100e-6)
     watch.stay_awake()
     world.loop.turn()
