@@ -20,7 +20,7 @@ from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import CommitPuts, Exists, Failed, Granted, GrantRanges, Locate, Presence
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import PendingLog
 from holdfast.replication.renewals import RenewalReceiver, RenewalSender
 from holdfast.replication.standby import Standby
 

@@ -31,7 +31,7 @@ from holdfast.messages.requests import (
 )
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import PendingLog
 from holdfast.wire.codec import decode_reply, encode
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 from tests.core.world import World

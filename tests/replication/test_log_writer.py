@@ -16,8 +16,7 @@ from holdfast.errors import ReplyLost
 from holdfast.messages.records import EpochStarted
 from holdfast.replication import log_writer
 from holdfast.replication.batches import Position, decode_batch
-from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending_log import PendingLog, PendingReply
+from holdfast.replication.log_writer import LogWriter, PendingLog, PendingReply
 from tests.contract.stories import soon, until_true
 
 ROUNDS = 20

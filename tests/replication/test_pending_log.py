@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.messages.records import EpochStarted, RangesFreed
 from holdfast.replication.batches import HEAD_BYTES, Position, decode_batch
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import PendingLog
 
 
 def test_records_gather_into_one_batch_and_all_that_waited_goes_on_together() -> None:

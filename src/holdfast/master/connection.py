@@ -57,7 +57,7 @@ from holdfast.messages.requests import (
     Stat,
 )
 from holdfast.messages.shapes import Message
-from holdfast.replication.pending_log import PendingReply
+from holdfast.replication.log_writer import PendingReply
 from holdfast.transport.tls import names_in
 from holdfast.wire.codec import decode_request, encode, failed
 from holdfast.wire.frames import (

@@ -21,8 +21,7 @@ from holdfast.master.histories.snapshot_upkeep import PREFIX, Offer, Snapshots
 from holdfast.messages.records import EpochStarted
 from holdfast.replication.batches import Position
 from holdfast.replication.chain import first_batch
-from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import LogWriter, PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.snapshots import dump
 from holdfast.replication.standby import Standby

@@ -15,7 +15,7 @@ from holdfast.messages import of_sessions as ss
 from holdfast.messages import requests as q
 from holdfast.messages.shapes import Attachment, Message
 from holdfast.replication.batches import Position
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import PendingLog
 from holdfast.replication.standby import Standby
 
 CLIENT = 7

@@ -15,7 +15,7 @@ from holdfast.core.state.state import State
 from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.requests import CommitPuts, Committed, Exists, ListSegments, Locate, Presence, RenewLeases, Stat
 from holdfast.messages.shapes import Message, Record
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import PendingLog
 
 BY_KEYS = (Exists, Locate, Stat)
 """Requests whose replies depend only on the objects under their keys."""

@@ -68,7 +68,7 @@ from holdfast.messages.requests import (
     RevokeWrites,
 )
 from holdfast.messages.shapes import Message, Record
-from holdfast.replication.pending_log import PendingLog, Released
+from holdfast.replication.log_writer import PendingLog, Released
 from holdfast.wire.codec import failed
 
 MAX_PENDING_BYTES = 64 << 20

@@ -24,8 +24,7 @@ from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnaps
 from holdfast.messages.requests import Done
 from holdfast.replication.batches import Position, hash_of
 from holdfast.replication.chain import goes_through
-from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import LogWriter, PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.snapshots import CorruptSnapshot, dump, position_of, verify
 from holdfast.replication.standby import Standby

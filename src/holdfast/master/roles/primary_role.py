@@ -42,8 +42,7 @@ from holdfast.master.roles.context import RoleContext
 from holdfast.master.server import RpcServer
 from holdfast.master.tasks import RoleTasks, first
 from holdfast.replication.batches import NO_HASH, Position
-from holdfast.replication.log_writer import LogWriter
-from holdfast.replication.pending_log import PendingLog
+from holdfast.replication.log_writer import LogWriter, PendingLog
 from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.standby import Standby
 from holdfast.witness import this_process
