@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import live_settings, tenants
-from holdfast.core.copies import completion, disks, lost_files
+from holdfast.core.copies import disks, lost_files, plan
 from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
 from holdfast.core.objects import puts, reads, removals
 from holdfast.core.primary.decision import Decision, NextStep
@@ -51,7 +51,7 @@ _DECIDE: dict[type[Message | NextStep], Callable[[Primary, Any, int, Instant], D
     of_sessions.OpenSession: session_verbs.open_session,
     of_sessions.KeepAlive: session_verbs.keep_alive,
     of_sessions.CloseSession: session_verbs.close_session,
-    of_nodes.AddReplicas: completion.add_replicas,
+    of_nodes.AddReplicas: plan.add_replicas,
     of_nodes.MountDisk: disks.mount_disk,
     of_nodes.ReportFiles: disks.report_files,
     of_nodes.ReportDisk: disks.report_disk,
