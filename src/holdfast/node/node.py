@@ -33,9 +33,8 @@ from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.memory.verification import mismatched
-from holdfast.node.session.life import NodeCard, NodeLife
+from holdfast.node.session.life import NodeCard, NodeLife, SessionThreads
 from holdfast.node.session.report import Report
-from holdfast.node.session.session_threads import SessionThreads
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
