@@ -30,11 +30,10 @@ from holdfast.node.memory.admission import (
     has_room,
     of_one_address,
 )
-from holdfast.node.memory.data_session import DataSession, refuse
+from holdfast.node.memory.data_session import DataSession, Transfers, refuse
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.tickets import TicketBook
-from holdfast.node.memory.transfers import Transfers
 from holdfast.supervisor import Supervisor
 
 IDLE_SECONDS = 120.0

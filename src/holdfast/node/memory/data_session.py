@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import structlog
@@ -25,7 +26,6 @@ from holdfast.messages.shapes import Message
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.admission import STRANGER_BYTES, STRANGER_SECONDS
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.memory.transfers import Transfers
 from holdfast.transport.tls import Stream, accepted
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
@@ -35,6 +35,23 @@ CHUNK = 1 << 20
 SMALL_BYTES = 64 << 10
 
 log = structlog.get_logger("holdfast.node")
+
+
+@dataclass(slots=True)
+class Transfers:
+    """Bytes that a data connection has moved. Only its own thread counts them, so counting needs no lock."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    written_bytes: int = 0
+
+    def add(self, other: Transfers) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def figures(self) -> dict[str, int]:
+        return {f"tcp_{each.name}": getattr(self, each.name) for each in fields(self)}
 
 
 class TransferGate(Protocol):
