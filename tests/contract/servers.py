@@ -8,10 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Self
 
+import grpc.aio
+
+from holdfast.coordination.etcd import rpc
 from holdfast.coordination.interface import Coordination, Term
 from tests.contract.stories import soon
 from tests.namespaces import APART
@@ -155,6 +159,23 @@ async def term_after(coordination: Coordination, process: subprocess.Popen[str],
     return await soon(waiting)
 
 
+@asynccontextmanager
+async def guarded_etcd(folder: Path, password: str) -> AsyncIterator[Server]:
+    """An etcd that serves only its user root, who has this password."""
+    server = start_etcd(folder)
+    try:
+        server.wait_until_it_serves()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            auth = rpc.stub(channel, "Auth")
+            await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password=password), timeout=10)
+            await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"), timeout=10)
+            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)
+            await auth.AuthEnable(rpc.AuthEnableRequest(), timeout=10)
+        yield server
+    finally:
+        server.end()
+
+
 class OwnEtcd:
     """One member of a test's own, which can be started again at its port: with its data, or without any (`wipe`)."""
 
@@ -162,6 +183,13 @@ class OwnEtcd:
         self._folder = folder
         self.port, self._peer = free_ports(2)
         self._server: Server | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     @property
     def server(self) -> Server:

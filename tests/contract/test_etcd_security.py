@@ -7,35 +7,24 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 import pytest_asyncio
 
 from holdfast.coordination.backends import open_coordination
-from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.backend import EtcdCoordination
 from holdfast.coordination.interface import CoordinationLost, Leader, Term
 from holdfast.coordination.leader_lookup import find_leader
 from holdfast.errors import BadValue, NotAuthorized
-from tests.contract.servers import Server, start_etcd
+from tests.contract import servers
+from tests.contract.servers import Server
 from tests.contract.stories import append_all, read_log, soon
 from tests.ports import free_ports
 
 
 @pytest_asyncio.fixture
 async def guarded_etcd(tmp_path: Path) -> AsyncIterator[Server]:
-    server = start_etcd(tmp_path / "guarded")
-    try:
-        server.wait_until_it_serves()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            auth = rpc.stub(channel, "Auth")
-            await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password="p&ss word"), timeout=10)
-            await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"), timeout=10)
-            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)
-            await auth.AuthEnable(rpc.AuthEnableRequest(), timeout=10)
+    async with servers.guarded_etcd(tmp_path / "guarded", "p&ss word") as server:
         yield server
-    finally:
-        server.end()
 
 
 def address_of(server: Server) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.server_fixtures import etcd_server, zookeeper_server
-from tests.contract.servers import Server
+from tests.contract.servers import OwnEtcd, Server
 from tests.failover.cluster import Cluster
 
 __all__ = ["etcd_server", "zookeeper_server"]
@@ -45,6 +45,13 @@ def cluster(shared_cluster: Cluster) -> Cluster:
     """Two masters and a node, all well; shared with the module's other stories."""
     shared_cluster.heal()
     return shared_cluster
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[OwnEtcd]:
+    """An etcd of the test's own, to be killed and emptied."""
+    with OwnEtcd(tmp_path / "etcd") as etcd:
+        yield etcd
 
 
 @pytest.fixture

@@ -38,12 +38,8 @@ def cut_off_later(cluster: Cluster, relay: Relay, etcd: OwnEtcd) -> tuple[Proces
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEtcd]:
-    etcd = OwnEtcd(tmp_path_factory.mktemp("own-etcd"))
-    etcd.start()
-    try:
+    with OwnEtcd(tmp_path_factory.mktemp("own-etcd")) as etcd:
         yield etcd
-    finally:
-        etcd.end()
 
 
 @pytest.fixture(scope="module")

@@ -21,16 +21,6 @@ PEOPLE = {"operator": "operator", "writer": "writer", "reader": "reader", "withd
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[OwnEtcd]:
-    etcd = OwnEtcd(tmp_path / "etcd")
-    etcd.start()
-    try:
-        yield etcd
-    finally:
-        etcd.end()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, etcd: OwnEtcd) -> Iterator[GuardedCluster]:
     keyring = Keyring(tmp_path / "keys")
     for name, role in {**PROCESSES, **PEOPLE}.items():

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,6 @@ from tests.failover.cluster import Cluster, Process
 from tests.waiting import wait_until
 
 WAITS_S = 60.0
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[OwnEtcd]:
-    etcd = OwnEtcd(tmp_path / "etcd")
-    etcd.start()
-    try:
-        yield etcd
-    finally:
-        etcd.end()
 
 
 def holdfast_says(*arguments: str, within_s: float = 120.0) -> dict[str, Any]:

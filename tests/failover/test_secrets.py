@@ -10,18 +10,16 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 import pytest_asyncio
 
 import holdfast
 from holdfast.client.cache import Cache
-from holdfast.coordination.etcd import rpc
 from holdfast.errors import HoldfastError, NotAllowed, NotAuthorized
 from holdfast.identity.identities import hash_of
 from holdfast.transport.tls import client_context
 from tests import prefork
-from tests.contract.servers import Server, start_etcd
+from tests.contract.servers import Server, guarded_etcd
 from tests.e2e.test_tls import make_authority, sign
 from tests.failover.cluster import Process
 from tests.failover.guarded import shown_everywhere
@@ -58,18 +56,8 @@ tokens = ["{hash_of(OPERATOR)}"]
 
 @pytest_asyncio.fixture
 async def etcd(tmp_path: Path) -> AsyncIterator[Server]:
-    server = start_etcd(tmp_path / "etcd")
-    try:
-        server.wait_until_it_serves()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            auth = rpc.stub(channel, "Auth")
-            await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password=PASSWORD), timeout=10)
-            await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"), timeout=10)
-            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)
-            await auth.AuthEnable(rpc.AuthEnableRequest(), timeout=10)
+    async with guarded_etcd(tmp_path / "etcd", PASSWORD) as server:
         yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture(scope="module")
