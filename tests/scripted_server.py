@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_request, encode
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import FrameBuffer, frame
 
 SECONDS = 30.0
 T = TypeVar("T", bound=Message)
@@ -89,7 +89,7 @@ class ScriptedServer:
         with connected, contextlib.suppress(OSError, HangUp):
             while count := connected.recv_into(received.space()):
                 received.filled(count)
-                greeted = greeted or received.take(len(PREAMBLE)) is not None
+                greeted = greeted or received.take_preamble()
                 while greeted and (whole := received.next_frame()) is not None:
                     reply = self.respond(decode_request(bytes(whole[2])))
                     if reply is not None:

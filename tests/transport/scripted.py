@@ -12,7 +12,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello, Presence, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_request, encode
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.frames import FrameBuffer, frame
 
 WELCOME = Welcome(7, 1, "scripted", 10_000, 30_000, 1 << 28, 1 << 23, 1)
 Serve: TypeAlias = Callable[["Peer"], None]
@@ -36,9 +36,8 @@ class Peer:
         return whole[0], whole[1], decode_request(bytes(whole[2]))
 
     def welcome(self, reply: Message = WELCOME) -> Hello:
-        while (preamble := self.received.take(len(PREAMBLE))) is None:
+        while not self.received.take_preamble():
             self._receive()
-        assert preamble == PREAMBLE
         request_id, _, hello = self.request()
         assert isinstance(hello, Hello)
         self.reply(request_id, reply)

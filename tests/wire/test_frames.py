@@ -146,12 +146,10 @@ def test_the_preamble_is_taken_before_the_first_frame() -> None:
     buffer = FrameBuffer()
     stream = PREAMBLE + frame(1, 0, b"hello")
     for at in range(len(PREAMBLE)):
-        assert buffer.take(len(PREAMBLE)) is None
+        assert not buffer.take_preamble()
         buffer.space()[:1] = stream[at : at + 1]
         buffer.filled(1)
-    taken = buffer.take(len(PREAMBLE))
-    assert taken == PREAMBLE
-    check_preamble(taken)
+    assert buffer.take_preamble()
     assert receive(buffer, stream[len(PREAMBLE) :]) == [(1, 0, b"hello")]
 
 
@@ -159,6 +157,11 @@ def test_the_preamble_is_taken_before_the_first_frame() -> None:
 def test_another_version_is_told_so(version: int) -> None:
     with pytest.raises(WrongVersion, match=f"version {version}, this side {VERSION}"):
         check_preamble(PREAMBLE[:4] + struct.pack("<HH", version, 0))
+    buffer = FrameBuffer()
+    buffer.space()[: len(PREAMBLE)] = PREAMBLE[:4] + struct.pack("<HH", version, 0)
+    buffer.filled(len(PREAMBLE))
+    with pytest.raises(WrongVersion):
+        buffer.take_preamble()
 
 
 @pytest.mark.parametrize(

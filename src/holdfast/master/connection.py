@@ -65,9 +65,7 @@ from holdfast.wire.frames import (
     GREETING_BYTES,
     GREETING_SECONDS,
     MAX_FRAME_BYTES,
-    PREAMBLE,
     FrameBuffer,
-    check_preamble,
     frame,
 )
 
@@ -369,12 +367,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.changed()
 
     def _open(self) -> bool:
-        given = self._frames.take(len(PREAMBLE))
-        if given is None:
-            return False
-        check_preamble(given)
-        self._opened = True
-        return True
+        self._opened = self._frames.take_preamble()
+        return self._opened
 
     def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, now: Instant) -> None:
         server = self._server

@@ -16,7 +16,7 @@ from holdfast.instant import Instant, now_ms
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, FrameBuffer, frame
 
 MAX_REQUEST_BYTES = 1 << 20
 
@@ -119,11 +119,9 @@ class _Connection(asyncio.BufferedProtocol):
             return
         try:
             if not self._opened:
-                given = self._frames.take(len(PREAMBLE))
-                if given is None:
+                self._opened = self._frames.take_preamble()
+                if not self._opened:
                     return
-                check_preamble(given)
-                self._opened = True
             while (received := self._frames.next_frame()) is not None:
                 self._receive(*received)
         except HoldfastError as error:  # The stream is broken: nothing after this point can be trusted.

@@ -145,12 +145,20 @@ class FrameBuffer:
         return None
 
     def take(self, count: int) -> bytes | None:
-        """The next `count` raw bytes (a preamble), or None until all have arrived."""
+        """The next `count` raw bytes, or None until all have arrived."""
         if self.end - self._start < count:
             return None
         taken = bytes(self._view[self._start : self._start + count])
         self._start += count
         return taken
+
+    def take_preamble(self) -> bool:
+        """Take the peer's preamble. False: it has not all arrived. Raises unless the peer speaks this protocol."""
+        given = self.take(len(PREAMBLE))
+        if given is None:
+            return False
+        check_preamble(given)
+        return True
 
     def next_frame(self) -> tuple[int, int, memoryview] | None:
         """(request id, timeout or flags, payload) of the next whole frame."""

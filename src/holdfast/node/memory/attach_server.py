@@ -30,7 +30,7 @@ from holdfast.node.session.report import Report
 from holdfast.supervisor import Supervisor
 from holdfast.transport.peer_user import is_own_user
 from holdfast.wire.codec import decode_data_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import FrameBuffer, frame
 
 MAX_REQUEST_BYTES = STRANGER_BYTES
 LOOK_SECONDS = 1.0
@@ -260,11 +260,9 @@ class AttachServer:
 
     def _answer_all(self, attachment: _Attachment) -> None:
         if not attachment.greeted:
-            preamble = attachment.received.take(len(PREAMBLE))
-            if preamble is None:
+            attachment.greeted = attachment.received.take_preamble()
+            if not attachment.greeted:
                 return
-            check_preamble(preamble)
-            attachment.greeted = True
         while (whole := attachment.received.next_frame()) is not None:
             request = decode_data_request(whole[2])
             if isinstance(request, HearRevocations) and not attachment.writer:

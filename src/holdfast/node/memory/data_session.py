@@ -28,7 +28,7 @@ from holdfast.node.memory.admission import STRANGER_BYTES, STRANGER_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.transport.tls import Stream, accepted
 from holdfast.wire.codec import decode_data_request, encode, failed
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import FrameBuffer, frame
 
 MAX_REQUEST_BYTES = 16 << 10
 CHUNK = 1 << 20
@@ -142,9 +142,8 @@ class DataSession:
 
     def _greet(self) -> None:
         until = self._stranger_until()
-        while (preamble := self._received.take(len(PREAMBLE))) is None:
+        while not self._received.take_preamble():
             self._receive_more(until)
-        check_preamble(preamble)
 
     def _stranger_until(self) -> float:
         return self.since + min(self._stall_seconds, STRANGER_SECONDS)
