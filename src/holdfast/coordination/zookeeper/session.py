@@ -126,27 +126,28 @@ class ZooKeeperSession:
 
     async def read(self, result: Any) -> Any:
         """Await a read. `NoNodeError` passes through; any other failure is `CoordinationLost`."""
-        try:
-            return await self._answer(result)
-        except NoNodeError:
-            raise
-        except (NoAuthError, AuthFailedError) as error:
-            raise refused(self.place) from error
-        except (KazooException, TimeoutError) as error:
-            raise CoordinationLost(f"ZooKeeper at {self.hosts} does not answer: {_name(error)}") from error
+        return await self._asked(result, NoNodeError, CoordinationLost)
 
     async def write(self, result: Any) -> Any:
         """Await a write. A refusal (wrong version, node missing or existing) passes through; after any other failure it
         may have been done."""
+        return await self._asked(result, REFUSALS, ReplyLost, "; it may have been written")
+
+    async def _asked(
+        self,
+        result: Any,
+        passes: type[KazooException] | tuple[type[KazooException], ...],
+        failure: type[CoordinationLost | ReplyLost],
+        doubt: str = "",
+    ) -> Any:
         try:
             return await self._answer(result)
-        except REFUSALS:
+        except passes:
             raise
         except (NoAuthError, AuthFailedError) as error:
             raise refused(self.place) from error
         except (KazooException, TimeoutError) as error:
-            text = f"ZooKeeper at {self.hosts} does not answer: {_name(error)}; it may have been written"
-            raise ReplyLost(text) from error
+            raise failure(f"ZooKeeper at {self.hosts} does not answer: {_name(error)}{doubt}") from error
 
     async def commit(self, transaction: Any) -> list[Any] | None:
         """The results of all operations, or None if the transaction was refused as a whole."""
