@@ -74,9 +74,7 @@ class Connecting:
         self._cache = await self._open()
         return self._cache
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._cache is not None:
             await self._cache.close()
 
@@ -135,9 +133,7 @@ class AsyncReservation(ReservedObject["AsyncCache"]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.abandon()
 
 
@@ -165,9 +161,7 @@ class AsyncCache(Shell):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run_for(self, operation: Callable[[float], Operation[T]]) -> T:

@@ -112,9 +112,7 @@ class Reservation(ReservedObject["Cache"]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abandon()
 
 
@@ -141,9 +139,7 @@ class Cache(Shell):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run_for(self, operation: Callable[[float], Operation[T]]) -> T:

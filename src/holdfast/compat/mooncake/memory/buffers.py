@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import threading
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.instant import now_seconds
@@ -93,9 +92,7 @@ class BufferLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:
