@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.servers import Server, start_etcd, start_zookeeper
 
 
-@contextmanager
-def _serving(start: Callable[[Path], Server], folder: Path) -> Iterator[Server]:
-    server = start(folder)
-    try:
-        server.wait_until_it_serves()
-        yield server
-    finally:
-        server.end()
-
-
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _serving(start_etcd, tmp_path_factory.mktemp("etcd")) as server:
+    with start_etcd(tmp_path_factory.mktemp("etcd")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _serving(start_zookeeper, tmp_path_factory.mktemp("zookeeper")) as server:
+    with start_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server

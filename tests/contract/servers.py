@@ -62,6 +62,17 @@ class Server:
 
         wait_until(serves, 60, f"a server on port {self.port}")
 
+    def __enter__(self) -> Self:
+        try:
+            self.wait_until_it_serves()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def pause(self) -> None:
         stop_all_threads(self.process)
 
@@ -162,9 +173,7 @@ async def term_after(coordination: Coordination, process: subprocess.Popen[str],
 @asynccontextmanager
 async def guarded_etcd(folder: Path, password: str) -> AsyncIterator[Server]:
     """An etcd that serves only its user root, who has this password."""
-    server = start_etcd(folder)
-    try:
-        server.wait_until_it_serves()
+    with start_etcd(folder) as server:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             auth = rpc.stub(channel, "Auth")
             await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password=password), timeout=10)
@@ -172,8 +181,6 @@ async def guarded_etcd(folder: Path, password: str) -> AsyncIterator[Server]:
             await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"), timeout=10)
             await auth.AuthEnable(rpc.AuthEnableRequest(), timeout=10)
         yield server
-    finally:
-        server.end()
 
 
 class OwnEtcd:

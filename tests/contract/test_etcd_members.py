@@ -51,12 +51,8 @@ async def test_nothing_is_lost_when_the_leading_member_of_three_is_killed_amid_a
 
 @pytest_asyncio.fixture
 async def small_etcd(tmp_path: Path) -> AsyncIterator[Server]:
-    server = start_etcd(tmp_path / "small", "--quota-backend-bytes", str(16 << 20))
-    try:
-        server.wait_until_it_serves()
+    with start_etcd(tmp_path / "small", "--quota-backend-bytes", str(16 << 20)) as server:
         yield server
-    finally:
-        server.end()
 
 
 async def make_room(server: Server) -> None:

@@ -120,12 +120,8 @@ async def test_nodes_that_were_made_without_a_user_are_told_of(
 
 @contextmanager
 def serving(folder: Path, config: str, *java: str) -> Iterator[Server]:
-    server = start_zookeeper(folder, more=config, java=java)
-    try:
-        server.wait_until_it_serves()
+    with start_zookeeper(folder, more=config, java=java) as server:
         yield server
-    finally:
-        server.end()
 
 
 async def test_a_user_of_sasl_owns_its_nodes(tmp_path: Path) -> None:

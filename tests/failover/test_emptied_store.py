@@ -4,54 +4,16 @@ operator's word nothing of the old history touches the new one (I1, I19)."""
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast.messages.of_masters import TakeSnapshot
 from holdfast.messages.requests import Done
-from tests.contract.servers import Server, start_member
+from tests.contract.servers import OwnEtcd
 from tests.failover.cluster import SETTLE_S, Cluster, Process, call
-from tests.ports import free_ports
 from tests.waiting import wait_until
-
-
-class Etcd:
-    """A real one that can lose its disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._client, self._peer = free_ports(2)
-        self.server = self._start()
-
-    @property
-    def url(self) -> str:
-        return f"etcd://127.0.0.1:{self._client}/wiped"
-
-    def _start(self) -> Server:
-        members = f"one=http://127.0.0.1:{self._peer}"
-        server = start_member(self._folder, "one", self._client, self._peer, members)
-        server.wait_until_it_serves()
-        return server
-
-    def wipe(self) -> None:
-        self.server.end()
-        shutil.rmtree(self._folder / "data")
-        self.server = self._start()
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    made = Etcd(tmp_path / "etcd")
-    try:
-        yield made
-    finally:
-        made.server.end()
 
 
 def waits(master: Process) -> str:
@@ -84,9 +46,9 @@ def noted(path: Path) -> str:
 
 
 def test_a_wiped_etcd_waits_for_the_operator_and_the_new_history_is_not_trimmed_by_the_old(
-    etcd: Etcd, tmp_path: Path
+    etcd: OwnEtcd, tmp_path: Path
 ) -> None:
-    with Cluster(tmp_path, etcd.url) as cluster:
+    with Cluster(tmp_path, etcd.url("wiped")) as cluster:
         with cluster.connect() as cache:
             for number in range(40):
                 cache.put(f"old/{number}", b"of the old history")

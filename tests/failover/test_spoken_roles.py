@@ -54,17 +54,15 @@ def test_a_handover_is_said_by_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "knew"), [("killed", "its port is refused: a guess"), ("stopped", "silent for 1.5 s")])
 def test_over_etcd_a_guess_is_called_a_guess_and_silence_has_its_length(tmp_path: Path, how: str, knew: str) -> None:
-    etcd = start_etcd(tmp_path / "etcd")
-    try:
-        etcd.wait_until_it_serves()
-        with Cluster(tmp_path / "cluster", f"etcd://127.0.0.1:{etcd.port}/spoken", nodes=0) as cluster:
-            first, standby = cluster.primary(), cluster.standby()
-            (first.kill if how == "killed" else first.pause)()
-            assert cluster.primary(but=first) is standby
-            line = became_primary(standby)
-            assert knew in line["knew"] or "its process is gone" in line["knew"] or "ran out" in line["knew"]
-    finally:
-        etcd.end()
+    with (
+        start_etcd(tmp_path / "etcd") as etcd,
+        Cluster(tmp_path / "cluster", f"etcd://127.0.0.1:{etcd.port}/spoken", nodes=0) as cluster,
+    ):
+        first, standby = cluster.primary(), cluster.standby()
+        (first.kill if how == "killed" else first.pause)()
+        assert cluster.primary(but=first) is standby
+        line = became_primary(standby)
+        assert knew in line["knew"] or "its process is gone" in line["knew"] or "ran out" in line["knew"]
 
 
 def shows_it(standby: Process, reasons: set[str]) -> bool:
@@ -76,23 +74,21 @@ def shows_it(standby: Process, reasons: set[str]) -> bool:
 
 def test_an_unreachable_store_is_said_again_while_it_lasts(tmp_path: Path) -> None:
     """I17: not at every try, and not once only."""
-    etcd = start_etcd(tmp_path / "etcd")
-    try:
-        etcd.wait_until_it_serves()
-        with Cluster(tmp_path / "cluster", f"etcd://127.0.0.1:{etcd.port}/spoken", nodes=0) as cluster:
-            cluster.primary()  # Before there is one, any of them may become it.
-            standby = cluster.standby()
-            etcd.pause()
-            try:
-                said = "coordination does not answer"
-                wait_until(lambda: lines_of(standby, said), 40, "it is said")
-                reasons: set[str] = set()
-                wait_until(lambda: shows_it(standby, reasons), 40, "it is shown too")
-                wait_until(lambda: len(lines_of(standby, said)) >= 2, 60, "it is said again")
-                assert "s now)" in lines_of(standby, said)[1]["event"]
-                assert len(standby.said().splitlines()) < 60
-            finally:
-                etcd.resume()
-            wait_until(lambda: "it works again" in standby.said(), 40, "its end is said")
-    finally:
-        etcd.end()
+    with (
+        start_etcd(tmp_path / "etcd") as etcd,
+        Cluster(tmp_path / "cluster", f"etcd://127.0.0.1:{etcd.port}/spoken", nodes=0) as cluster,
+    ):
+        cluster.primary()  # Before there is one, any of them may become it.
+        standby = cluster.standby()
+        etcd.pause()
+        try:
+            said = "coordination does not answer"
+            wait_until(lambda: lines_of(standby, said), 40, "it is said")
+            reasons: set[str] = set()
+            wait_until(lambda: shows_it(standby, reasons), 40, "it is shown too")
+            wait_until(lambda: len(lines_of(standby, said)) >= 2, 60, "it is said again")
+            assert "s now)" in lines_of(standby, said)[1]["event"]
+            assert len(standby.said().splitlines()) < 60
+        finally:
+            etcd.resume()
+        wait_until(lambda: "it works again" in standby.said(), 40, "its end is said")
