@@ -9,6 +9,7 @@ import time
 from typing import Self
 
 from holdfast.client.cache import Cache
+from holdfast.errors import HoldfastError
 from tests.failover.cluster import Cluster
 from tests.waiting import wait_until
 
@@ -19,6 +20,16 @@ LARGE_EVERY = 60
 def content_of(key: str) -> bytes:
     chosen = random.Random(key)
     return chosen.randbytes(chosen.randint(1, 3_000))
+
+
+def put_or_error(cache: Cache, key: str, value: bytes, acked: dict[str, bytes]) -> HoldfastError | None:
+    """Put, and remember the value in `acked`; the error if that failed."""
+    try:
+        assert cache.put(key, value)
+    except HoldfastError as error:
+        return error
+    acked[key] = value
+    return None
 
 
 class Load:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.cache import Cache
-from holdfast.errors import HoldfastError, LogFull, LogFullInDoubt
+from holdfast.errors import LogFull, LogFullInDoubt
 from tests.failover.cluster import Cluster
-from tests.failover.load import content_of
+from tests.failover.load import content_of, put_or_error
 from tests.waiting import wait_until
 
 
@@ -40,10 +39,11 @@ def test_a_full_disk_costs_time_and_nothing_else(small_disk: Path, tmp_path: Pat
                 assert cache.put(key, content_of(key))
                 acked[key] = content_of(key)
             fill(filler)
-            tries = (put_or_error(cache, f"full/{number}", acked) for number in range(2_000))
+            keys = (f"full/{number}" for number in range(2_000))
+            tries = (put_or_error(cache, key, content_of(key) * 10, acked) for key in keys)
             refused = next((error for error in tries if error is not None), None)
             assert refused is not None, "the disk is full, and puts are acknowledged without end"
-            again = put_or_error(cache, "full/later", acked)
+            again = put_or_error(cache, "full/later", content_of("full/later") * 10, acked)
             for error in (refused, again):
                 assert isinstance(error, LogFull | LogFullInDoubt), repr(error)
                 assert "is full" in str(error)
@@ -62,13 +62,3 @@ def fill(path: Path) -> None:
                     file.write(b"x" * size)
             except OSError:
                 continue
-
-
-def put_or_error(cache: Cache, key: str, acked: dict[str, bytes]) -> HoldfastError | None:
-    data = content_of(key) * 10
-    try:
-        assert cache.put(key, data)
-    except HoldfastError as error:
-        return error
-    acked[key] = data
-    return None

@@ -13,6 +13,7 @@ from holdfast.client.cache import Cache
 from holdfast.coordination.sqlite.file import FILES
 from holdfast.errors import HoldfastError
 from tests.failover.cluster import Cluster
+from tests.failover.load import put_or_error
 from tests.waiting import wait_until
 
 SAID_WITHIN_S = 60.0
@@ -33,12 +34,9 @@ def cluster(folder: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 def put_until_refused(cache: Cache, acked: dict[str, bytes], most: int = 2_000) -> HoldfastError | None:
     for number in range(len(acked), len(acked) + most):
-        key, value = f"key/{number}", f"value of {number}".encode() * 10
-        try:
-            assert cache.put(key, value)
-        except HoldfastError as error:
+        error = put_or_error(cache, f"key/{number}", f"value of {number}".encode() * 10, acked)
+        if error is not None:
             return error
-        acked[key] = value
     return None
 
 
