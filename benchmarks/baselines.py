@@ -8,7 +8,8 @@ import multiprocessing
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Self
 
@@ -17,6 +18,28 @@ SEND_CHUNK = 1 << 20
 ANSWER_WITHIN_S = 60.0
 
 spawned = multiprocessing.get_context("spawn")
+
+
+@contextmanager
+def workers(target: Callable[..., None], arguments: Iterable[tuple[object, ...]]) -> Iterator[list[Connection]]:
+    """Processes that run `target(pipe, *arguments)`, one for each of `arguments`; our ends of their pipes."""
+    pipes: list[Connection] = []
+    processes = []
+    try:
+        for given in arguments:
+            ours, theirs = spawned.Pipe()
+            process = spawned.Process(target=target, args=(theirs, *given), daemon=True)
+            process.start()
+            pipes.append(ours)
+            processes.append(process)
+        yield pipes
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(10)
+            process.kill()
+            process.join()
 
 
 class ServerProcess:

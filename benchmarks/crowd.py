@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import Self
 
 import holdfast
-from benchmarks.baselines import ANSWER_WITHIN_S, Dialled, ServerProcess, echo, spawned
+from benchmarks.baselines import ANSWER_WITHIN_S, Dialled, ServerProcess, echo, workers
 
 
 class Crowd:
     def __init__(self, count: int, address: str) -> None:
         self._servers = [ServerProcess(echo) for _ in range(count)]
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for server in self._servers:
-            ours, theirs = spawned.Pipe()
-            process = spawned.Process(target=_work, args=(theirs, address, server.port), daemon=True)
-            process.start()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        self._opened = ExitStack()
+        self._pipes = self._opened.enter_context(workers(_work, [(address, one.port) for one in self._servers]))
 
     def __enter__(self) -> Self:
         for pipe in self._pipes:
@@ -29,12 +24,7 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(10)
-            process.kill()
-            process.join()
+        self._opened.close()
         for server in self._servers:
             server.__exit__()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import holdfast
-from benchmarks.baselines import ANSWER_WITHIN_S, spawned
+from benchmarks.baselines import ANSWER_WITHIN_S, spawned, workers
 from benchmarks.measure import Row, Scale, most_row
 from benchmarks.processes import Cluster, memory_of
 from holdfast.addresses import split_address
@@ -236,25 +236,10 @@ def _play(flood: Flood, address: str, seconds: float, share: float) -> None:
 
 @contextlib.contextmanager
 def _good_clients(address: str) -> Iterator[list[Connection]]:
-    pipes: list[Connection] = []
-    processes = []
-    for number in range(GOOD_CLIENTS):
-        ours, theirs = spawned.Pipe()
-        process = spawned.Process(target=_behave, args=(theirs, address, number), daemon=True)
-        process.start()
-        pipes.append(ours)
-        processes.append(process)
-    try:
+    with workers(_behave, [(address, number) for number in range(GOOD_CLIENTS)]) as pipes:
         for pipe in pipes:
             _answer(pipe)
         yield pipes
-    finally:
-        for pipe in pipes:
-            pipe.close()
-        for process in processes:
-            process.join(10)
-            process.kill()
-            process.join()
 
 
 def _times(good: list[Connection], seconds: float) -> list[float]:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import holdfast
-from benchmarks.baselines import spawned
+from benchmarks.baselines import workers
 from benchmarks.measure import interleaved, rate
 from benchmarks.peer_lines import Line, libraries_silenced, print_lines
 from benchmarks.peer_stores import SEGMENT, Started, mooncake_client, start_mooncake
@@ -208,31 +208,15 @@ def _four_processes(stores: list[BlockStore], blocks: Blocks, rounds: int, addre
 
 @contextmanager
 def _readers(name: str, address: str, blocks: Blocks) -> Iterator[list[Connection]]:
-    lines: list[Connection] = []
-    processes = []
-    try:
-        for _ in range(PROCESSES):
-            ours, theirs = spawned.Pipe()
-            process = spawned.Process(
-                target=_read_what_is_asked_for, args=(name, address, blocks.count, blocks.size, theirs)
-            )
-            process.start()
-            processes.append(process)
-            lines.append(ours)
+    with workers(_read_what_is_asked_for, [(name, address, blocks.count, blocks.size)] * PROCESSES) as lines:
         for line in lines:
             if not line.poll(ANSWER_WITHIN_S):
                 raise SystemExit(f"a reader of {name} did not start")
             line.recv()
         yield lines
-    finally:
-        for line in lines:
-            line.close()
-        for process in processes:
-            process.join(10)
-            process.kill()
 
 
-def _read_what_is_asked_for(name: str, address: str, count: int, size: int, line: Connection) -> None:
+def _read_what_is_asked_for(line: Connection, name: str, address: str, count: int, size: int) -> None:
     blocks = Blocks(count, size)
     store: BlockStore
     if name == "holdfast":
