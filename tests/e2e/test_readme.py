@@ -44,6 +44,13 @@ def test_the_program_of_the_guide_for_clients_runs_as_pasted_and_again() -> None
             assert lines == ["[True, True, True, True]", "[4096, 4096, 4096, 4096, 0]", "4096"]
 
 
+def test_the_program_of_the_first_five_minutes_runs_as_pasted_and_again() -> None:
+    [block] = blocks_of("docs/start.md")
+    with Rig("16MiB") as rig:
+        for _ in range(2):
+            assert printed_by(block, rig) == "1000000 bytes\n"
+
+
 def printed_by(block: str, rig: Rig) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", block.replace(PRINTED_ADDRESS, rig.address)],
