@@ -94,6 +94,8 @@ check: apt $(STAMP) $(PROMTOOL) ## format, lint, types, imports, documentation, 
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-tests
 
 # Types are checked beside the first tests, which leave a part of the cores idle; a failure of either is one of the gate.
+# Tests start hundreds of processes, each of which would compile the sources anew where the shell sets this.
+check-tests: export PYTHONDONTWRITEBYTECODE =
 check-tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
