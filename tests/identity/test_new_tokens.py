@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import BadValue
 from holdfast.identity.identities import Identities, hash_of
 from holdfast.identity.identities_file import BadIdentities, read_identities
-from holdfast.identity.new_tokens import NewEntry, append_entry, fresh_token
+from holdfast.identity.new_tokens import NewEntry, append_entry, fresh_token, remove_token
 from holdfast.identity.roles import Role
 from holdfast.identity.secret_files import BadSecretFile
 from tests.waiting import run_together
@@ -91,3 +92,52 @@ def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     append_entry(link, NewEntry("b", ["reader"]), fresh_token())
     assert link.is_symlink()
     assert len(read_identities(real)) == 2
+
+
+def test_a_token_is_taken_out_with_its_entry_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    old, new, other = fresh_token(), fresh_token(), fresh_token()
+    append_entry(path, NewEntry("router", ["reader"]), other)
+    append_entry(path, NewEntry("trainer", ["writer"], tenant="blue"), old)
+    text = path.read_text() + "\n# the trainer's newest\n"
+    path.write_text(text)
+    append_entry(path, NewEntry("trainer"), new)
+    assert remove_token(path, old) == "trainer"
+    known = Identities(read_identities(path))
+    assert known.of_token(new, NOW).tenant == "blue"
+    assert known.of_token(other, NOW).name == "router"
+    assert hash_of(old) not in path.read_text()
+    assert "# the trainer's newest\n\n[[identity]]" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(BadValue, match="does not list this token"):
+        remove_token(path, old)
+
+
+@pytest.mark.parametrize(
+    "tokens", ['["{old}", "{new}"]', '["{new}",\n  "{old}",  # the old one\n]', "['{old}','{new}',]"]
+)
+def test_one_of_several_tokens_of_an_entry_is_taken_out(tmp_path: Path, tokens: str) -> None:
+    path = tmp_path / "ids"
+    old, new = fresh_token(), fresh_token()
+    listed = tokens.format(old=hash_of(old), new=hash_of(new))
+    path.write_text(f'[[identity]]\nname = "a"\nroles = ["reader"]\ntokens = {listed}\ncertificates = ["a"]\n')
+    path.chmod(0o600)
+    assert remove_token(path, old) == "a"
+    [entry] = read_identities(path)
+    assert (entry.hashes, entry.certificates) == ((hash_of(new),), ("a",))
+
+
+ONE = '[[identity]]\nname = "a"\nroles = ["reader"]\ntokens = ["{old}"]\n'
+IN_ONE_LINE = 'identity = [{{name = "a", roles = ["reader"], tokens = ["{old}"], certificates = []}}, {b}]\n'
+B = '{name = "b", roles = ["reader"], certificates = ["b"]}'
+
+
+@pytest.mark.parametrize(("text", "why"), [(ONE, "nobody could connect"), (IN_ONE_LINE, "by hand")])
+def test_a_file_that_cannot_be_edited_safely_stays_as_it_is(tmp_path: Path, text: str, why: str) -> None:
+    path, old = tmp_path / "ids", fresh_token()
+    path.write_text(text.format(old=hash_of(old), b=B))
+    path.chmod(0o600)
+    before = path.read_text()
+    with pytest.raises(BadValue, match=why):
+        remove_token(path, old)
+    assert path.read_text() == before

@@ -50,6 +50,11 @@ VERBS = {
         "Cluster",
         "Example: holdfast token new trainer --role writer --identities ids.toml > trainer.token",
     ),
+    "certificates": Verb(
+        "cluster.certificates",
+        "Cluster",
+        "Example: holdfast certificates authority; holdfast certificates server node-7 --host 10.0.0.7",
+    ),
     "settings": Verb("cluster.live_settings", "Cluster", "Example: holdfast settings high_watermark=0.8 lease_ttl_ms="),
     "tenants": Verb(
         "cluster.tenants", "Cluster", "Example: holdfast tenants; holdfast tenants set team-a --limit 40GiB"

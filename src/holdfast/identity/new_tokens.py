@@ -1,7 +1,7 @@
-"""New tokens, and their entries in a file of identities.
+"""New tokens and their entries in a file of identities, and how a token gets out of it again.
 
-A token has 256 random bits. It is shown once, to whoever makes it; the file gets its hash. An entry is appended to the
-text of the file, so that comments stay, and the file is replaced as a whole, so that no master reads half of it.
+A token has 256 random bits. It is shown once, to whoever makes it; the file gets its hash. The text of the file is
+edited, so that comments stay, and the file is replaced as a whole, so that no master reads half of it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.entropy import fresh_bytes
-from holdfast.identity.identities import hash_of
+from holdfast.errors import BadValue
+from holdfast.identity.identities import Entry, hash_of
 from holdfast.identity.identities_file import MAX_FILE_BYTES, parse_identities
 from holdfast.identity.secret_files import read_secret_file
 
@@ -69,6 +71,44 @@ def append_entry(path: Path, entry: NewEntry, token: str) -> str:
         text = entry.text(token, before)
         _replace(path, before + ("\n" if before else "") + text)
     return text
+
+
+def remove_token(path: Path, token: str) -> str:
+    """Take this token out of the file, with its entry if nothing else stands for that. Whose it was."""
+    path = path.resolve()
+    with _held(path.parent):
+        before = read_secret_file(path, MAX_FILE_BYTES)
+        hashed = hash_of(token)
+        entries = parse_identities(before, str(path))
+        found = next((entry for entry in entries if hashed in entry.hashes), None)
+        if found is None:
+            raise BadValue(f"{path} does not list this token; nothing was changed")
+        kept = Entry(
+            found.identity, tuple(one for one in found.hashes if one != hashed), found.certificates, found.not_after
+        )
+        has_proofs = bool(kept.hashes or kept.certificates)
+        text = _without(before, hashed, has_proofs)
+        wanted = [kept if entry is found else entry for entry in entries if entry is not found or has_proofs]
+        if parse_identities(text, f"{path} without this token") != wanted:
+            raise BadValue(f"{path} is written in a way that only people can edit; nothing was changed. Do it by hand")
+        _replace(path, text)
+    return found.identity.name
+
+
+def _without(text: str, hashed: str, keeps_entry: bool) -> str:
+    """The text without this hash, or without the lines of its entry up to the comments of the next one."""
+    if keeps_entry:
+        return re.sub(rf"""(["']){re.escape(hashed)}\1\s*,?\s*""", "", text, count=1)
+    lines = text.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if hashed in line)
+    heads = [number for number, line in enumerate(lines[: at + 1]) if line.strip().startswith("[[")]
+    if not heads:
+        return text  # The file is one line, or several that mean nothing alone.
+    first = heads[-1]
+    last = next((number for number in range(at, len(lines)) if lines[number].strip().startswith("[[")), len(lines))
+    while last > at + 1 and lines[last - 1].lstrip()[:1] in ("", "#"):
+        last -= 1
+    return "".join(lines[:first] + lines[last:])
 
 
 @contextlib.contextmanager

@@ -59,3 +59,16 @@ def test_a_token_is_hashed_from_stdin(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert run("token", "hash").text.strip() == hash_of("s3cret")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     assert run("token", "hash").code == 1
+
+
+def test_an_old_token_is_taken_out_from_stdin(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ids"
+    old, new = [run("token", "new", "trainer", "--role", "writer", "--identities", str(path)).text for _ in range(2)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(old))
+    done = run("token", "remove", "--identities", str(path))
+    assert done.code == 0, done.err
+    assert "a token of trainer was removed" in done.text
+    [entry] = read_identities(path)
+    assert entry.hashes == (hash_of(new.strip()),)
+    assert old.strip() not in done.text + done.err
+    assert run("token", "remove").code == 1
