@@ -43,6 +43,8 @@ class Cluster:
         self.last_start_s = 0.0
         """How long the last process took until it served."""
         self._token = str(master.get("token", ""))
+        self._settings = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
+        """All processes of one cluster have the settings that were in force when it began, also those started later."""
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
 
     def __enter__(self) -> Self:
@@ -128,6 +130,7 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 env={
                     **os.environ,
+                    **self._settings,
                     "PYTHONPATH": os.pathsep.join(paths),
                     PARENT: str(os.getpid()),
                     "HOLDFAST_LOG_LEVEL": "warning",

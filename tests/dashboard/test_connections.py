@@ -21,7 +21,9 @@ from holdfast.dashboard.http_thread import HttpThread, serve_http
 from holdfast.identity.identities import Entry, Identities, Identity
 from holdfast.identity.roles import Role, with_included
 from holdfast.instant import now_seconds
+from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.tls import http_context
+from tests.certificates import HALF_HELLO
 from tests.dashboard.fake_view import EVERYBODYS, FakeView, SameLoop
 from tests.e2e.test_tls import make_authority, sign
 
@@ -182,6 +184,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def serving(folder: Path) -> ContextSource:
+    context = http_context(folder / "server.pem", folder / "server.key", folder / "ours.pem")
+    return lambda: context
+
+
 def presenting(folder: Path, name: str = "") -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=folder / "ours.pem")
     if name:
@@ -203,7 +210,7 @@ def presenting(folder: Path, name: str = "") -> ssl.SSLContext:
 async def test_a_certificate_stands_for_an_identity(folder: Path, asks: bool, shown: str, status: int) -> None:
     reader = Entry(Identity("reader", with_included([Role.READER])), certificates=("reader",))
     app = GuardedApp(build_app(FakeView(), SameLoop()), Doorkeeper(Identities([reader]), asks))
-    tls = http_context(folder / "server.pem", folder / "server.key", folder / "ours.pem")
+    tls = serving(folder)
     server = await serve_http(app, "127.0.0.1", 0, tls=tls)
     try:
         where = f"https://{server.address}"
@@ -218,7 +225,7 @@ async def test_strangers_certificates_and_half_handshakes_are_turned_away(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 3.0)
-    tls = http_context(folder / "server.pem", folder / "server.key", folder / "ours.pem")
+    tls = serving(folder)
     app = GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS)
     server = await serve_http(app, "127.0.0.1", 0, tls=tls)
     try:
@@ -234,4 +241,27 @@ async def test_strangers_certificates_and_half_handshakes_are_turned_away(
         async with httpx.AsyncClient(base_url=where, verify=presenting(folder), timeout=60) as http:
             assert (await http.get("/healthz")).status_code == 200
     finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("said", [b"", HALF_HELLO], ids=["nothing", "half a hello"])
+async def test_handshakes_have_places_as_headers_do(folder: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    """I17: who is in a handshake is pushed out by the next, and a probe is answered."""
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 600)
+    tls = serving(folder)
+    server = await serve_http(GuardedApp(build_app(FakeView(), SameLoop()), EVERYBODYS), "127.0.0.1", 0, tls=tls)
+    crowd = []
+    try:
+        for _ in range(20):
+            crowd.append(await connect(server))
+            crowd[-1][1].write(said)
+        where = f"https://{server.address}"
+        async with httpx.AsyncClient(base_url=where, verify=presenting(folder), timeout=60) as http:
+            assert (await http.get("/healthz")).status_code == 200
+        for pushed in crowd[:16]:
+            assert await ended(pushed)
+    finally:
+        for _, writer in crowd:
+            writer.close()
         await server.stop()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
 import subprocess
 import threading
@@ -16,9 +18,16 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.transport.tls import client_context, take_identity
+from holdfast.addresses import split_address
+from holdfast.transport.certificate_files import take_identity
+from holdfast.transport.tls import client_context
+from tests.certificates import HALF_HELLO
 from tests.e2e.rig import Rig, raw_connection
-from tests.waiting import run_together
+from tests.waiting import run_together, wait_until
+
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+CROWD = 150
+"""At each port: more than may be strangers at the data port (64), and more than HTTP has places (128)."""
 
 
 def openssl(*arguments: object) -> None:
@@ -26,7 +35,7 @@ def openssl(*arguments: object) -> None:
 
 
 def make_authority(folder: Path, name: str) -> Path:
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", 2, "-subj", f"/CN={name}", "-keyout",
+    openssl("req", "-x509", *KEY, "-nodes", "-days", 2, "-subj", f"/CN={name}", "-keyout",
             folder / f"{name}.key", "-out", folder / f"{name}.pem")  # fmt: skip
     return folder / f"{name}.pem"
 
@@ -35,7 +44,7 @@ def sign(folder: Path, authority: str, name: str, host: str) -> tuple[Path, Path
     """A certificate for this host, and its key."""
     key, asked, cert, names = (folder / f"{name}.{kind}" for kind in ("key", "csr", "pem", "names"))
     names.write_text(f"subjectAltName=IP:{host}\n")
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", key, "-out", asked)
+    openssl("req", *KEY, "-nodes", "-subj", f"/CN={name}", "-keyout", key, "-out", asked)
     openssl("x509", "-req", "-in", asked, "-CA", folder / f"{authority}.pem", "-CAkey", folder / f"{authority}.key",
             "-CAcreateserial", "-days", 2, "-extfile", names, "-out", cert)  # fmt: skip
     return cert, key
@@ -133,7 +142,15 @@ def test_a_primary_that_dies_is_followed_by_one_that_is_verified_as_well(cluster
         cluster.kill(cluster.masters[leader][0])
         assert cache.get("before") == b"kept"
         assert cache.put("after", b"stored")
-    cluster.start_master(leader)
+        # The one that was started again speaks TLS, too, and can take over.
+        again = cluster.start_master(leader)["http"]
+        assert status_of(f"https://{again}/readyz", ours) in (200, 503)
+        other = cache.status().name
+        assert other != leader
+        cluster.kill(cluster.masters[other][0])
+        assert cache.get("before") == b"kept"
+        assert cache.status().name == leader
+    cluster.start_master(other)
 
 
 @pytest.mark.parametrize("name", ["", "stranger"])
@@ -148,6 +165,15 @@ def test_a_master_with_anothers_certificate_is_not_believed(cluster: Rig, folder
     context = client_context(folder / "theirs.pem", folder / "client.pem", folder / "client.key")
     with pytest.raises(errors.Unreachable, match="certificate verify failed"):
         cluster.connect(tls=context, timeout=3)
+
+
+def test_a_client_with_an_authority_trusts_no_other(folder: Path) -> None:
+    """Not those of the system, any of which can be talked into a certificate."""
+    assert client_context(folder / "ours.pem", None, None).cert_store_stats()["x509_ca"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(folder / "theirs.pem"))
+        patch.setenv("SSL_CERT_DIR", str(folder / "nowhere"))
+        assert client_context(None, None, None).cert_store_stats()["x509_ca"] == 1
 
 
 def test_a_client_without_tls_gets_no_answer_and_the_master_lives(cluster: Rig, ours: ssl.SSLContext) -> None:
@@ -171,3 +197,61 @@ def test_what_cannot_be_used_is_named(folder: Path, tmp_path: Path) -> None:
         take_identity(None, None, folder / "ours.pem", False)
     with pytest.raises(TypeError, match="SSLContext"):
         holdfast.connect("127.0.0.1:1", tls=True)  # type: ignore[arg-type]
+
+
+def serial_at(place: str, context: ssl.SSLContext) -> str:
+    """The certificate that is shown there to new connections."""
+    plain = socket.create_connection(split_address(place), timeout=60)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as stream:
+        shown = stream.getpeercert()
+        assert shown is not None
+        return str(shown["serialNumber"])
+
+
+def test_a_new_certificate_is_taken_without_a_restart(cluster: Rig, folder: Path, ours: ssl.SSLContext) -> None:
+    """Nobody's connection ends, and the node keeps its memory."""
+    with cluster.connect(tls=ours, shared_memory=False) as cache:
+        cache.put("kept", b"as it was")
+        [node] = cache.nodes().nodes
+        places = [place for _, facts in cluster.masters.values() for place in (facts["address"], facts["http"])]
+        places.append(node.data_address)
+        [old] = {serial_at(place, ours) for place in places}
+        sign(folder, "ours", "server", "127.0.0.1")
+        wait_until(lambda: old not in {serial_at(place, ours) for place in places}, 60, "all show the new one")
+        assert cache.get("kept") == b"as it was"
+        with cluster.connect(tls=ours, shared_memory=False) as other:
+            assert other.get("kept") == b"as it was"
+            assert other.nodes().nodes[0].boot == node.boot
+
+
+@pytest.fixture
+def held() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def test_a_crowd_in_handshakes_keeps_nobody_out_and_goes(
+    cluster: Rig, ours: ssl.SSLContext, held: contextlib.ExitStack
+) -> None:
+    """I10, I17: at the masters' RPC ports, at the data port of the node and at HTTP, all at once."""
+    large = os.urandom(1 << 20)
+    with cluster.connect(tls=ours) as cache:
+        [node] = cache.nodes().nodes
+    places = [place for _, facts in cluster.masters.values() for place in (facts["address"], facts["http"])]
+    crowd = []
+    for place in [*places, node.data_address]:
+        for number in range(CROWD):
+            crowd.append(held.enter_context(socket.create_connection(split_address(place), timeout=60)))
+            with contextlib.suppress(OSError):  # It may have been displaced already.
+                crowd[-1].sendall(HALF_HELLO[: len(HALF_HELLO) * (number % 2)])
+    with cluster.connect(tls=ours, shared_memory=False) as cache:
+        assert cache.put("beside a crowd", large)
+        assert cache.get("beside a crowd") == large
+    for _, facts in cluster.masters.values():
+        wait_until(lambda http=facts["http"]: status_of(f"https://{http}/healthz", ours) == 200, 60, "a probe")
+    for one in crowd:
+        with contextlib.suppress(ConnectionError):
+            while one.recv(4096):
+                pass
+    with cluster.connect(tls=ours, shared_memory=False) as cache:
+        assert cache.get("beside a crowd") == large

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.transport.attach import NodeLink
+from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.data_tcp import DataConnection, WantedRange
 from holdfast.wire.codec import failed
 from holdfast.wire.mac import range_mac
@@ -61,6 +63,7 @@ class Served:
         idle_seconds: float = 60.0,
         stall_seconds: float = 60.0,
         listen: str = "127.0.0.1:0",
+        tls: ContextSource | None = None,
     ) -> None:
         self.memory = LentMemory.create("n1", 2 * SIZE, 2)
         self.lending = Lending()
@@ -69,7 +72,9 @@ class Served:
         self.path = str(directory / "n1.sock")
         self.tickets = TicketBook()
         self.tickets.trust(SECRET, TERMS, now_ms())
-        self.data = DataServer(listen, self.lending, max_connections, idle_seconds, stall_seconds, tickets=self.tickets)
+        self.data = DataServer(
+            listen, self.lending, max_connections, idle_seconds, stall_seconds, tls, tickets=self.tickets
+        )
         self.attach = AttachServer(self.path, self.lending, self.report, max_connections, tickets=self.tickets)
 
     def __enter__(self) -> Served:
@@ -102,8 +107,8 @@ class Served:
         return self.report.news(1, self.memory.boot).gone_writers
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[DataConnection]:
-        connection = DataConnection.open(self.data.address, soon())
+    def connection(self, tls: ssl.SSLContext | None = None) -> Iterator[DataConnection]:
+        connection = DataConnection.open(self.data.address, soon(), tls=tls)
         try:
             yield connection
         finally:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.tls import names_in
 
 MOST_CONNECTIONS = 128
@@ -114,7 +114,7 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        tls: ssl.SSLContext | None,
+        tls: ContextSource | None,
         connect: Callable[[ConnectionPlace], asyncio.Protocol],
         on_failure: Callable[[], None],
     ) -> None:
@@ -157,7 +157,7 @@ class Acceptor:
         place.opening = asyncio.create_task(self._open(place, stream), name="http open")
 
     async def _open(self, place: ConnectionPlace, stream: socket.socket) -> None:
-        more: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": WAIT_SECONDS}
+        more: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls(), "ssl_handshake_timeout": WAIT_SECONDS}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self._connect(place), stream, **more)
         except (OSError, asyncio.CancelledError):  # A handshake that failed, or took too long.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from holdfast.addresses import join_address
 from holdfast.dashboard.connections import Acceptor, BoundedConnection, ConnectionPlace, bound
 from holdfast.instant import now_seconds
 from holdfast.supervisor import Supervisor
+from holdfast.transport.certificate_files import ContextSource
 
 STOP_WITHIN_S = 5.0
 START_WITHIN_S = 10.0
@@ -34,7 +34,7 @@ LEAST_SLEEP_SECONDS = 0.01
 class _OwnServer(uvicorn.Server):
     """A server whose connections are bounded, and its use of the processor."""
 
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, sleep: Callable[[float], object]) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ContextSource | None, sleep: Callable[[float], object]) -> None:
         super().__init__(config)
         self._tls = tls
         self._sleep = sleep
@@ -65,7 +65,7 @@ class _OwnServer(uvicorn.Server):
 class HttpThread:
     """An HTTP server, from `start` until `stop`; if it ends earlier, it is restarted."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, tls: ContextSource | None = None) -> None:
         """Bind the port; OSError at once if it is not available."""
         self._app = app
         self._tls = tls
@@ -140,7 +140,7 @@ async def serve_http(
     port: int,
     supervisor: Supervisor | None = None,
     name: str = "HTTP server",
-    tls: ssl.SSLContext | None = None,
+    tls: ContextSource | None = None,
 ) -> HttpThread:
     """Serve from a thread of its own, which the supervisor knows by `name`. OSError at once if the port is not
     available."""

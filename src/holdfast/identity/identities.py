@@ -22,6 +22,7 @@ from holdfast.errors import NotAuthorized
 from holdfast.identity.roles import ALL_ROLES, Role
 
 HASH_PREFIX = "sha256:"
+CERTIFICATE_PREFIX = "certificate:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class Identity:
 
     def may(self, role: Role) -> bool:
         return role in self.roles
+
+    @property
+    def by_certificate(self) -> bool:
+        """Was it recognised by a certificate, and not by a token?"""
+        return self.shown.startswith(CERTIFICATE_PREFIX)
 
 
 EVERYBODY = Identity("", ALL_ROLES)
@@ -112,7 +118,7 @@ class Identities:
             return EVERYBODY
         for entry in self.entries:
             if name in entry.certificates:
-                return _admitted(entry, f"certificate:{name}", now)
+                return _admitted(entry, CERTIFICATE_PREFIX + name, now)
         raise NotAuthorized(
             f"no identity has the certificate {name!r}; the connection is closed. "
             "Name it in the file of identities, or show a token"

@@ -183,11 +183,16 @@ class Connection(asyncio.BufferedProtocol):
             # An error after which a client keeps its TCP connection, where it is served as from another machine.
             self._refuse(Unreachable("this socket is for processes of the master's own user; use TCP"))
             return
+        if self.number:
+            return  # With TLS it has had its place since before the handshake.
         try:
-            self.number = self._server.admit(self, _address_of(stream, transport))
+            self.arrive(_address_of(stream, transport))
         except TryAgain as error:
             self._refuse(error)
-            return
+
+    def arrive(self, address: str) -> None:
+        """Take a place among those that have not greeted, for 5 s at most; or raise `TryAgain`."""
+        self.number = self._server.admit(self, address)
         self._patience = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._lose_patience)
 
     def connection_lost(self, exc: Exception | None) -> None:

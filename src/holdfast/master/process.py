@@ -39,7 +39,7 @@ from holdfast.replication.shared_snapshots import SharedSnapshotStore
 from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import PRESETS, BadSetting, MasterSettings
 from holdfast.supervisor import Supervisor
-from holdfast.transport.tls import http_context, take_identity
+from holdfast.transport.certificate_files import CertificateFiles, take_identity
 
 log = structlog.get_logger("holdfast.master")
 WAYS = "--identities, --token-file or HOLDFAST_TOKEN"
@@ -85,7 +85,8 @@ def serve(settings: MasterSettings) -> int:
 
 async def _serve(settings: MasterSettings) -> int:
     exposed = _exposed(settings)
-    tls = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients)
+    listed = settings.identities is not None
+    tls = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients, listed)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,14 +99,14 @@ async def _serve(settings: MasterSettings) -> int:
     server, upkeep = _server(settings, supervisor)
     try:
         listen = settings.listen
-        host, port = await server.start(*split_address(listen), tls)
+        host, port = await server.start(*split_address(listen), tls.server if tls is not None else None)
         events = ObjectEvents(publisher) if publisher is not None else None
         master = _master(settings, server, coordination, join_address(host, port), events, exposed)
         view = MasterView(master)
         if publisher is not None:
             view.registry.register(publisher)
         listen = f"{settings.http} {settings.mooncake_http}".strip()
-        served = await _serve_http(settings, server, view, supervisor)
+        served = await _serve_http(settings, server, view, supervisor, tls)
     except OSError as error:
         log.critical("cannot listen on %s: %s", listen, error.strerror or error)
         await server.stop()
@@ -113,6 +114,8 @@ async def _serve(settings: MasterSettings) -> int:
     spare_the_collector()
     running = asyncio.create_task(supervisor.keep("roles", master.run))
     keeping = [asyncio.create_task(supervisor.keep("identities", one.run)) for one in upkeep]
+    if tls is not None:
+        keeping.append(asyncio.create_task(supervisor.keep("certificates", tls.follow)))
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, [http.address for http in served], publisher)
@@ -147,11 +150,15 @@ def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer
 
 
 async def _serve_http(
-    settings: MasterSettings, server: RpcServer, view: MasterView, supervisor: Supervisor
+    settings: MasterSettings,
+    server: RpcServer,
+    view: MasterView,
+    supervisor: Supervisor,
+    certificates: CertificateFiles | None,
 ) -> list[HttpThread]:
     """The dashboard's server, and Mooncake's if that is wanted."""
     here = asyncio.get_running_loop()
-    tls = http_context(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    tls = certificates.http if certificates is not None else None
     own = names_of([settings.http, settings.mooncake_http, settings.advertise], settings.http_hosts)
     doorkeeper = Doorkeeper(server.identities, settings.tls_ask_clients, own)
     app = GuardedApp(build_app(view, LoopCalls(here)), doorkeeper)

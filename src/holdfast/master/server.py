@@ -24,15 +24,16 @@ from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.master.tenancy import Tenancies
 from holdfast.master.traffic.admission import Caps
+from holdfast.master.traffic.handshakes import TlsListener, bound
 from holdfast.master.traffic.traffic import Traffic
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.supervisor import Supervisor
+from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.host import this_host
 from holdfast.transport.peer_user import is_own_user
 from holdfast.transport.spin import BusyPoll
-from holdfast.wire.frames import GREETING_SECONDS
 
 TICK_SECONDS = 0.05
 BACKLOG = 1_024
@@ -84,7 +85,7 @@ class RpcServer:
         """Kind -> (failures of upkeep since its last log line, when the next line may be written)."""
         self._stays_awake = busy_poll_us / 1e6
         self._next = 1
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._host = this_host()
         self._local = f"holdfast-{fresh_bytes(12).hex()}"
         self._ticking: asyncio.Task[None] | None = None
@@ -94,15 +95,16 @@ class RpcServer:
         self._showing: KeyTablePublisher | None = None
         """Publishes the key table to clients of this machine."""
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    async def start(self, host: str, port: int, tls: ContextSource | None = None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
         self.on_reply_sent = BusyPoll(loop, self._stays_awake, self._waits_for_log).stay_awake
-        patience = GREETING_SECONDS if tls is not None else None
-        listener = await loop.create_server(
-            lambda: Connection(self), host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
-        )
+        listener: asyncio.Server | TlsListener
+        if tls is None:
+            listener = await loop.create_server(lambda: Connection(self), host, port, backlog=BACKLOG)
+        else:
+            listener = TlsListener(bound(host, port, BACKLOG), tls, lambda: Connection(self), self.supervisor)
         self._listeners = [listener]
-        if tls is not None and tls.verify_mode == ssl.CERT_REQUIRED:
+        if tls is not None and tls().verify_mode == ssl.CERT_REQUIRED:
             self._local = ""  # A Unix socket would ask no client for a certificate.
         else:
             path = "\0" + self._local
@@ -315,7 +317,7 @@ class RpcServer:
             shared_grant_bytes=rules.shared_grant_bytes,
             topology=state.topology,
             host=self._host,
-            local=self._local,
+            local=self._local if not shown.by_certificate else "",  # A Unix socket sees no certificate.
             key_table=showing.name if showing is not None else "",
             key_table_secret=showing.secret if showing is not None else b"",
             client=connection.client,

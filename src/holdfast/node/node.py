@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import socket
-import ssl
 import tempfile
 import threading
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from holdfast.operations.threads import ThreadRunner
 from holdfast.private_files import private_directory
 from holdfast.session.followers import CONNECT_SECONDS
 from holdfast.supervisor import Supervisor
+from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.host import this_host
 
 LONGEST_SOCKET_PATH = 107
@@ -65,7 +65,7 @@ class NodePlan:
     disk_size_bytes: int = 0
     max_size_bytes: int = 0
     """The most memory that it may be told to lend; 0: all that the machine, or its control group, has."""
-    tls: ssl.SSLContext | None = None
+    tls: ContextSource | None = None
     """The TLS context of the data port."""
     insecure: int = 0
     """Listeners that strangers can reach."""

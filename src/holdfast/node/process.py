@@ -13,13 +13,14 @@ from holdfast.errors import HoldfastError, NameTaken
 from holdfast.exposure import PlannedListener, check_exposure
 from holdfast.node.node import Node, NodePlan
 from holdfast.settings import NodeSettings
-from holdfast.transport.tls import take_identity
+from holdfast.transport.certificate_files import take_identity
 
 ENDED = 0
 FAILED = 1
 NAME_TAKEN = 4
 
 LOOK_SECONDS = 0.2
+"""How often to look whether it failed, and whether its certificate changed, which takes some microseconds."""
 log = logging.getLogger("holdfast.node")
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -40,6 +41,7 @@ def serve(settings: NodeSettings) -> int:
 def _serve(settings: NodeSettings) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    certificates = take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients)
     plan = NodePlan(
         address=settings.address,
         name=settings.name,
@@ -55,7 +57,7 @@ def _serve(settings: NodeSettings) -> int:
         max_size_bytes=settings.max_size,
         force=settings.force,
         insecure=_exposed(settings),
-        tls=take_identity(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ask_clients),
+        tls=certificates.server if certificates is not None else None,
     )
     ready_file = settings.ready_file
     node = Node(plan, lambda it: write_ready_file(ready_file, it) if ready_file is not None else None)
@@ -65,6 +67,8 @@ def _serve(settings: NodeSettings) -> int:
             # After a stop and continue the wait returns without a signal: it was only interrupted.
             if node.failure is not None:
                 raise node.failure
+            if certificates is not None:
+                certificates.look()
     finally:
         node.stop()
         if ready_file is not None:

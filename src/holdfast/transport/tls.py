@@ -1,8 +1,8 @@
 """TLS for the connections between hosts: who presents which certificate, and a stream that threads may share.
 
-A process has one identity, so the certificates that it presents and trusts when it dials are set once (`speak_as`); a
-client library shares its process with others, so it gets its context per connection. Connections within a machine, over
-a Unix socket, are never encrypted.
+A process has one identity, so the certificates that it presents and trusts when it dials are the same for all of its
+connections (`speak_as`, `certificate_files`); a client library shares its process with others, so it gets its context
+per connection. Connections within a machine, over a Unix socket, are never encrypted.
 """
 
 from __future__ import annotations
@@ -36,17 +36,24 @@ def dialing() -> ssl.SSLContext | None:
 
 
 def client_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
-    """A context that verifies the peer by this authority (or the system's), and presents a certificate if given."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    """A context that verifies the peer by this authority alone (or by the system's, if none is given), and presents a
+    certificate if given."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca is not None:
         _load(context, ca)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if cert is not None:
         _present(context, cert, key)
     return context
 
 
-def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext:
-    """A context that presents this certificate; with `asks_clients`, clients need one that the authority signed."""
+def server_context(
+    cert: Path, key: Path | None, ca: Path | None, asks_clients: bool, knows_clients: bool = False
+) -> ssl.SSLContext:
+    """A context that presents this certificate. With `asks_clients`, clients need one that the authority signed; with
+    `knows_clients` they may show one, and need not: others show a token."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _present(context, cert, key)
@@ -55,30 +62,15 @@ def server_context(cert: Path, key: Path | None, ca: Path | None, asks_clients: 
             raise BadValue("asking clients for certificates needs the authority that signed them (tls_ca)")
         _load(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def http_context(cert: Path | None, key: Path | None, ca: Path | None) -> ssl.SSLContext | None:
-    """A context for HTTP with the same certificate; None: no certificate, no TLS. Clients may present one that the
-    authority signed, and need not: probes have none."""
-    if cert is None:
-        return None
-    context = server_context(cert, key, None, asks_clients=False)
-    if ca is not None:
+    elif knows_clients and ca is not None:
         _load(context, ca)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
-def take_identity(cert: Path | None, key: Path | None, ca: Path | None, asks_clients: bool) -> ssl.SSLContext | None:
-    """Dial with this identity from now on. Returns the context for a server; None: no certificate, no TLS."""
-    if cert is None:
-        if key or ca or asks_clients:
-            raise BadValue("TLS needs a certificate to present (tls_cert); a key or an authority alone does nothing")
-        return None
-    context = server_context(cert, key, ca, asks_clients)
-    speak_as(client_context(ca, cert, key))
-    return context
+def http_context(cert: Path, key: Path | None, ca: Path | None) -> ssl.SSLContext:
+    """A context for HTTP with the same certificate. Clients may show one, and need not: probes have none."""
+    return server_context(cert, key, ca, asks_clients=False, knows_clients=True)
 
 
 def _load(context: ssl.SSLContext, ca: Path) -> None:
@@ -111,9 +103,9 @@ def dialled(stream: socket.socket, context: ssl.SSLContext, host: str, timeout: 
     return TlsStream(context.wrap_socket(stream, server_hostname=host))
 
 
-def accepted(stream: socket.socket, context: ssl.SSLContext, timeout: float) -> TlsStream:
-    stream.settimeout(timeout)
-    return TlsStream(context.wrap_socket(stream, server_side=True))
+def accepted(stream: socket.socket, context: ssl.SSLContext) -> TlsStream:
+    """The encrypted stream of an accepted socket, before its handshake."""
+    return TlsStream(context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False))
 
 
 class TlsStream:
@@ -130,6 +122,17 @@ class TlsStream:
         self._waits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
         """Seconds; 0: for ever."""
 
+    def shake_hands(self, until: float) -> None:
+        """Finish the handshake; OSError if it fails or takes longer. `shutdown` by another thread ends it."""
+
+        def step() -> int:
+            if now_seconds() >= until:  # Not one byte after the other, for ever.
+                raise TimeoutError("the handshake took too long")
+            self._stream.do_handshake()
+            return 0
+
+        self._repeat(step, until)
+
     def recv_into(self, target: memoryview, count: int = 0, flags: int = 0) -> int:
         """Some bytes; 0 at the end. BlockingIOError: none came in time."""
         return self._when_ready(lambda: self._stream.recv_into(target, count or None), socket.SO_RCVTIMEO, flags)
@@ -140,8 +143,10 @@ class TlsStream:
         return self._when_ready(lambda: self._stream.send(piece), socket.SO_SNDTIMEO, flags)
 
     def _when_ready(self, act: Callable[[], int], option: int, flags: int) -> int:
-        """Receive or send something; TLS may have to do the other first."""
-        until = self._until(option)
+        return self._repeat(act, self._until(option), flags)
+
+    def _repeat(self, act: Callable[[], int], until: float, flags: int = 0) -> int:
+        """Do one step, again when it can go on; to receive or send something TLS may have to do the other first."""
         while True:
             with self._lock:
                 try:

@@ -24,6 +24,7 @@ from holdfast.node.memory.admission import (
 )
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import HEAD, PREAMBLE, frame
+from tests.certificates import HALF_HELLO, certified, dialing, serving
 from tests.node.rig import Served, open_files, read_to_end, soon
 from tests.waiting import wait_until
 
@@ -142,6 +143,42 @@ def test_a_stranger_has_little_time_on_both_sockets(
             wait_until(lambda: served.attach.connections == 1)
             assert not link.ended(), "who has shown a ticket stays"
             mapping.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certified(tmp_path_factory.mktemp("certificates"))
+
+
+HELLOS = {"nothing": b"", "half a hello": HALF_HELLO, "no TLS": PREAMBLE}
+
+
+@pytest.mark.parametrize("said", HELLOS.values(), ids=HELLOS)
+def test_who_is_in_a_tls_handshake_is_a_stranger_and_is_displaced_as_one(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """I17: no handshake ends by itself here."""
+    monkeypatch.setattr(data_session, "STRANGER_SECONDS", 600.0)
+    with Served(tmp_path, stall_seconds=600.0, tls=serving(folder)) as served:
+        served.memory.segments[0].mapping.map[:8] = b"contents"
+        host, _, port = served.data.address.rpartition(":")
+        with flood(lambda: socket.create_connection((host, int(port)), timeout=20), 3 * MOST_STRANGERS, said):
+            target = bytearray(8)
+            with served.connection(dialing(folder)) as good:
+                good.read_into(served.wanted(0, memoryview(target)), soon())
+            assert target == b"contents"
+            wait_until(lambda: served.data.connections <= MOST_STRANGERS)
+        wait_until(lambda: served.data.connections == 0)
+
+
+@pytest.mark.parametrize("after", [0, 1, len(HALF_HELLO)])
+def test_a_tls_handshake_has_a_strangers_time(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(data_session, "STRANGER_SECONDS", 0.3)
+    with Served(tmp_path, tls=serving(folder)) as served, served.raw() as remote:
+        remote.sendall(HALF_HELLO[:after])
+        assert read_to_end(remote) == b""
 
 
 def test_known_peers_are_bounded_and_the_next_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Sequence
 
@@ -35,6 +34,7 @@ from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.supervisor import Supervisor
+from holdfast.transport.certificate_files import ContextSource
 
 IDLE_SECONDS = 120.0
 STALL_SECONDS = 30.0
@@ -58,7 +58,7 @@ class DataServer:
         max_connections: int,
         idle_seconds: float = IDLE_SECONDS,
         stall_seconds: float = STALL_SECONDS,
-        tls: ssl.SSLContext | None = None,
+        tls: ContextSource | None = None,
         supervisor: Supervisor | None = None,
         tickets: TicketBook | None = None,
     ) -> None:
@@ -227,7 +227,13 @@ class DataServer:
 
     def _admit(self, connected: socket.socket, address: str) -> None:
         session = DataSession(
-            connected, address, self, self._lending, self._idle_seconds, self._stall_seconds, self._tls
+            connected,
+            address,
+            self,
+            self._lending,
+            self._idle_seconds,
+            self._stall_seconds,
+            self._tls() if self._tls is not None else None,
         )
         thread = threading.Thread(target=self._serve, args=(session,), name="data-connection", daemon=True)
         with self._changed:

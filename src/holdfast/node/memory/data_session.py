@@ -33,6 +33,8 @@ from holdfast.wire.frames import FrameBuffer, frame
 MAX_REQUEST_BYTES = 16 << 10
 CHUNK = 1 << 20
 SMALL_BYTES = 64 << 10
+LEAST_WAIT_SECONDS = 0.001
+"""Zero would mean for ever."""
 
 log = structlog.get_logger("holdfast.node")
 
@@ -101,6 +103,8 @@ class DataSession:
         self._lending = lending
         self._idle_seconds = idle_seconds
         self._stall_seconds = stall_seconds
+        self._wait_seconds = min(idle_seconds, stall_seconds, STRANGER_SECONDS)
+        """How long one call waits, before it is looked whether to go on."""
         self._received = FrameBuffer(STRANGER_BYTES, memoryview(bytearray(STRANGER_BYTES)))
         self._ended = False
         self.address = address
@@ -113,8 +117,9 @@ class DataSession:
         """Serve until the peer leaves or misbehaves, or `end`."""
         try:
             if self._tls is not None and isinstance(self._socket, socket.socket):
-                self._socket = accepted(self._socket, self._tls, min(self._stall_seconds, STRANGER_SECONDS))
-            prepare(self._socket, min(self._idle_seconds, self._stall_seconds, STRANGER_SECONDS))
+                self._encrypt(self._socket, self._tls)
+            prepare(self._socket)
+            set_waits(self._socket, self._wait_seconds)
             self._greet()
             while not self._ended:
                 received = self._next_request()
@@ -140,6 +145,13 @@ class DataSession:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def _encrypt(self, connected: socket.socket, tls: ssl.SSLContext) -> None:
+        """The handshake is a stranger's, too: in its time, and it ends when another stranger gets the place."""
+        self._socket = stream = accepted(connected, tls)
+        if self._ended:  # Just before, when `end` found the socket in no state to be shut down.
+            raise _PeerLeft("its place was given to another")
+        stream.shake_hands(self._stranger_until())
+
     def _greet(self) -> None:
         until = self._stranger_until()
         while not self._received.take_preamble():
@@ -153,6 +165,7 @@ class DataSession:
         if not self.is_known:
             self._gate.prove(self)
             self._received.limit = MAX_REQUEST_BYTES
+            set_waits(self._socket, self._wait_seconds)
 
     def _next_request(self) -> tuple[int, Message]:
         until = now_seconds() + (self._stall_seconds if len(self._received) else self._idle_seconds)
@@ -299,6 +312,8 @@ class DataSession:
 
     def _receive_more(self, until: float) -> None:
         while True:
+            if not self.is_known:
+                set_waits(self._socket, max(LEAST_WAIT_SECONDS, until - now_seconds()))
             try:
                 count = self._socket.recv_into(self._received.space())
             except BlockingIOError:
@@ -313,13 +328,17 @@ class DataSession:
             return
 
 
-def prepare(connected: Stream, wait_seconds: float) -> None:
-    """Set timeouts on a blocking stream, and keepalive, so that a peer whose machine is gone is noticed."""
-    connected.settimeout(None)
-    seconds = int(wait_seconds)
-    wait = struct.pack("@ll", seconds, max(1, int((wait_seconds - seconds) * 1e6)))
+def set_waits(connected: Stream, seconds: float) -> None:
+    """How long one call on a blocking stream waits."""
+    whole = int(seconds)
+    wait = struct.pack("@ll", whole, max(1, int((seconds - whole) * 1e6)))
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+
+
+def prepare(connected: Stream) -> None:
+    """Make it block, and set keepalive, so that a peer whose machine is gone is noticed."""
+    connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
