@@ -58,9 +58,9 @@ $(BIN)/python:
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Enough to run a cluster: a third of the packages that development needs, in seconds.
+# Enough to run a cluster: a third of the packages that development needs. What is never imported is never compiled.
 $(SERVER): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[server]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[server]'
 	@touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python
