@@ -30,7 +30,7 @@ TIMES ?= 10
 WORKERS ?= 5
 
 # Debian packages that tests need, each installed only if it is missing.
-APT_PACKAGES := etcd-server zookeeper openssl iproute2
+APT_PACKAGES := etcd-server zookeeper openssl iproute2 chromium chromium-driver
 
 # What `make bench-peers` compares with.
 PEERS := .venv-peers
@@ -46,7 +46,7 @@ RELEASE := .venv-release
 RELEASE_PACKAGES := pip-tools cyclonedx-bom build twine
 
 .DEFAULT_GOAL := help
-.PHONY: help up check check-format check-lint check-types check-imports check-tests docs sim chaos stress fuzz lock dist sbom protos fmt bench bench-peers bench-engines soak ecosystem clean apt
+.PHONY: help up check check-format check-lint check-types check-imports check-tests docs sim chaos stress fuzz lock dist sbom protos fmt bench pictures bench-peers bench-engines soak ecosystem clean apt
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -171,6 +171,9 @@ fmt: $(STAMP) ## format, and fix what can be fixed
 
 bench: $(STAMP) ## measure this machine against the figures of docs/performance.md
 	$(BIN)/python -m benchmarks
+
+pictures: apt $(STAMP) ## docs/pictures/dashboard-*.png, of a cluster under load
+	PYTHONPATH=src $(BIN)/python -m tests.dashboard.browser.pictures
 
 # The others have an environment of their own: what they need is not for holdfast to have.
 $(PEERS)/.installed: pyproject.toml

@@ -16,6 +16,7 @@ from benchmarks import (
     bandwidth,
     batches,
     catalogue,
+    dashboard,
     eviction_stream,
     evictions,
     failover,
@@ -48,6 +49,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "renewals": renewals.run,
     "eviction-stream": eviction_stream.run,
     "floods": floods.run,
+    "dashboard": dashboard.run,
 }
 
 

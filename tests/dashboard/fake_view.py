@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter
 
 from holdfast.dashboard.access import Doorkeeper
-from holdfast.errors import UnknownClient
+from holdfast.errors import UnknownClient, UnknownNode
 from holdfast.identity.identities import Identities
 from holdfast.messages.of_masters import ClientInfo, ClientList
-from holdfast.messages.requests import Done
+from holdfast.messages.requests import ChangeMode, Done
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
 
@@ -49,6 +49,40 @@ CLIENTS = [
 ]
 
 
+FIGURES: dict[str, Any] = {
+    "alone": False,
+    "waits": "",
+    "insecure": [],
+    "version": "1",
+    "uptime_ms": 5,
+    "index": 7,
+    "durable_index": 7,
+    "durability": "durable",
+    "lease_sync": "off",
+    "connections": 1,
+    "capacity_bytes": 8,
+    "free_bytes": 1,
+    "sessions": {"safe": 1},
+    "requests": {"Locate": 3},
+}
+QUOTAS = dict.fromkeys(["used_bytes", "limit_bytes", "guaranteed_bytes", "objects", "clients", "evicted", "refused"], 7)
+
+
+class FakeSurvey:
+    """Counted in three steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self) -> bool:
+        self.steps += 1
+        return self.steps < 3
+
+    def found(self) -> dict[str, Any]:
+        part = {"node": "node-1", "number": 0, "size_bytes": 8, "part_bytes": 4, "parts": {"used": [4, self.steps]}}
+        return {"kinds": ["used"], "segments": [part]}
+
+
 class FakeView:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -57,6 +91,11 @@ class FakeView:
         self.name = "master-1"
         self.stored = {"": [f"key/{number}" for number in range(250)]}
         """Tenant -> its keys."""
+        self.stopping = True
+        """A stream ends with its first overview."""
+        self.has_standby = True
+        self.surveys = 0
+        self.orders: list[Message] = []
 
     def keys_of(self, tenant: str) -> list[str]:
         return self.stored.get(tenant, [])
@@ -117,6 +156,33 @@ class FakeView:
             "objects": [{"key": key, "size_bytes": 1, "replicas": REPLICAS} for key in page],
             "cursor": after if after < len(found) else 0,
         }
+
+    def overview(self) -> dict[str, Any]:
+        known = self.status()
+        other = {"name": "master-2", "role": "standby", "promotable": self.has_standby, "reason": "it is behind"}
+        own = {"name": self.name, "role": "primary", "promotable": False, "reason": "it is the primary"}
+        return {name: known[name] for name in ("cluster", "name", "role", "epoch", "leader", "objects")} | {
+            **FIGURES,
+            "stopping": self.stopping,
+            "masters": [{**one, "url": "http://here:1/", "epoch": 1, "index": 7} for one in (own, other)],
+            "nodes": [{**node, "standing": "safe", "mode": "open"} for node in self.nodes()],
+            "tenants": [{"name": name, **QUOTAS} for name in ("default", "red", "blue")],
+        }
+
+    def survey_memory(self) -> FakeSurvey:
+        self.surveys += 1
+        return FakeSurvey()
+
+    def explain(self, key: str, tenant: str) -> dict[str, Any]:
+        stat = self.stat(key, tenant)
+        return {"key": key, "stat": stat, "reasons": ["it is new" if stat is not None else "it was never here"]}
+
+    def order(self, request: Message, answer: Callable[[Message], None]) -> None:
+        if isinstance(request, ChangeMode) and request.node != "node-1":
+            answer(failed(UnknownNode(f"no node is called {request.node!r}; nothing was changed")))
+            return
+        self.orders.append(request)
+        answer(Done(1))
 
     def list_clients(self, tenant: str | None, answer: Callable[[Message], None]) -> None:
         found = [one for one in CLIENTS if tenant is None or one.tenant == tenant]

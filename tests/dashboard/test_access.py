@@ -14,11 +14,12 @@ from prometheus_client import Gauge
 from holdfast.dashboard.access import Doorkeeper, GuardedApp, declared, names_of, needs
 from holdfast.dashboard.http import build_app
 from holdfast.dashboard.mooncake_http import build_mooncake_app
+from holdfast.dashboard.page_files import PAGE_FILES
 from holdfast.identity.identities import Entry, Identities, Identity, hash_of
 from holdfast.identity.roles import Role, with_included
 from tests.dashboard.fake_view import EVERYBODYS, PLACE, FakeView, SameLoop
 
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", *PAGE_FILES}
 OF_OPERATORS = {"/api/v1/events"}
 BOTH = [build_app(FakeView(), SameLoop()), build_mooncake_app(FakeView(), SameLoop())]
 
@@ -247,6 +248,23 @@ async def test_every_answer_has_the_security_headers() -> None:
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["referrer-policy"] == "no-referrer"
             assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_only_the_page_may_run_a_script_and_only_its_own() -> None:
+    async with asking(BOTH[0], "reader") as http:
+        for path in ("/", "/api/v1/objects", "/none"):
+            policy = (await http.get(path)).headers.get_list("content-security-policy")
+            assert len(policy) == 1
+            assert ("script-src 'self'" in policy[0]) is (path == "/")
+            assert "unsafe" not in policy[0]
+
+
+async def test_browsers_are_not_told_to_ask_for_a_password_beside_the_page() -> None:
+    """The page has a field for the token; `Basic` would make the browser ask as well."""
+    async with asking(BOTH[0]) as http:
+        of_page = await http.get("/api/v1/overview", headers={"x-holdfast-page": "1"})
+        assert (of_page.status_code, of_page.headers["www-authenticate"]) == (401, "Bearer")
+        assert "Basic" in (await http.get("/api/v1/overview")).headers["www-authenticate"]
 
 
 async def test_too_many_requests_at_once_are_refused() -> None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -38,14 +38,10 @@ MOST_REQUESTS = 64
 """Under way at once."""
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "localhost.localdomain"})
 NOBODY = Identity("", frozenset())
-STYLE = "body { font: 16px/1.5 system-ui; margin: 3rem auto; max-width: 40rem; padding: 0 1rem }"
-"""The style of the one page; the policy below names its hash, so that a browser applies no other."""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+OF_PAGE = b"x-holdfast-page"
+"""The header by which the dashboard's page tells that it asks."""
 SECURITY_HEADERS: dict[bytes, bytes] = {
-    b"content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ).encode(),
+    b"content-security-policy": b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
     b"referrer-policy": b"no-referrer",
@@ -110,6 +106,10 @@ class Doorkeeper:
         if self.asks_certificate and names is None:
             raise NotAuthorized("show a certificate that the cluster's authority signed")
         return self.identities.of_greeting(_token(scope), names or (), calendar_seconds())
+
+    def still_admits(self, identity: Identity) -> bool:
+        """For answers that go on: is who was let in still to be let in?"""
+        return self.identities.still_admits(identity, calendar_seconds())
 
     def is_own_host(self, scope: Scope) -> bool:
         given = _values(scope, b"host")
@@ -187,10 +187,13 @@ class GuardedApp:
         if scope["method"] not in ("GET", "HEAD") and not _is_own_origin(scope):
             return _refuse(403, "a page of another origin may not change anything here")
         try:
-            scope["identity"] = self._doorkeeper.identity_of(scope)
+            scope["identity"] = identity = self._doorkeeper.identity_of(scope)
         except HoldfastError:
             text = "show a token of the cluster (Authorization: Bearer TOKEN) or a certificate that it knows"
-            return None if is_open else _refuse(401, text, {"www-authenticate": 'Basic realm="holdfast", Bearer'})
+            # The dashboard's page asks for the token itself: for `Basic`, the browser would ask beside it.
+            ways = "Bearer" if _values(scope, OF_PAGE) else 'Basic realm="holdfast", Bearer'
+            return None if is_open else _refuse(401, text, {"www-authenticate": ways})
+        scope["still_admitted"] = partial(self._doorkeeper.still_admits, identity)
         return None if is_open else _check_role(scope["identity"], needed.role)
 
     def _endpoint(self, scope: Scope) -> object:
@@ -227,7 +230,8 @@ def _refuse(status: int, text: str, headers: dict[str, str] | None = None) -> JS
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS.items()]
+            given = dict(message.get("headers", ()))
+            message["headers"] = [*(SECURITY_HEADERS | given).items()]
         await send(message)
 
     return send_with_headers

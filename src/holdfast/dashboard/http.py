@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from html import escape
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import FastAPI, Path, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from holdfast.dashboard.access import STYLE, Asker, needs, open_to_all
+from holdfast.dashboard.access import Asker, needs, open_to_all
+from holdfast.dashboard.live import add_live
 from holdfast.dashboard.loop_calls import Calls
+from holdfast.dashboard.orders import add_explanation, add_orders
+from holdfast.dashboard.page_files import add_page
 from holdfast.dashboard.view import (
     ClientsShown,
     EventsShown,
@@ -57,24 +59,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"model": RefusalShown, "description": "Too many ask at once, or the master did not answer in time"},
 }
 
-PAGE = f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>holdfast: {{name}}</title>
-<style>{STYLE.replace("{", "{{").replace("}", "}}")}</style>
-<h1>holdfast</h1>
-<p>{{name}} of {{cluster}}: {{role}}, epoch {{epoch}}, {{objects:,}} objects.</p>
-<ul>
-<li><a href="/api/v1/status">status</a></li>
-<li><a href="/api/v1/nodes">nodes</a></li>
-<li><a href="/api/v1/sessions">sessions</a> and <a href="/api/v1/events">events</a></li>
-<li><a href="/api/v1/objects">objects</a></li>
-<li><a href="/api/v1/clients">clients</a></li>
-<li><a href="/metrics">metrics</a></li>
-<li><a href="/healthz">healthz</a> and <a href="/readyz">readyz</a></li>
-<li><a href="/api/v1/openapi.json">OpenAPI</a></li>
-</ul>
-</html>
-"""
-
 
 def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
     """The application that shows this view. Serve it behind `access.GuardedApp`, which checks the roles."""
@@ -86,12 +70,10 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
     _add_cluster(app, view, calls)
     _add_objects(app, view, calls)
     _add_clients(app, view, calls)
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    @needs(Role.READER)
-    async def front() -> str:
-        found = await calls.ask(view.status)
-        return PAGE.format_map({name: escape(one) if isinstance(one, str) else one for name, one in found.items()})
+    add_live(app, view, calls, REFUSALS)
+    add_orders(app, view, calls, REFUSALS)
+    add_explanation(app, view, calls, REFUSALS)
+    add_page(app)
 
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     @needs(Role.READER)

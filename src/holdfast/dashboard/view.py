@@ -11,6 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.messages.shapes import Message
 
 
+class Survey(Protocol):
+    """Work of the master's loop in short steps, so that others have their turn in between."""
+
+    def step(self) -> bool:
+        """False: that was all."""
+        ...
+
+    def found(self) -> dict[str, Any]: ...
+
+
 class ShownMaster(Protocol):
     """A master as seen from outside. Every call is made in the master's loop and is quick: a page, not everything."""
 
@@ -42,6 +52,22 @@ class ShownMaster(Protocol):
 
     def stat(self, key: str, tenant: str) -> dict[str, Any] | None:
         """`key`, `size_bytes` and `replicas`, each with `kind`, `node` and `offset`; None: it is not stored."""
+        ...
+
+    def overview(self) -> dict[str, Any]:
+        """At least the fields of `OverviewShown`. It is asked every second, so it makes no pass over the catalogue."""
+        ...
+
+    def survey_memory(self) -> Survey:
+        """A map of the memory, which is counted in steps. On a standby, too."""
+        ...
+
+    def explain(self, key: str, tenant: str) -> dict[str, Any]:
+        """`reasons`: why the object is kept, or what became of it; `stat` as of `stat`, or None."""
+        ...
+
+    def order(self, request: Message, answer: Callable[[Message], None]) -> None:
+        """Carry out an operator's request, answered as over RPC."""
         ...
 
     def list_clients(self, tenant: str | None, answer: Callable[[Message], None]) -> None:

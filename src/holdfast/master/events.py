@@ -23,6 +23,7 @@ from holdfast.messages.records import (
     SessionClosed,
     SessionEnd,
     SessionOpened,
+    SettingsChanged,
 )
 from holdfast.messages.shapes import Record
 
@@ -88,5 +89,10 @@ class EventHistory:
             case NodeDrained():
                 if (ended := state.drains.get(record.node)) is not None:
                     self.add("node_drained", record.node, f"{ended}, 0 left; it can be stopped", now)
+            case SettingsChanged():
+                for name in sorted({*record.changed, *state.changed}):
+                    if record.changed.get(name) != state.changed.get(name):
+                        value = record.changed.get(name, "as the masters were started with")
+                        self.add("setting_changed", name, str(value), now)
             case _:
                 pass

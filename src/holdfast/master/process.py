@@ -30,6 +30,7 @@ from holdfast.master.object_events.publisher import EventPublisher
 from holdfast.master.plan import Plan
 from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
+from holdfast.master.status.standings import url_of
 from holdfast.master.status.view import MasterView
 from holdfast.master.traffic.admission import Caps
 from holdfast.outage import Outage
@@ -113,9 +114,11 @@ async def _serve(settings: MasterSettings) -> int:
         return 1
     spare_the_collector()
     running = asyncio.create_task(supervisor.keep("roles", master.run))
+    url = url_of(served[0].address, master.plan.address, settings.tls_cert is not None)
     keeping = [asyncio.create_task(supervisor.keep("identities", one.run)) for one in upkeep]
     if tls is not None:
         keeping.append(asyncio.create_task(supervisor.keep("certificates", tls.follow)))
+    keeping.append(asyncio.create_task(supervisor.keep("standings", lambda: view.standings.run(url))))
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, [http.address for http in served], publisher)

@@ -88,6 +88,7 @@ _NOTABLE = frozenset(
         ObjectsRemoved,
         NodeModeChanged,
         NodeDrained,
+        SettingsChanged,
     }
 )
 _PUTS = frozenset({GrantRanges, CommitPuts})

@@ -23,10 +23,11 @@ def standing_of(session: Session | None, now: Instant) -> str:
     return "safe" if now < session.lease_until else "jeopardy"
 
 
-def node_info(primary: Primary, member: Member, now: Instant) -> NodeInfo:
+def node_info(primary: Primary, member: Member, now: Instant, counts_left: bool = True) -> NodeInfo:
+    """`counts_left`: count what has yet to leave the node, which is a pass over the catalogue while one is drained."""
     segments = [s for s in primary.state.memory_segments() if s.name.node == member.name]
     disk = next((s for s in primary.state.disks() if s.name.node == member.name), None)
-    objects_left, bytes_left = left_on(primary.state, member.name)
+    objects_left, bytes_left = left_on(primary.state, member.name) if counts_left else (0, 0)
     session = primary.sessions.get(member.session)
     drain = primary.state.drains.get(member.name, NO_DRAIN)
     return NodeInfo(

@@ -16,12 +16,12 @@ from prometheus_client.registry import Collector
 from holdfast import __version__
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.nodes.restored_memory import unverified_objects
-from holdfast.core.objects.reads import list_keys, stat_of
+from holdfast.core.objects.reads import explain, list_keys, stat_of
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
 from holdfast.core.tenants import tenants_of
 from holdfast.errors import HoldfastError, Refused
-from holdfast.ids import is_reserved, namespace_of
+from holdfast.ids import COPIES, is_reserved, namespace_of
 from holdfast.instant import now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.waiting_room import Answer
@@ -29,9 +29,24 @@ from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles.master import Master
 from holdfast.master.status.clients import Clients
+from holdfast.master.status.memory_map import MemorySurvey
+from holdfast.master.status.overview import overview_of
 from holdfast.master.status.sessions import node_info, session_facts, standing_of
+from holdfast.master.status.standings import Standings
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
-from holdfast.messages.requests import Done, GetStatus, KeyList, ListKeys, ListNodes, NodeList, ObjectStat, Status
+from holdfast.messages.requests import (
+    Done,
+    Explain,
+    Explanations,
+    GetStatus,
+    KeyList,
+    ListKeys,
+    ListNodes,
+    NodeList,
+    ObjectStat,
+    Status,
+)
+from holdfast.messages.shapes import Message
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.wire.codec import failed
 
@@ -62,6 +77,7 @@ class MasterView:
         self._tasks: set[asyncio.Task[None]] = set()
         self.restoration = Restoration(master)
         self._clients = Clients(master.server)
+        self.standings = Standings(master)
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
         log_id = request.log_id or self.state.log_id
@@ -78,10 +94,15 @@ class MasterView:
             answer(Done(1))
 
     def _take_snapshot(self, request: TakeSnapshot, answer: Answer) -> None:
+        events, name = self.master.events, self.master.server.name
+
         async def take() -> None:
             try:
-                answer(Done(await self.master.snapshot()))
+                batch = await self.master.snapshot()
+                events.add("snapshot", name, f"written as asked, of the log through batch {batch:,}", now_ms())
+                answer(Done(batch))
             except (HoldfastError, OSError) as error:
+                events.add("snapshot_failed", name, str(error), now_ms())
                 answer(failed(error if isinstance(error, HoldfastError) else SnapshotFailed(str(error))))
 
         task = asyncio.create_task(take())
@@ -189,6 +210,40 @@ class MasterView:
             {"number": e.number, "age_ms": now - e.at, "kind": e.kind, "subject": e.subject, "text": e.text}
             for e in self.master.events.after(after, limit)
         ]
+
+    def overview(self) -> dict[str, Any]:
+        return overview_of(self.master, self.standings.all(), self._started)
+
+    def survey_memory(self) -> MemorySurvey:
+        return MemorySurvey(self.state, now_ms())
+
+    def explain(self, key: str, tenant: str) -> dict[str, Any]:
+        engine = self.master.engine
+        namespace = self._namespace(tenant, key)
+        if engine is None or namespace is None:
+            return {"key": key, "stat": None, "reasons": [self._why_unknown(engine)]}
+        found = explain(engine.primary, Explain([namespace + key]), 0, now_ms()).reply
+        assert isinstance(found, Explanations)
+        [stat], [reasons] = found.stats, found.reasons
+        return {"key": key, "stat": _stat_fields(stat, namespace) if stat is not None else None, "reasons": reasons}
+
+    def _why_unknown(self, engine: Engine | None) -> str:
+        if engine is not None:
+            return "no object can have this key"
+        return f"this master is a standby, and only the primary can say: {self.master.leader_address or 'nobody leads'}"
+
+    def order(self, request: Message, answer: Answer) -> None:
+        """Carry out an operator's request, as if it had come by RPC."""
+        view = self.master.server.views.get(type(request))
+        engine = self.master.engine
+        if view is not None:
+            view(request, answer)
+        elif engine is None:
+            answer(failed(self.master.server.not_leading()))
+        else:
+            reply, after = engine.handle(request, COPIES, 0, now_ms())
+            assert isinstance(reply, Message), "an operator's request is answered at once"
+            engine.when_durable(after, lambda: answer(reply)) if after else answer(reply)
 
     def list_clients(self, tenant: str | None, answer: Answer) -> None:
         self._clients.list(tenant, answer)
