@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.ids import SegmentName, object_id
 from holdfast.messages.commands import TicketTerms
+from holdfast.messages.of_nodes import AttachSegment
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import AttachTicket, Ticket
 from holdfast.transport.attach import NodeLink
@@ -42,16 +43,12 @@ def attach_ticket(
 
 
 class TicketedLink(NodeLink):
-    """Shows a ticket for whatever it maps."""
+    """Shows a ticket for every map."""
 
     __slots__ = ()
 
-    def attach(
-        self,
-        segment: SegmentName,
-        write: bool,
-        deadline: float,
-        history: int = 0,
-        ticket: AttachTicket | None = None,
+    def map(
+        self, segment: SegmentName, write: bool, deadline: float, history: int = 0, ticket: AttachTicket | None = None
     ) -> Mapping:
-        return super().attach(segment, write, deadline, history, ticket or attach_ticket(SECRET, segment, write))
+        ticket = ticket or attach_ticket(SECRET, segment, write)
+        return self.attach(AttachSegment(segment, write, history, ticket), deadline)

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.errors import TicketRefused
 from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import AttachSegment
 from holdfast.messages.requests import Hello, ListSegments, Locate, Located, SegmentList
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import SegmentPlace, Ticket
@@ -73,9 +74,9 @@ def test_a_real_node_gives_bytes_for_a_ticket_of_its_master_only(rig: Rig) -> No
     link = NodeLink.open(place.socket_path, soon())
     try:
         with pytest.raises(TicketRefused):
-            link.attach(place.name, False, soon())
+            link.attach(AttachSegment(place.name), soon())
         assert place.attach is not None
-        with link.attach(place.name, False, soon(), 0, place.attach).view[offset : offset + size] as mapped:
+        with link.attach(AttachSegment(place.name, ticket=place.attach), soon()).view[offset : offset + size] as mapped:
             assert mapped == data
     finally:
         link.close()

@@ -34,7 +34,6 @@ from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
-from holdfast.transport.attach import NodeLink
 from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.data_tcp import DataConnection, WantedRange
 from holdfast.wire.codec import failed
@@ -115,7 +114,7 @@ class Served:
             connection.close()
 
     @contextlib.contextmanager
-    def link(self) -> Iterator[NodeLink]:
+    def link(self) -> Iterator[TicketedLink]:
         link = TicketedLink.open(self.path, soon())
         try:
             yield link

@@ -27,8 +27,8 @@ from tests.waiting import wait_until
 
 def test_what_one_client_writes_another_reads_in_the_same_memory(served: Served) -> None:
     with served.link() as writing, served.link() as reading:
-        target = writing.attach(served.name(1), True, soon())
-        source = reading.attach(served.name(1), False, soon())
+        target = writing.map(served.name(1), True, soon())
+        source = reading.map(served.name(1), False, soon())
         assert (target.size_bytes, target.writable) == (SIZE, True)
         assert (source.size_bytes, source.writable) == (SIZE, False)
         copy_in(target, 4096, memoryview(b"shared"), False)
@@ -39,7 +39,7 @@ def test_what_one_client_writes_another_reads_in_the_same_memory(served: Served)
 
 def test_a_reader_is_handed_memory_that_it_cannot_map_for_writing(served: Served) -> None:
     with served.link() as link:
-        mapping = link.attach(served.name(), False, soon())
+        mapping = link.map(served.name(), False, soon())
         with pytest.raises(BadValue):
             copy_in(mapping, 0, memoryview(b"x"), False)
         mapping.close()
@@ -51,11 +51,11 @@ def test_a_reader_is_handed_memory_that_it_cannot_map_for_writing(served: Served
 
 def test_a_writer_has_one_number_and_no_two_have_the_same(served: Served) -> None:
     with served.link() as first, served.link() as second, served.link() as reader:
-        first.attach(served.name(0), True, soon())
+        first.map(served.name(0), True, soon())
         number = first.writer
-        first.attach(served.name(1), True, soon())
-        second.attach(served.name(0), True, soon())
-        reader.attach(served.name(0), False, soon()).close()
+        first.map(served.name(1), True, soon())
+        second.map(served.name(0), True, soon())
+        reader.map(served.name(0), False, soon()).close()
         assert number >= 1
         assert first.writer == number
         assert second.writer not in (0, number)
@@ -69,9 +69,9 @@ def test_another_boots_segment_is_refused_and_the_link_stays_good(served: Served
     with served.link() as link:
         for wrong in (name._replace(boot=name.boot ^ 2), name._replace(number=2), name._replace(node="n2")):
             with pytest.raises(UnknownSegment):
-                link.attach(wrong, True, soon())
+                link.map(wrong, True, soon())
         assert link.writer == 0
-        link.attach(name, True, soon())
+        link.map(name, True, soon())
         assert link.writer >= 1
 
 
@@ -83,11 +83,11 @@ def test_nobody_at_the_path_is_unreachable(tmp_path: Path) -> None:
 def test_attaching_after_the_node_stopped_is_unreachable(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         link = TicketedLink.open(served.path, soon())
-        mapping = link.attach(served.name(), True, soon())
+        mapping = link.map(served.name(), True, soon())
         name = served.name()
     for _ in range(2):
         with pytest.raises(Unreachable):
-            link.attach(name, True, soon())
+            link.map(name, True, soon())
     copy_in(mapping, 0, memoryview(b"the map itself outlives the node"), False)
     link.close()
 
@@ -121,9 +121,9 @@ def test_a_node_that_never_answers_costs_the_deadline_and_no_more(served: Served
     with odd_node(tmp_path / "silent.sock", b"") as path:
         link = TicketedLink.open(path, soon())
         with pytest.raises(DeadlineExceeded):
-            link.attach(served.name(), False, soon(0.05))
+            link.map(served.name(), False, soon(0.05))
         with pytest.raises(Unreachable):
-            link.attach(served.name(), False, soon())
+            link.map(served.name(), False, soon())
         link.close()
 
 
@@ -137,7 +137,7 @@ def test_an_answer_that_makes_no_sense_maps_nothing(served: Served, tmp_path: Pa
     with odd_node(tmp_path / "odd.sock", says) as path:
         link = TicketedLink.open(path, soon())
         with pytest.raises(BadRequest):
-            link.attach(served.name(), True, soon())
+            link.map(served.name(), True, soon())
         link.close()
     assert open_files() == before
 
@@ -145,13 +145,13 @@ def test_an_answer_that_makes_no_sense_maps_nothing(served: Served, tmp_path: Pa
 def test_a_writer_whose_copy_still_runs_is_not_gone_when_its_link_is_closed(served: Served) -> None:
     """I2, I11: the end of the connection says that no thread can write any more, so it waits for the last view."""
     link = TicketedLink.open(served.path, soon())
-    mapping = link.attach(served.name(), True, soon())
+    mapping = link.map(served.name(), True, soon())
     number = link.writer
     copying = mapping.view[:8]
     link.close()
     with served.link() as other:
         # Any exchange shows that the node has looked at its sockets since.
-        other.attach(served.name(), False, soon()).close()
+        other.map(served.name(), False, soon()).close()
     assert served.gone_writers() == []
     copying[:] = b"12345678"
     copying.release()
@@ -162,8 +162,8 @@ def test_a_writer_whose_copy_still_runs_is_not_gone_when_its_link_is_closed(serv
 
 def test_closing_a_map_before_its_link_lets_the_link_end(served: Served) -> None:
     link = TicketedLink.open(served.path, soon())
-    link.attach(served.name(), True, soon()).close()
-    mapping = link.attach(served.name(), True, soon())
+    link.map(served.name(), True, soon()).close()
+    mapping = link.map(served.name(), True, soon())
     mapping.close()
     assert served.gone_writers() == []
     link.close()
@@ -174,14 +174,14 @@ def test_closing_a_map_before_its_link_lets_the_link_end(served: Served) -> None
 def test_a_forked_child_does_not_keep_its_parents_writer_alive(served: Served) -> None:
     """I11: only the process that maps the memory holds the connection."""
     link = TicketedLink.open(served.path, soon())
-    link.attach(served.name(), True, soon())
+    link.map(served.name(), True, soon())
     waiting, telling = os.pipe()
     said, say = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(telling)
         try:
-            link.attach(served.name(), True, soon())
+            link.map(served.name(), True, soon())
         except Unreachable:
             os.write(say, b"r")
         os.read(waiting, 1)
@@ -205,7 +205,7 @@ from holdfast.ids import SegmentName
 from holdfast.instant import now_seconds
 from tests.tickets import TicketedLink
 link = TicketedLink.open(sys.argv[1], now_seconds() + 20)
-mapping = link.attach(SegmentName("n1", int(sys.argv[2]), 0), True, now_seconds() + 20)
+mapping = link.map(SegmentName("n1", int(sys.argv[2]), 0), True, now_seconds() + 20)
 print(link.writer, flush=True)
 while True:
     mapping.map[0:64] = b"w" * 64

@@ -17,10 +17,9 @@ import threading
 import weakref
 
 from holdfast.errors import BadRequest, DeadlineExceeded, Unreachable
-from holdfast.ids import SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import Attached, AttachSegment
-from holdfast.messages.shapes import AttachTicket, Message
+from holdfast.messages.shapes import Message
 from holdfast.transport.shared_memory import Mapping
 from holdfast.wire.codec import decode_data_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
@@ -120,29 +119,22 @@ class NodeLink:
         except ValueError:  # Closed at this end.
             return True
 
-    def attach(
-        self,
-        segment: SegmentName,
-        write: bool,
-        deadline: float,
-        history: int = 0,
-        ticket: AttachTicket | None = None,
-    ) -> Mapping:
-        """Map a segment that is known from this history. A refusal of the node is raised as the error that it names."""
+    def attach(self, request: AttachSegment, deadline: float) -> Mapping:
+        """Map the segment. A refusal of the node is raised as the error that it names."""
         if self._pid != os.getpid():
             raise Unreachable("this process was forked from the one that is connected to the node; connect anew")
         with self._lock:
             if self._broken or self._closed:
                 raise Unreachable(f"the connection to the node at {self._path} is closed; nothing was mapped")
             try:
-                reply, descriptors = self._ask(AttachSegment(segment, write, history, ticket), deadline)
+                reply, descriptors = self._ask(request, deadline)
             except BaseException:
                 # A late reply would be taken for that of the next request, so the link is not used again. The socket
                 # itself must stay open while anything is mapped for writing.
                 self._broken = True
                 raise
             try:
-                return self._map(expect(reply, Attached), descriptors, write)
+                return self._map(expect(reply, Attached), descriptors, request.write)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)

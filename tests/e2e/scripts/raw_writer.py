@@ -10,6 +10,7 @@ import sys
 
 from holdfast.ids import GrantId
 from holdfast.instant import now_seconds
+from holdfast.messages.of_nodes import AttachSegment
 from holdfast.messages.requests import Granted, GrantRanges, Hello, ListSegments, SegmentList
 from holdfast.messages.shapes import Attachment
 from holdfast.transport.attach import NodeLink
@@ -22,7 +23,7 @@ client = secrets.randbits(63) | 1
 channel = Channel.open(address, Hello(client, control=True), deadline)
 [place] = expect(channel.call(ListSegments(), deadline), SegmentList).segments
 link = NodeLink.open(place.socket_path, deadline)
-mapping = link.attach(place.name, True, deadline, 0, place.attach)
+mapping = link.attach(AttachSegment(place.name, True, ticket=place.attach), deadline)
 attached = [Attachment(place.handle, link.writer)]
 request = GrantRanges(GrantId(client, 1), size.to_bytes(8, "little"), attached=attached)
 granted = expect(channel.call(request, deadline), Granted)

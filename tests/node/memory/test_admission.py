@@ -119,9 +119,9 @@ def test_good_writers_go_on_while_the_attach_socket_is_flooded(served: Served, s
         return one
 
     with served.link() as early:
-        mapping = early.attach(served.name(), True, soon())
+        mapping = early.map(served.name(), True, soon())
         with flood(connect, 3 * MOST_STRANGERS, said), served.link() as late:
-            late.attach(served.name(), True, soon())
+            late.map(served.name(), True, soon())
             wait_until(lambda: served.attach.connections <= MOST_STRANGERS + 2)
             mapping.map[:4] = b"good"
             assert not early.ended()
@@ -139,7 +139,7 @@ def test_a_stranger_has_little_time_on_both_sockets(
             one.sendall(said)
             assert read_to_end(one) == b""
         with served.link() as link:
-            mapping = link.attach(served.name(), True, soon())
+            mapping = link.map(served.name(), True, soon())
             wait_until(lambda: served.attach.connections == 1)
             assert not link.ended(), "who has shown a ticket stays"
             mapping.close()

@@ -59,7 +59,7 @@ def test_another_user_is_passed_no_memory_even_if_the_file_lets_it_in(served: Se
     assert (reply.code, "own user only" in reply.text) == ("unreachable", True)
     assert served.gone_writers() == []
     with served.link() as own:
-        own.attach(served.name(), False, soon()).close()
+        own.map(served.name(), False, soon()).close()
 
 
 def test_a_request_that_comes_byte_by_byte_is_answered(served: Served) -> None:
@@ -103,7 +103,7 @@ def test_a_writer_that_breaks_the_protocol_is_not_gone_before_it_ends(served: Se
         assert isinstance(answer(connected)[0], Failed)
         connected.sendall(b"\xff" * 100_000)
         with served.link() as other:
-            other.attach(served.name(), False, soon()).close()
+            other.map(served.name(), False, soon()).close()
         assert served.gone_writers() == []
     wait_until(lambda: served.gone_writers() == [1])
 
@@ -117,7 +117,7 @@ def test_a_writer_that_takes_no_answers_is_not_gone_before_it_ends(served: Serve
         for _ in range(2000):
             connected.sendall(request)
         with served.link() as other:
-            other.attach(served.name(), False, soon()).close()
+            other.map(served.name(), False, soon()).close()
         assert served.gone_writers() == []
     wait_until(lambda: served.gone_writers() == [1])
 
@@ -125,10 +125,10 @@ def test_a_writer_that_takes_no_answers_is_not_gone_before_it_ends(served: Serve
 def test_one_connection_too_many_is_told_to_come_later(tmp_path: Path) -> None:
     """I17."""
     with Served(tmp_path, max_connections=1) as served, served.link() as first:
-        first.attach(served.name(), True, soon())
+        first.map(served.name(), True, soon())
         with served.link() as second, pytest.raises(TryAgain):
-            second.attach(served.name(), True, soon())
-        first.attach(served.name(), False, soon()).close()
+            second.map(served.name(), True, soon())
+        first.map(served.name(), False, soon()).close()
 
 
 def test_while_the_node_registers_no_more_writers_come_than_were_announced(served: Served) -> None:
@@ -136,15 +136,15 @@ def test_while_the_node_registers_no_more_writers_come_than_were_announced(serve
     listed = served.report.writers_for_registration()
     links = [TicketedLink.open(served.path, soon()) for _ in range(3)]
     for link in links:
-        link.attach(served.name(), True, soon())
+        link.map(served.name(), True, soon())
         assert link.writer in listed
     for _ in range(AHEAD - 3):
         served.report.writer_came()
     with served.link() as late:
         with pytest.raises(TryAgain):
-            late.attach(served.name(), True, soon())
+            late.map(served.name(), True, soon())
         served.report.registered()
-        late.attach(served.name(), True, soon())
+        late.map(served.name(), True, soon())
         assert late.writer not in listed
     for link in links:
         link.close()
@@ -153,18 +153,18 @@ def test_while_the_node_registers_no_more_writers_come_than_were_announced(serve
 def test_a_writers_number_is_void_with_the_memory_and_a_new_one_is_given_for_the_new(served: Served) -> None:
     """I14."""
     with served.link() as link:
-        old = link.attach(served.name(), True, soon())
+        old = link.map(served.name(), True, soon())
         number = link.writer
         name = served.name()
         served.lending.withdraw()
         served.attach.memory_voided()
         served.report.memory_voided()
         with pytest.raises(UnknownSegment):
-            link.attach(name, True, soon())
+            link.map(name, True, soon())
         served.memory = LentMemory.create("n1", SIZE, 1)
         served.lending.lend(served.memory)
         assert served.memory.boot != name.boot
-        new = link.attach(served.name(), True, soon())
+        new = link.map(served.name(), True, soon())
         assert link.writer > number
         new.map[:3] = b"new"
         old.map[:3] = b"old"
@@ -178,7 +178,7 @@ def test_no_bytes_whatever_stop_the_server(served: Served, noise: bytes, greet: 
     with served.raw_unix() as connected:
         connected.sendall((PREAMBLE if greet else b"") + noise)
     with served.link() as link:
-        link.attach(served.name(), False, soon()).close()
+        link.map(served.name(), False, soon()).close()
     assert served.gone_writers() == []
 
 
@@ -186,7 +186,7 @@ def test_stopping_leaves_neither_a_file_nor_a_descriptor_behind(tmp_path: Path) 
     before = open_files()
     with Served(tmp_path) as served:
         link = TicketedLink.open(served.path, soon())
-        mapping = link.attach(served.name(), True, soon())
+        mapping = link.map(served.name(), True, soon())
     mapping.close()
     link.close()
     assert not os.path.exists(served.path)

@@ -24,8 +24,8 @@ def test_a_writer_of_the_older_history_is_waited_for_and_one_of_the_new_is_not(s
     """I9, I11: its copy into a range that the restored catalogue calls free may still run."""
     served.attach.enter_history(OLD, [])
     with served.link() as old, served.link() as new:
-        old.attach(served.name(), True, soon(), OLD)
-        new.attach(served.name(), True, soon(), NEW)  # It met the new master before this node did.
+        old.map(served.name(), True, soon(), OLD)
+        new.map(served.name(), True, soon(), NEW)  # It met the new master before this node did.
         assert served.attach.older_writers() == 0
         served.attach.enter_history(NEW, [OLD])
         assert served.attach.older_writers() == 1
@@ -38,8 +38,8 @@ def test_a_client_that_knows_the_older_history_only_is_not_let_in_any_more(serve
     with served.link() as link:
         for write in (True, False):
             with pytest.raises(UnknownSegment):
-                link.attach(served.name(), write, soon(), OLD)
-        link.attach(served.name(), True, soon(), NEW).close()
+                link.map(served.name(), write, soon(), OLD)
+        link.map(served.name(), True, soon(), NEW).close()
     assert served.attach.older_writers() == 0
 
 

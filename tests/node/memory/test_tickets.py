@@ -196,7 +196,7 @@ def test_both_sockets_answer_a_bad_ticket_with_its_error_and_give_nothing(served
             connection.read_into(forged, soon())
         assert connection.closed
     with served.link() as link, pytest.raises(TicketRefused):
-        link.attach(served.name(), True, soon(), 0, attach_ticket(SECRET, served.name(), write=False))
+        link.map(served.name(), True, soon(), 0, attach_ticket(SECRET, served.name(), write=False))
     assert served.report.writers == 0
     assert target == bytes(8)
     with served.connection() as connection:

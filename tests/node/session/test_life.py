@@ -176,7 +176,7 @@ def test_a_dead_writer_is_said_at_once_while_a_keepalive_is_held(master: FakeMas
         master.wait_for_registrations(1)
         wait_until(lambda: node._tickets.key, what="the node has taken note of the answer")
         link = TicketedLink.open(node.card.socket_path, soon())
-        link.attach(SegmentName("n1", node.boot, 0), True, soon())
+        link.map(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
         try:
             wait_until(lambda: any(one.gone_writers == [link.writer] for one in master.reports()))
@@ -198,7 +198,7 @@ def test_a_dead_writer_is_said_again_until_the_answer_comes(master: FakeMaster, 
     with running(master.address, tmp_path) as node:
         wait_until(master.keepalives)
         link = TicketedLink.open(node.card.socket_path, soon())
-        link.attach(SegmentName("n1", node.boot, 0), True, soon())
+        link.map(SegmentName("n1", node.boot, 0), True, soon())
         link.close()
         wait_until(lambda: sum(one.gone_writers == [link.writer] for one in master.reports()) == 2)
         count = len(master.keepalives())
@@ -294,7 +294,7 @@ def test_memory_that_the_master_calls_void_is_replaced_under_a_new_boot_id(maste
         wait_until(master.keepalives)
         old = node.boot
         link = TicketedLink.open(node.card.socket_path, soon())
-        mapping = link.attach(SegmentName("n1", old, 0), True, soon())
+        mapping = link.map(SegmentName("n1", old, 0), True, soon())
         number = link.writer
 
         def voided(request: Message) -> Message:
@@ -355,7 +355,7 @@ def test_the_node_serves_on_while_the_master_is_away_and_comes_back_to_it(master
         wait_until(master.keepalives)
         boot = node.boot
         link = TicketedLink.open(node.card.socket_path, soon())
-        link.attach(SegmentName("n1", boot, 0), True, soon())
+        link.map(SegmentName("n1", boot, 0), True, soon())
         master.stop()
         assert can_read(node, boot)
         with FakeMaster(log_id=master.log_id, port=master.port, epoch=2) as second:

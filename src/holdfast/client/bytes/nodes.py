@@ -32,7 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import HearRevocations
+from holdfast.messages.of_nodes import AttachSegment, HearRevocations
 from holdfast.messages.shapes import Attachment, Range, SegmentPlace, Ticket
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import NO_TICKET, DataConnection, GrantedRange, WantedRange
@@ -226,7 +226,7 @@ class NodeBytes:
         try:
             if link is None:
                 link = self._links[key] = self._open_link(place.socket_path, deadline)
-            return link.attach(place.name, write, deadline, self.history, place.attach)
+            return link.attach(AttachSegment(place.name, write, self.history, place.attach), deadline)
         except BaseException as error:
             # A link that we write through must stay open while the memory is mapped.
             if link is not None and link.writer == 0:

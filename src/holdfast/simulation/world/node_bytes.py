@@ -16,8 +16,8 @@ from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.bytes.revocations import OnRevoked
 from holdfast.errors import DeadlineExceeded, HoldfastError, UnknownSegment, Unreachable
 from holdfast.ids import SegmentName
-from holdfast.messages.of_nodes import ReadBack, WriteRange
-from holdfast.messages.shapes import AttachTicket, SegmentPlace, Ticket
+from holdfast.messages.of_nodes import AttachSegment, ReadBack, WriteRange
+from holdfast.messages.shapes import SegmentPlace, Ticket
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import SECOND
 from holdfast.simulation.world.nodes import NodeMachine, ServedNode
@@ -40,18 +40,12 @@ class SimulatedLink:
         self._mappings: list[Mapping] = []
         self._closed = False
 
-    def attach(
-        self,
-        segment: SegmentName,
-        write: bool,
-        deadline: float,
-        history: int = 0,
-        ticket: AttachTicket | None = None,
-    ) -> Mapping:
+    def attach(self, request: AttachSegment, deadline: float) -> Mapping:
         if self._closed or _awake(self._node) is not self._life:
             raise Unreachable("the node is gone; nothing was mapped")
-        self._life.check_attach(segment, ticket, write)
-        if self._life.is_older(history):
+        segment, write = request.segment, request.write
+        self._life.check_attach(request)
+        if self._life.is_older(request.history):
             raise UnknownSegment(f"segment {segment} belongs to a later history now; ask the master")
         lending = self._life.lending
         with lending.lock:
@@ -60,7 +54,7 @@ class SimulatedLink:
         try:
             if write and not self.writer:
                 self.writer = self._life.report.writer_came()
-                self._life.known_from[self.writer] = history or self._life.history
+                self._life.known_from[self.writer] = request.history or self._life.history
             mapping = Mapping(descriptor, found.size_bytes, write, populate=False)
         finally:
             os.close(descriptor)

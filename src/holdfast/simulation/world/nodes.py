@@ -19,9 +19,9 @@ from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms
 from holdfast.messages.hello import fresh_hello
-from holdfast.messages.of_nodes import ReadBack, ReadRanges, WriteRange
+from holdfast.messages.of_nodes import AttachSegment, ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TicketRow
-from holdfast.messages.shapes import AttachTicket, Ticket
+from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.memory.lent_memory import Lending, LentMemory
 from holdfast.node.memory.refused_grants import RefusedGrants, check_write
@@ -178,8 +178,8 @@ class ServedNode:
         assert self._machine.process is not None, "it is started by its process"
         return self._machine.process.now_ns() // 1_000_000
 
-    def check_attach(self, segment: SegmentName, ticket: AttachTicket | None, write: bool) -> None:
-        self._tickets.check_attach(segment, ticket, write, self._now())
+    def check_attach(self, request: AttachSegment) -> None:
+        self._tickets.check_attach(request.segment, request.ticket, request.write, self._now())
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
         """Enter a history. Writes and copies take one step, so none is under way; the new secret refuses older ones."""
