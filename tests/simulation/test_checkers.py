@@ -9,13 +9,15 @@ import msgspec
 from holdfast.client.operations.transfer import RemoteWrite
 from holdfast.core.catalogue.catalogue import DISK, MEMORY
 from holdfast.core.state.packed_numbers import pack_column
-from holdfast.ids import SegmentName
+from holdfast.core.state.state import State
+from holdfast.core.state.tenants import Tenant
+from holdfast.ids import SegmentName, namespace_of
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record
 from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
 from holdfast.simulation.checks.log_checks import LogChecks
-from holdfast.simulation.checks.restore_checks import RestoreChecks
+from holdfast.simulation.checks.restore_checks import RestoreChecks, inside, name_of
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
 from holdfast.simulation.scripts.scenes import FIRST_NUMBER
 from holdfast.simulation.scripts.script import FAULT_MS
@@ -99,3 +101,29 @@ def test_a_node_lends_one_memory_and_one_disk_at_a_time() -> None:
     assert found_in(begun, mounted(1, 11, DISK), r.DiskLeft(1), mounted(2, 12, DISK)) == []
     assert found_in(begun, mounted(1, 11, DISK), r.DiskLeft(1), mounted(1, 11, DISK), mounted(2, 12, DISK)) == ["I14"]
     assert found_in(begun, mounted(1, 11, MEMORY), mounted(2, 12, DISK)) == []
+
+
+def test_a_seed_without_tenants_plays_what_it_would_play_if_there_were_none() -> None:
+    """All about tenants is drawn from streams of its own; where there are some, each tenant has a client and quotas."""
+    shared = 0
+    for seed in range(200):
+        script = draw(seed)
+        if not script.shape.tenants:
+            assert script == draw(seed, draw_shape(seed))
+            continue
+        shared += 1
+        names = {name for name in script.shape.tenants if name}
+        assert 2 <= len(names) <= 3
+        assert len(script.shape.tenants) == script.shape.clients
+        assert names <= {fault.one for fault in script.faults if fault.kind == "quotas"}
+        assert len({operation.number for operation in script.operations}) == len(script.operations)
+    assert 20 < shared < 50
+
+
+def test_a_tenants_key_has_a_name_for_checkers_and_another_inside_masters() -> None:
+    state = State()
+    state.tenants.put(Tenant(1, "red"))
+    for name in ("key/1", "red:key/1"):
+        assert name_of(state, inside(state, name)) == name
+    assert inside(state, "red:key/1") == namespace_of(1) + "key/1"
+    assert inside(state, "key/1") == "key/1"

@@ -1,5 +1,6 @@
 """The simulator finds bugs that would lose, poison or empty a cache: of other histories, room for puts, files on disks,
-dead nodes and testimony. A file of its own, so that it is hunted beside the others.
+dead nodes and testimony; and those that would show one tenant's objects to another. A file of its own, so that it is
+hunted beside the others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from tests.simulation.planted_histories import PLANTED_IN_HISTORIES
 from tests.simulation.planted_puts import PLANTED_IN_PUTS
 from tests.simulation.planted_restores import PLANTED_IN_RESTORES
 from tests.simulation.planted_room import PLANTED_IN_ROOM
+from tests.simulation.planted_tenants import PLANTED_IN_TENANTS
 from tests.simulation.planted_testimony import PLANTED_IN_TESTIMONY
 
 ALL = [
@@ -21,6 +23,7 @@ ALL = [
     *PLANTED_IN_PUTS,
     *PLANTED_IN_HISTORIES,
     *PLANTED_IN_RESTORES,
+    *PLANTED_IN_TENANTS,
 ]
 
 

@@ -71,8 +71,10 @@ def test_a_failing_script_becomes_short_and_a_test() -> None:
 def test_a_world_without_a_process_has_nothing_of_its() -> None:
     operations = tuple(Operation(600 + i, i, "put", i + 1, ("k",), 100 + i, replicas=2) for i in range(3))
     faults = (Fault(700, "kill_client", 50, "client-1"), Fault(800, "cut", 50, "client-2", "node-1"))
-    found = list(smaller_worlds(Script(1, ScriptShape(2, 2, 3), operations, faults)))
+    shape = ScriptShape(2, 2, 3, tenants=("red", "green", ""))
+    found = list(smaller_worlds(Script(1, shape, operations, faults)))
     assert [one.shape.clients for one in found[:3]] == [2, 2, 2]
+    assert [one.shape.tenants for one in found[:3]] == [("green", ""), ("red", ""), ("red", "green")]
     without_the_second = found[1]
     assert [one.client for one in without_the_second.operations] == [0, 1]
     assert [fault.one for fault in without_the_second.faults] == ["client-1"]

@@ -28,19 +28,20 @@ _STEP = MOST_TICKET_RANGES * TicketRow.size_bytes
 class Tickets:
     """Gives tickets in the name of this primary."""
 
-    __slots__ = ("_state", "began_at")
+    __slots__ = ("_state", "began_at", "roll_ms")
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.began_at: Instant = 0
         """When its epoch began, on its own clock."""
+        self.roll_ms = ROLL_MS
 
     def generation(self, now: Instant) -> int:
-        return object_id(self._state.epoch, (now - self.began_at) // ROLL_MS)
+        return object_id(self._state.epoch, (now - self.began_at) // self.roll_ms)
 
     def terms(self, lease_ttl_ms: int, now: Instant) -> TicketTerms:
-        left_ms = ROLL_MS - (now - self.began_at) % ROLL_MS
-        return TicketTerms(self.generation(now), lengthened(left_ms + lease_ttl_ms), ROLL_MS)
+        left_ms = self.roll_ms - (now - self.began_at) % self.roll_ms
+        return TicketTerms(self.generation(now), lengthened(left_ms + lease_ttl_ms), self.roll_ms)
 
     def to_read(
         self, client: int, rows: bytes, others: Iterable[tuple[int, SegmentHandle, int]], now: Instant

@@ -24,9 +24,12 @@ from holdfast.simulation.checks.log_checks import LEFT_BY_ITSELF, LogChecks, spa
 from holdfast.simulation.checks.pin_checks import PinChecks
 from holdfast.simulation.checks.put_checks import PutChecks
 from holdfast.simulation.checks.renewal_checks import RenewalChecks
-from holdfast.simulation.checks.restore_checks import NOT_RESTORED, RestoreChecks
+from holdfast.simulation.checks.restore_checks import NOT_RESTORED, RestoreChecks, name_of
 from holdfast.simulation.checks.room_checks import RoomChecks
 from holdfast.simulation.checks.session_checks import SessionChecks
+from holdfast.simulation.checks.tenants.holding_checks import HoldingChecks
+from holdfast.simulation.checks.tenants.namespace_checks import NamespaceChecks
+from holdfast.simulation.checks.tenants.quota_checks import QuotaChecks
 from holdfast.simulation.checks.write_checks import WriteChecks
 from holdfast.simulation.kernel.network import Endpoint
 from holdfast.simulation.kernel.scheduler import MS
@@ -56,6 +59,8 @@ class Checkers:
         self.pins = PinChecks(world.history, self.report)
         self.room = RoomChecks(self.report)
         self.puts = PutChecks(world.history, world.nodes, self.report)
+        self.namespaces = NamespaceChecks(world.history, self.log, self.report)
+        self.holdings = HoldingChecks(self.report)
         self.undecided = 0
         """The number of keys whose orders could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -117,6 +122,8 @@ class Checkers:
                 self.bounds.appended(one, self.log.state)
                 self.pins.appended(one, self.log.state)
                 self.puts.appended(one, self.log.state)
+                if self.world.script.shape.tenants:
+                    self.namespaces.appended(one)
 
     def _wiped(self) -> None:
         """The store is about to lose everything: what follows is another history, with its own epochs and ids."""
@@ -132,7 +139,7 @@ class Checkers:
         if self.world.lines is not None:
             fates = self.log.fates
             keys = subjects_of(record, lambda oid: fates[oid].key if oid in fates else "")
-            self.world.tell(f"log, epoch {epoch}: {text_of(record)}", *keys)
+            self.world.tell(f"log, epoch {epoch}: {text_of(record)}", *(name_of(self.log.state, key) for key in keys))
 
     # At every reply.
 
@@ -146,6 +153,8 @@ class Checkers:
         engine.handle = partial(self._handle, machine, engine, engine.handle)  # type: ignore[method-assign]
         self.room.watch(machine.name, engine)
         checked = partial(self.room.tick, machine.name, engine, engine.tick)
+        if self.world.script.shape.tenants:
+            checked = partial(QuotaChecks(machine.name, engine, self.report).tick, checked)
         engine.tick = partial(self._tick, machine, checked)  # type: ignore[method-assign]
 
     def _doubt_over(self, epoch: int, then: Callable[[str], None], witness: str) -> None:
@@ -229,10 +238,13 @@ class Checkers:
             engine = master.server.engine
             state = master.standby.state if engine is None else engine.state
             durable = engine.log.durable if engine is not None and engine.log is not None else -1
+            if engine is None and state.tenants and self.world.rules.standby_eviction == "independent":
+                self.holdings.hidden(machine.name, state)
             known, *seen = self._looked.get(machine.name, (None, 0, 0))
             if known is state and seen == [state.index, durable]:
                 continue  # Nothing was applied since.
             self._looked[machine.name] = (state, state.index, durable)
+            self.holdings.look(machine.name, state)
             if engine is None:
                 self.log.same_as(state, machine.name)
                 self.renewals.look(machine.name, state)
@@ -287,11 +299,20 @@ class Checkers:
             if late:
                 self.report(*late)
         if self.violation is None:
+            self._tenants()
             self._acknowledged()
             self._bytes()
             self._orders()
         if self.violation is not None:
             raise Broken(self.violation)
+
+    def _tenants(self) -> None:
+        """I20: on every master the holdings are what a look at every object finds; and nobody saw another's."""
+        for name, machine in self.world.masters.items():
+            if (master := machine.alive) is not None:
+                engine = master.server.engine
+                self.holdings.look(name, master.standby.state if engine is None else engine.state)
+        self.namespaces.at_end()
 
     def _acknowledged(self) -> None:
         """I1: an object that was acknowledged as stored is in the log."""

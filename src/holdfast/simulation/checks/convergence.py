@@ -11,6 +11,7 @@ from holdfast.master.engine.engine import Engine
 from holdfast.simulation.checks.bound_checks import BoundChecks
 from holdfast.simulation.checks.log_checks import LEFT_BY_ITSELF, LogChecks
 from holdfast.simulation.checks.renewal_checks import RenewalChecks
+from holdfast.simulation.checks.restore_checks import name_of
 from holdfast.simulation.kernel.scheduler import MS
 from holdfast.simulation.scripts.script import Operation
 from holdfast.simulation.world.masters import MasterMachine
@@ -126,15 +127,21 @@ class Convergence:
         world = self._world
         keys = sorted({key for operation in world.script.operations for key in operation.keys})
         number = VERIFYING
-        self._reads = len(keys) * len(world.clients)
+        keys = [key for key in keys if key]
+        pries = bool(world.script.shape.tenants)
+        self._reads = (len(keys) + pries) * len(world.clients)
         for index, client in enumerate(world.clients.values()):
             for key in keys:
                 number += 1
                 client.do(Operation(world.now_ms, index, "get", number, (key,)))
+            if pries:
+                number += 1
+                client.do(Operation(world.now_ms, index, "pry", number, ()))
 
     def _verified(self) -> str:
         """I1: every object in the log can be read."""
-        there = {key for key in self._log.state.catalogue.keys if key is not None}
+        state = self._log.state
+        there = {name_of(state, key) for key in state.catalogue.keys if key is not None}
         for name, client in self._world.clients.items():
             if client.running:
                 return f"the last reads of {name} have not ended"
@@ -142,6 +149,8 @@ class Convergence:
         if len(reads) < self._reads:
             return "the last reads have not all begun"
         for call in reads:
+            if call.operation.verb == "pry":
+                continue
             key = call.operation.keys[0]
             if call.outcome != "done":
                 return f"{key} could not be read: {call.error}"

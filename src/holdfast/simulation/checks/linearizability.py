@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from holdfast.simulation.scripts.history import ClientCall, number_of
+from holdfast.simulation.scripts.history import ClientCall, number_of, tenant_in
 
 Effect: TypeAlias = Literal[
     "store", "replace", "sees", "takes", "may_store", "may_take", "leaves", "may_replace", "clears", "becomes"
@@ -87,6 +87,9 @@ def steps_of(call: ClientCall, key: str) -> Iterator[Step]:
         case "exists" | "touch":
             if call.outcome == "done" and (call.result or not call.asked_without):
                 yield Step("sees", ANY if call.result else 0, start, end)
+        case "list":
+            if call.outcome == "done" and isinstance(call.result, list) and key.startswith(operation.keys[0]):
+                yield Step("sees", ANY if key in call.result else 0, start, end)
         case "remove" | "force_remove":
             if unknown:
                 yield Step("takes", 0, start, NEVER_NS, optional=True)
@@ -110,7 +113,7 @@ def steps_in_log(
         # A put with durability in memory may be lost, with everything before it that was not durable. So only calls of
         # the same durability saw it: an object that such a put found in its way may be lost as well.
         return
-    if key in operation.keys or operation.verb == "remove_all":
+    if key in operation.keys or (operation.verb in ("remove_all", "list") and call.tenant == tenant_in(key)):
         yield from steps_of(call, key)
     if puts and known in left:
         yield Step("leaves", operation.number, call.called_ns, NEVER_NS, optional=True)

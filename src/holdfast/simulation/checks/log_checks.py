@@ -15,6 +15,7 @@ from holdfast.core.catalogue.digest import digest
 from holdfast.core.state.apply import apply, ranges_of
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import State
+from holdfast.core.state.tenants import Tenant
 from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import GrantId, extent_of
 from holdfast.messages import records as r
@@ -22,7 +23,7 @@ from holdfast.messages.rows import PutRow, unpack_ids
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import BrokenChain, Position, UnknownRecord, decode_batch
 from holdfast.replication.carried import Carried
-from holdfast.simulation.checks.restore_checks import Fate, Past, RestoreChecks
+from holdfast.simulation.checks.restore_checks import Fate, Past, RestoreChecks, name_of
 from holdfast.simulation.world.clients import ClientMachine
 
 Report = Callable[[str, str, str], None]
@@ -60,6 +61,8 @@ class LogChecks:
     session_closed: Callable[[r.SessionClosed], None] = lambda record: None
     digests: dict[int, str] = field(default_factory=dict)
     """By index."""
+    tenants: dict[int, dict[int, Tenant]] = field(default_factory=dict)
+    """By index; only where there are tenants."""
     _carried: Carried = field(default_factory=Carried)
     _granted_over: set[int] = field(default_factory=set)
     """Slots of the objects that the grant being checked replaces."""
@@ -90,6 +93,8 @@ class LogChecks:
 
     def _note_digest(self) -> None:
         self.digests[self.state.index] = digest(self.state.catalogue)
+        if self.state.tenants:
+            self.tenants[self.state.index] = dict(self.state.tenants.by_number)
 
     def wiped(self) -> None:
         """Start over: the store has lost everything, and the next history is another one."""
@@ -99,7 +104,7 @@ class LogChecks:
     def _end(self) -> None:
         if self.state.log_id:
             self.restores.ended(Past(self.state, self.fates, self.digests))
-        self.fates, self.digests, self.granted = {}, {}, set()
+        self.fates, self.digests, self.granted, self.tenants = {}, {}, set(), {}
 
     def _restored(self, record: r.HistoryRestored) -> None:
         """I19: the log is another history from here on."""
@@ -154,7 +159,7 @@ class LogChecks:
     def _commits(self, record: r.ObjectsCommitted) -> None:
         rows = zip(record.keys, PutRow.iter_unpack(record.rows), strict=True)
         for oid, (key, (_, size, _)) in enumerate(rows, record.first_id):
-            self.fates[oid] = Fate(key, size)
+            self.fates[oid] = Fate(name_of(self.state, key), size)
         self._leaves(unpack_ids(record.replaced) + unpack_ids(record.leased), "UPSERT")
         self._not_leased(unpack_ids(record.replaced), "replaced without quarantine")
 
@@ -269,6 +274,8 @@ class LogChecks:
         expected = self.digests.get(state.index)
         if expected is not None and digest(state.catalogue) != expected:
             self.report("I5", f"{who} holds another catalogue than the log at index {state.index}", who)
+        if expected is not None and state.tenants.by_number != self.tenants.get(state.index, {}):
+            self.report("I5", f"{who} knows other tenants or quotas than the log at index {state.index}", who)
 
 
 def spans_of(state: State) -> dict[int, list[tuple[int, int]]]:

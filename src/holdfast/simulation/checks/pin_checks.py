@@ -24,6 +24,7 @@ from holdfast.messages.records import (
 from holdfast.messages.rows import unpack_ids
 from holdfast.messages.shapes import Record
 from holdfast.simulation.checks.log_checks import Report
+from holdfast.simulation.checks.restore_checks import name_of
 from holdfast.simulation.scripts.history import History
 
 
@@ -45,7 +46,7 @@ class PinChecks:
         """Take over the pins and modes of the restored state."""
         catalogue = state.catalogue
         pinned = [slot for slot in catalogue.live().tolist() if catalogue.flags[slot] & HARD_PIN]
-        self._pinned = {catalogue.id_at[slot]: str(catalogue.keys[slot]) for slot in pinned}
+        self._pinned = {catalogue.id_at[slot]: name_of(state, str(catalogue.keys[slot])) for slot in pinned}
         self._aside = dict(state.modes)
 
     def appended(self, record: Record, state: State) -> None:
@@ -53,7 +54,7 @@ class PinChecks:
             case HistoryRestored():
                 self._restored(state)
             case ObjectsCommitted() if record.hard_pin:
-                self._pinned |= {record.first_id + i: key for i, key in enumerate(record.keys)}
+                self._pinned |= {record.first_id + i: name_of(state, key) for i, key in enumerate(record.keys)}
             case ObjectsEvicted():
                 self._evicted(unpack_sorted_ids(record.ids).tolist())
             case ObjectsRemoved():

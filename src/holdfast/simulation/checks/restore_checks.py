@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from holdfast.core.catalogue.digest import digest
 from holdfast.core.state.state import State
 from holdfast.errors import MemoryVoid
+from holdfast.ids import NAMESPACE_CHARACTERS, namespace_of, tenant_of
 from holdfast.messages.of_nodes import MountDisk
+from holdfast.simulation.scripts.history import key_in, named, tenant_in
 from holdfast.simulation.world.nodes import NodeMachine, ServedNode
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ class RestoreChecks:
         that names that disk again does not bring them back: they are away until it is given up, and the object is a
         miss (ADR 16). A disk that the restored history itself has emptied is no excuse (I14)."""
         catalogue = state.catalogue
-        slot = catalogue.by_key.slot_of(key)
+        slot = catalogue.by_key.slot_of(inside(state, key))
         if slot < 0:
             return False
         disks = [state.segments[place.segment] for place in catalogue.replicas(slot)]
@@ -182,4 +184,16 @@ def _epoch_at(state: State, index: int) -> int:
 def _fates_of(state: State) -> Iterator[tuple[int, Fate]]:
     catalogue = state.catalogue
     for slot in catalogue.live().tolist():
-        yield catalogue.id_at[slot], Fate(str(catalogue.keys[slot]), catalogue.size_at[slot])
+        yield catalogue.id_at[slot], Fate(name_of(state, str(catalogue.keys[slot])), catalogue.size_at[slot])
+
+
+def name_of(state: State, key: str) -> str:
+    """A key from inside a master, named with its tenant as the history of calls has it."""
+    number = tenant_of(key)
+    return named(state.tenants.of(number).name, key[NAMESPACE_CHARACTERS:]) if number else key
+
+
+def inside(state: State, name: str) -> str:
+    """The key inside a master of this state; the name itself if the tenant is unknown there."""
+    number = state.tenants.number_of(tenant_in(name))
+    return namespace_of(number) + key_in(name) if number else name

@@ -3,7 +3,8 @@ that is served evicts about as much as it gets, and soft-pinned objects go last.
 
 The checker sees every decision about a grant, before and after it, and finds windows in the simplest way: it goes
 through everything in a segment that must stay, and measures the gaps between. ADR 28 promises of soft pins: for a put
-they go only if no window of its least length is without them; for the watermark only if nothing else is left.
+they go only if no window of its least length is without them; for the watermark only if nothing else is left. Where
+there are tenants, objects of those with a guarantee are taken to stay, except for their own puts: some of them may go.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from functools import partial
 
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, MEMORY, SOFT_PIN
 from holdfast.core.objects.puts import least_wanted_bytes
+from holdfast.core.objects.surplus import NOBODY
 from holdfast.core.primary.decision import NextStep, Parked
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import Segment
-from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of
+from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of, tenant_of
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine, Reply
 from holdfast.messages.requests import Granted, GrantRanges
@@ -42,14 +44,14 @@ class RoomChecks:
         before = memory_of(primary)
         soft = soft_pinned(primary, now)
         spare, largest = _spare_bytes(primary), max(before.values(), default=0)
-        plain = bool(soft) and has_window(primary, request, now, soft_too=False)
+        plain = bool(soft) and has_window(primary, request, now, soft_too=False, own=NOBODY)
         reply, after = decide(request, caller, now)
         left = memory_of(primary)
         gone = {oid: size for oid, size in before.items() if oid not in left}
         if plain and (lost := soft & gone.keys()):
             self._report("soft pins", f"{name} evicts {min(lost):x} for a put that has a window without it", name)
         if isinstance(reply, Parked):
-            self._waits(name, engine, request, sum(gone.values()), now)
+            self._waits(name, engine, request, sum(gone.values()), primary.tenant_of(caller), now)
         elif isinstance(reply, Granted) and gone:
             # Two objects may reach beyond a window's ends, and with each its other replicas leave.
             window = (reply.length + 2 * largest) * request.replicas
@@ -58,23 +60,27 @@ class RoomChecks:
                 self._report("I10", f"{what} x {request.replicas}, with {spare:,} to spare", name)
         return reply, after
 
-    def _waits(self, name: str, engine: Engine, request: GrantRanges, gone: int, now: Instant) -> None:
+    def _waits(self, name: str, engine: Engine, request: GrantRanges, gone: int, own: int, now: Instant) -> None:
         primary = engine.primary
         if gone:
             self._report("I10", f"{name} evicts {gone:,} bytes for a put that goes on waiting", name)
-        elif not primary.unlent and has_window(primary, request, now, primary.rules.evict_soft_pinned):
+        elif not primary.unlent and has_window(primary, request, now, primary.rules.evict_soft_pinned, own):
             length = least_wanted_bytes(request)
             self._report("I10", f"{name} lets a put of {length:,} bytes wait although there is a window", name)
 
     def tick(self, name: str, engine: Engine, tick: Callable[[Instant], bool], now: Instant) -> bool:
-        """Check eviction by watermark. When nodes come, go or are emptied, objects leave for other reasons."""
+        """Check eviction by watermark. When nodes come, go or are emptied, objects leave for other reasons; so do those
+        of a tenant with a limit."""
         primary, state = engine.primary, engine.state
         soft, topology = soft_pinned(primary, now), state.topology
         waited = engine.parked  # A window is emptied for these, which may hold soft-pinned objects.
         more = tick(now)
-        if soft and state.topology == topology and not (state.modes or state.disks() or waited or engine.parked):
+        limited = any(one.limit_bytes or one.max_objects for one in state.tenants.by_number.values())
+        other = state.modes or state.disks() or waited or engine.parked or limited
+        if soft and state.topology == topology and not other:
             lost = soft - memory_of(primary).keys()
-            others = [slot for slot in state.catalogue.live().tolist() if _may_go(primary, slot, now, soft_too=False)]
+            live = state.catalogue.live().tolist()
+            others = [slot for slot in live if _may_go(primary, slot, now, soft_too=False, own=NOBODY)]
             if lost and others:
                 self._report("soft pins", f"{name} evicts {min(lost):x} before others that nothing keeps", name)
         return more
@@ -102,27 +108,31 @@ def soft_pinned(primary: Primary, now: Instant) -> set[int]:
     }
 
 
-def _may_go(primary: Primary, slot: int, now: Instant, soft_too: bool) -> bool:
+def _may_go(primary: Primary, slot: int, now: Instant, soft_too: bool, own: int) -> bool:
     catalogue = primary.state.catalogue
     stays = MASKED | HARD_PIN | COPYING | (0 if soft_too else SOFT_PIN)
-    return not catalogue.flags_at[slot] & stays and catalogue.lease_at[slot] <= now
+    if catalogue.flags_at[slot] & stays or catalogue.lease_at[slot] > now:
+        return False
+    tenant = tenant_of(str(catalogue.keys[slot])) if catalogue.holdings is not None else own
+    return tenant == own or not primary.state.tenants.of(tenant).guaranteed_bytes
 
 
-def has_window(primary: Primary, request: GrantRanges, now: Instant, soft_too: bool) -> bool:
-    """Is there a range as long as the request needs on enough nodes, with nothing in it that must stay?"""
+def has_window(primary: Primary, request: GrantRanges, now: Instant, soft_too: bool, own: int) -> bool:
+    """Is there a range as long as the request needs on enough nodes, with nothing in it that must stay? `own`: the
+    tenant whose put it is."""
     length = least_wanted_bytes(request)
     segments = [one for one in primary.state.segments.values() if primary.available(one, now)]
-    nodes = {one.name.node for one in segments if _longest_gap(primary, one, length, now, soft_too) >= length}
+    nodes = {one.name.node for one in segments if _longest_gap(primary, one, length, now, soft_too, own) >= length}
     return len(nodes) >= request.replicas
 
 
-def _longest_gap(primary: Primary, segment: Segment, length: int, now: Instant, soft_too: bool) -> int:
+def _longest_gap(primary: Primary, segment: Segment, length: int, now: Instant, soft_too: bool, own: int) -> int:
     state, handle = primary.state, segment.handle
     catalogue = state.catalogue
     stays = [
         (place.offset, place.offset + extent_of(catalogue.size_at[slot]))
         for slot in catalogue.live().tolist()
-        if not catalogue.flags_at[slot] & MASKED and not _may_go(primary, slot, now, soft_too)
+        if not catalogue.flags_at[slot] & MASKED and not _may_go(primary, slot, now, soft_too, own)
         for place in catalogue.replicas(slot)
         if place.segment == handle
     ]

@@ -17,6 +17,7 @@ from holdfast.simulation.runs.story_files import literal, test_file
 from holdfast.simulation.scripts.draw import draw
 from holdfast.simulation.scripts.scenes import SCENES
 from holdfast.simulation.scripts.stories import shown
+from holdfast.simulation.scripts.tenants import TENANTS
 
 FAILED = 1
 INTERRUPTED = 130
@@ -61,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _take_scene(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scene", choices=list(SCENES), default="", help="with this scene in every seed, and no other")
+    parser.add_argument(
+        "--scene", choices=[*SCENES, TENANTS], default="", help="with this scene in every seed, and no other"
+    )
 
 
 def exhaust(given: argparse.Namespace) -> int:

@@ -143,7 +143,9 @@ def without_client(script: Script, gone: int) -> Script:
         for one in script.operations
         if one.client != gone
     )
-    fewer = without_process(script, f"client-{gone}", _with(script.shape, clients=script.shape.clients - 1))
+    tenants = (*script.shape.tenants[:gone], *script.shape.tenants[gone + 1 :])
+    shape = _with(script.shape, clients=script.shape.clients - 1, tenants=tenants)
+    fewer = without_process(script, f"client-{gone}", shape)
     names = {f"client-{i}": f"client-{i - 1}" for i in range(gone + 1, script.shape.clients)}
     faults = tuple(
         msgspec.structs.replace(fault, one=names.get(fault.one, fault.one), other=names.get(fault.other, fault.other))
@@ -161,5 +163,5 @@ def without_process(script: Script, name: str, shape: ScriptShape) -> Script:
     return msgspec.structs.replace(script, shape=shape, faults=faults, operations=operations)
 
 
-def _with(shape: ScriptShape, **changes: int) -> ScriptShape:
+def _with(shape: ScriptShape, **changes: int | tuple[str, ...]) -> ScriptShape:
     return msgspec.structs.replace(shape, **changes)

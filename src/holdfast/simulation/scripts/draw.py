@@ -25,6 +25,7 @@ from holdfast.simulation.scripts.script import (
     Script,
     ScriptShape,
 )
+from holdfast.simulation.scripts.tenants import draw_tenants, has_tenants, with_tenants
 
 SETTINGS = (("lease_ttl_ms", ("600", "2800")), ("high_watermark", ("0.3", "0.6")))
 """Settings that are changed while the cluster runs, and their values. A lease and the leader's time stay below a
@@ -32,15 +33,20 @@ grant's timeout."""
 
 
 def draw(seed: int, shape: ScriptShape | None = None, scene: str = "") -> Script:
-    """Draw a script. `scene`: with this scene, and no other."""
+    """Draw a script. `scene`: with this scene, and no other; "tenants": with tenants, and no scene. A shape that is
+    given has no tenants."""
+    tenants = shape is None and has_tenants(seed, scene)
     shape = shape if shape is not None else draw_shape(seed)
+    shape = with_tenants(seed, shape) if tenants else shape
     of_scenes, faults = draw_scenes(seed, shape, scene)
-    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *of_scenes)
+    wiped = any(fault.kind == "wipe_store" for fault in faults)
+    of_tenants, quotas = draw_tenants(seed, shape, wiped) if tenants else ([], [])
+    operations = (*with_cancels(seed, with_pins(seed, draw_operations(seed, shape))), *of_scenes, *of_tenants)
     return Script(
         seed,
         shape,
         tuple(sorted(operations, key=lambda each: (each.at_ms, each.number))),
-        tuple(sorted((*draw_faults(seed, shape), *faults), key=lambda fault: (fault.at_ms, fault.kind))),
+        tuple(sorted((*draw_faults(seed, shape), *faults, *quotas), key=lambda fault: (fault.at_ms, fault.kind))),
     )
 
 

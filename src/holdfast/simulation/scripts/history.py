@@ -15,7 +15,9 @@ Outcome: TypeAlias = Literal["pending", "done", "refused", "unknown", "cancelled
 @dataclass(slots=True)
 class ClientCall:
     operation: Operation
+    """Its keys are named with the client's tenant."""
     called_ns: int
+    tenant: str = ""
     answered_ns: int = -1
     outcome: Outcome = "pending"
     result: object = None
@@ -36,6 +38,20 @@ class History:
 
     def of_key(self, key: str) -> list[ClientCall]:
         return [call for call in self.calls if key in call.operation.keys]
+
+
+def named(tenant: str, key: str) -> str:
+    """The name of a tenant's key for checkers, which see the keys of all tenants. Scripts' keys have no colon."""
+    return f"{tenant}:{key}" if tenant else key
+
+
+def tenant_in(name: str) -> str:
+    return name.rpartition(":")[0]
+
+
+def key_in(name: str) -> str:
+    """The key as its client calls it."""
+    return name.rpartition(":")[2]
 
 
 def value_of(number: int, size_bytes: int) -> bytes:

@@ -24,6 +24,8 @@ Verb: TypeAlias = Literal[
     "reserve",
     "abandon",
     "hold",
+    "list",
+    "pry",
 ]
 FaultKind: TypeAlias = Literal[
     "kill_master",
@@ -56,10 +58,11 @@ FaultKind: TypeAlias = Literal[
     "take_snapshots",
     "wipe_store",
     "restore",
+    "quotas",
 ]
 
-OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store", "restore")
-"""Faults drawn in scenes alone: they mean something only there, or end all that was stored before."""
+OF_SCENES: tuple[FaultKind, ...] = ("take_snapshots", "wipe_store", "restore", "quotas")
+"""Faults drawn in scenes and for tenants alone: they mean something only there, or end all that was stored before."""
 FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind.__args__ if kind not in OF_SCENES)  # type: ignore[attr-defined]
 DISK_FAULTS: tuple[FaultKind, ...] = ("lose_files", "spoil_files", "slow_disk")
 """Faults in worlds whose nodes have disks."""
@@ -77,7 +80,8 @@ VERBS: dict[Verb, int] = {
     "remove_matching": 1,
     "remove_all": 1,
 }
-"""How often each is drawn. Other verbs occur only in scenes: a share for them would change what every seed plays."""
+"""How often each is drawn. Other verbs occur only in scenes and where there are tenants: a share for them would change
+what every seed plays."""
 FAULT_MS = 20_000
 """New faults begin until then; when the last is over, the world heals."""
 HEAL_MS = 100
@@ -127,6 +131,13 @@ class ScriptShape(msgspec.Struct, frozen=True, array_like=True):
     preset: PresetName = "follow"
     disk_bytes: int = 0
     """The disk of each node; 0: it has none."""
+    tenants: tuple[str, ...] = ()
+    """The tenant of each client, by its number; empty names and clients beyond the end: the default tenant."""
+    remote: tuple[str, ...] = ()
+    """Tenants that may not map memory: their clients read and write over TCP."""
+
+    def tenant_of(self, client: int) -> str:
+        return self.tenants[client] if client < len(self.tenants) else ""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):

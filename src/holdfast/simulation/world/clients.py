@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from holdfast.client.async_cache import AsyncCache
 from holdfast.client.operations.places import refresh
 from holdfast.client.state.client import Core
@@ -17,10 +19,11 @@ from holdfast.messages.shapes import Message
 from holdfast.operations.masters import Masters
 from holdfast.simulation.kernel.process import ProcessLoop
 from holdfast.simulation.kernel.scheduler import MS, SECOND
-from holdfast.simulation.scripts.history import ClientCall, History, value_of
+from holdfast.simulation.scripts.history import ClientCall, History, key_in, named, value_of
 from holdfast.simulation.scripts.script import Operation
 from holdfast.simulation.world.node_bytes import SimulatedBytes
 from holdfast.simulation.world.nodes import NodeMachine
+from holdfast.simulation.world.thieves import Thief
 from holdfast.simulation.world.torn_writes import TearingRunner
 
 CALL_SECONDS = 6.0
@@ -37,6 +40,9 @@ class ClientMachine:
     """The longest lease that may be given in this world."""
     stores_checksums: bool = False
     """Puts store checksums; reads compare them only where production does so whatever the client's setting."""
+    tenant: str = ""
+    thief: Thief | None = None
+    """Where there are tenants: tries what it got tickets for on other bytes."""
     process: ProcessLoop | None = None
     core: Core | None = None
     bytes: SimulatedBytes | None = None
@@ -53,7 +59,8 @@ class ClientMachine:
         assert self.process is not None
         self.bytes = SimulatedBytes(self.process, self.host, self.nodes)
         # Checksums would hide wrong bytes by reading again: here wrong bytes must show.
-        self.core = Core(now_seconds, "", False, self.bytes)
+        # The token of a tenant's identity is the tenant's name.
+        self.core = Core(now_seconds, self.tenant, False, self.bytes)
         self.core.stores_checksums = self.stores_checksums
         runner = TearingRunner(self.core, Masters(self.masters), self.process, self._sends)
         while True:
@@ -95,11 +102,14 @@ class ClientMachine:
     def _begin(self, operation: Operation) -> None:
         assert self.process is not None
         assert self.core is not None
-        call = ClientCall(operation, self.process.scheduler.now_ns)
+        seen = operation
+        if self.tenant:
+            seen = msgspec.structs.replace(operation, keys=tuple(named(self.tenant, key) for key in operation.keys))
+        call = ClientCall(seen, self.process.scheduler.now_ns, self.tenant)
         self._note_leases(call)
         self.history.calls.append(call)
         self.running[operation.number] = call
-        task = self.process.create_task(self._run(call))
+        task = self.process.create_task(self._run(call, operation))
         if operation.cancel_ms:
             self.process.scheduler.after(operation.cancel_ms * MS, task.cancel, self.process)
 
@@ -109,18 +119,24 @@ class ClientMachine:
         assert self.core is not None
         now, now_ns = now_seconds(), self.process.scheduler.now_ns
         for key in call.operation.keys:
-            lease = self.core.leases.live(key, now)
+            lease = self.core.leases.live(key_in(key), now)
             if lease is not None:
+                if self.thief is not None:
+                    self.thief.note(lease.tickets, self.core.segments.places, now_ns)
                 held_s = self.longest_lease_ms / 1000 - (lease.until - now)
                 since_ns = now_ns - self.process.world_ns(max(0.0, held_s)) - SECOND // 10
                 call.leased_since_ns[key] = min(since_ns, call.leased_since_ns.get(key, since_ns))
 
-    async def _run(self, call: ClientCall) -> None:
+    async def _run(self, call: ClientCall, operation: Operation) -> None:
+        """`operation`: with the keys as this client calls them."""
         assert self.cache is not None
         try:
             # Another call's reply may have brought a lease since this one began: it was asked for earlier.
             self._note_leases(call)
-            call.result = await _DO[call.operation.verb](self.cache, call.operation)
+            if operation.verb == "pry":
+                call.result = self._pry()
+            else:
+                call.result = self._named(await _DO[operation.verb](self.cache, operation))
             call.outcome = "done"
             if isinstance(call.result, Found):
                 call.left_out = call.result.left_out
@@ -135,6 +151,18 @@ class ClientMachine:
             if self.process is not None:
                 call.answered_ns = self.process.scheduler.now_ns
             self.running.pop(call.operation.number, None)
+
+    def _named(self, result: object) -> object:
+        """A result with this tenant's keys, as checkers name them."""
+        if isinstance(result, Found) and self.tenant:
+            found = Found({named(self.tenant, key): value for key, value in result.items()})
+            found.left_out = frozenset(named(self.tenant, key) for key in result.left_out)
+            return found
+        return [named(self.tenant, key) for key in result] if isinstance(result, list) else result
+
+    def _pry(self) -> list[str]:
+        assert self.process is not None
+        return self.thief.loot(self.process.scheduler.now_ns) if self.thief is not None else []
 
 
 async def _put(cache: AsyncCache, operation: Operation) -> bool:
@@ -219,6 +247,10 @@ async def _view(cache: AsyncCache, operation: Operation) -> bytes | None:
         return None
 
 
+async def _list(cache: AsyncCache, operation: Operation) -> list[str]:
+    return sorted([key async for key in cache.keys(operation.keys[0])])
+
+
 async def _remove_matching(cache: AsyncCache, operation: Operation) -> int:
     return await cache.remove_matching(f"^{operation.keys[0]}$")
 
@@ -239,4 +271,5 @@ _DO: dict[str, Callable[[AsyncCache, Operation], Awaitable[object]]] = {
     "reserve": _reserve,
     "abandon": _abandon,
     "hold": _hold,
+    "list": _list,
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
+from holdfast.identity.identities import Identities
 from holdfast.instant import now_seconds
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.guard import UpkeepFailure
@@ -38,7 +39,7 @@ class StrictSupervisor(Supervisor):
 
 class ObservedServer(RpcServer):
     def __init__(self, machine: MasterMachine) -> None:
-        super().__init__(machine.name, "", supervisor=StrictSupervisor(machine))
+        super().__init__(machine.name, "", supervisor=StrictSupervisor(machine), identities=machine.identities)
         self.tick_seconds = 0.1  # Half as many events; no promise depends on it.
         self._machine = machine
 
@@ -64,6 +65,8 @@ class MasterMachine:
     faults: StoreFaults
     leads: Callable[[MasterMachine, Engine], None]
     """Called when it begins to serve as primary."""
+    identities: Identities | None = None
+    """Of the tenants' clients, and of everybody else; None: everybody may do everything."""
     disk: Disk = field(default_factory=Disk)
     process: ProcessLoop | None = None
     master: Master | None = None

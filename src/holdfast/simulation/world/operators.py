@@ -1,4 +1,4 @@
-"""An operator's requests to a running cluster: drain a node, change a setting, and undo both.
+"""An operator's requests to a running cluster: drain a node, change a setting, and undo both; change quotas.
 
 The operator repeats a request to the current leader until it is in the log, because the world must be able to heal.
 Clients read and masters die meanwhile.
@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from holdfast import instant
 from holdfast.core.rules import CHANGEABLE
 from holdfast.core.state.state import MODES
+from holdfast.core.state.tenants import Tenant
 from holdfast.master.engine.engine import Engine
+from holdfast.messages.of_tenants import ChangeTenant
 from holdfast.messages.requests import ChangeMode, ChangeSettings
 from holdfast.messages.shapes import Message, SettingValue
 from holdfast.simulation.kernel.process import ProcessLoop
@@ -20,6 +24,8 @@ from holdfast.simulation.kernel.scheduler import MS, Scheduler
 from holdfast.simulation.scripts.script import Fault
 
 AGAIN_NS = 300 * MS
+QUOTA_TRIES = 10
+"""A guarantee may be more than there is memory for; then the operator gives up."""
 OPERATOR = 1
 """The operator's number as a client of the masters."""
 Leading = Callable[[], tuple[Engine, ProcessLoop] | None]
@@ -46,6 +52,24 @@ class Operators:
         changed = ChangeSettings({name: value})
         self._ask(changed, lambda engine: engine.state.changed.get(name) == value, tries=1)
         return partial(self._ask, ChangeSettings({name: None}), lambda engine: name not in engine.state.changed)
+
+    def change_quotas(self, fault: Fault) -> Callable[[], None] | None:
+        """Change quotas of a tenant. If the fault lasts, they are reset at its end."""
+        quotas: dict[str, int | float | None] = msgspec.json.decode(fault.other)
+
+        def is_so(engine: Engine, wanted: dict[str, int | float | None]) -> bool:
+            number = engine.state.tenants.number_of(fault.one)
+            if number is None:
+                return False
+            tenant, default = engine.state.tenants.of(number), Tenant(0, "")
+            values = {name: getattr(default, name) if value is None else value for name, value in wanted.items()}
+            return all(getattr(tenant, name) == value for name, value in values.items())
+
+        self._ask(ChangeTenant(fault.one, quotas), partial(is_so, wanted=quotas), QUOTA_TRIES)
+        if not fault.lasts_ms:
+            return None
+        reset = dict.fromkeys(quotas)
+        return partial(self._ask, ChangeTenant(fault.one, reset), partial(is_so, wanted=reset))
 
     def _ask(self, request: Message, is_so: Callable[[Engine], bool], tries: int = 1_000) -> None:
         """Repeat the request until it has taken effect and is durable."""

@@ -21,6 +21,8 @@ import structlog
 from holdfast import entropy, instant, witness
 from holdfast.core.rules import Rules
 from holdfast.errors import HoldfastError
+from holdfast.identity.identities import Entry, Identities, Identity, hash_of
+from holdfast.identity.roles import ALL_ROLES, Role, with_included
 from holdfast.master.engine.engine import Engine
 from holdfast.master.histories.histories import Word
 from holdfast.master.plan import Plan
@@ -32,7 +34,7 @@ from holdfast.simulation.kernel.network import Network
 from holdfast.simulation.kernel.process import SLOWEST_WORK_NS, ProcessLoop
 from holdfast.simulation.kernel.scheduler import MS, SECOND, Scheduler
 from holdfast.simulation.scripts.history import History
-from holdfast.simulation.scripts.script import HEAL_MS, PRIMARY, Fault, Operation, Script
+from holdfast.simulation.scripts.script import HEAL_MS, PRIMARY, Fault, Operation, Script, ScriptShape
 from holdfast.simulation.scripts.stories import Line
 from holdfast.simulation.world.clients import ClientMachine
 from holdfast.simulation.world.masters import PORT, MasterMachine
@@ -41,6 +43,7 @@ from holdfast.simulation.world.nodes import MARK, NodeMachine
 from holdfast.simulation.world.operators import Operators
 from holdfast.simulation.world.restore_operator import RestoreOperator
 from holdfast.simulation.world.store import STORE, ObservedStore, StoreFaults
+from holdfast.simulation.world.thieves import Thief
 
 FADE_STEP_MS = 150
 FADE_EVERY_MS = 500
@@ -58,6 +61,22 @@ RULES = Rules(
     session_jeopardy_ms=4_000,
     report_interval_ms=5_000,
 )
+
+
+TICKETS_ROLL_MS = 3_000
+"""Where there are tenants: so short that tickets expire within a run."""
+
+
+def identities_of(shape: ScriptShape) -> Identities | None:
+    """One of each tenant, whose token is its name, and one of all others; None if there are no tenants."""
+    if not shape.tenants:
+        return None
+    tenants = [
+        Identity(name, with_included([Role.OPERATOR]), name, name not in shape.remote)
+        for name in sorted({*shape.tenants} - {""})
+    ]
+    entries = [Entry(one, (hash_of(one.tenant),)) for one in (Identity("cluster", ALL_ROLES), *tenants)]
+    return Identities(entries)
 
 
 def rules_of(name: PresetName) -> Rules:
@@ -109,7 +128,9 @@ class World:
         self.longest_lease_ms = self._longest_lease_ms()
         addresses = [f"master-{i}:{PORT}" for i in range(shape.masters)]
         self.masters = {
-            f"master-{i}": MasterMachine(f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads)
+            f"master-{i}": MasterMachine(
+                f"master-{i}", self._plan(addresses[i]), self.store, self.faults, self._leads, identities_of(shape)
+            )
             for i in range(shape.masters)
         }
         self.nodes = {
@@ -133,9 +154,16 @@ class World:
                 self.history,
                 self.longest_lease_ms,
                 self.script.restores,
+                shape.tenant_of(i),
+                Thief(self.nodes, self._longest_ticket_ms() * MS) if shape.tenants else None,
             )
             for i in range(shape.clients)
         }
+
+    def _longest_ticket_ms(self) -> int:
+        """No ticket is good for longer: its generation, a lease, and the flight of the keepalive that tells of it."""
+        flight_ms = sum(sorted(fault.lasts_ms for fault in self.script.faults)[-2:]) + 2_000
+        return TICKETS_ROLL_MS + self.longest_lease_ms * 11 // 10 + flight_ms
 
     @cached_property
     def _placed(self) -> dict[str, Machine]:
@@ -150,6 +178,8 @@ class World:
         return Plan(self.rules, "simulated", address, LEADER_TTL_MS, snapshot_bytes=4_000, piece_bytes=PIECE_BYTES)
 
     def _leads(self, machine: MasterMachine, engine: Engine) -> None:
+        if self.script.shape.tenants:
+            engine.primary.tickets.roll_ms = TICKETS_ROLL_MS
         self.watch_engine(machine, engine)
 
     @property
@@ -435,6 +465,7 @@ class World:
         "refuse": _refuse, "slow_threads": _slow_threads, "fade": _fade,
         "lose_files": _harm_files, "spoil_files": _harm_files, "slow_disk": _slow_disk,
         "take_snapshots": _take_snapshots, "wipe_store": _wipe, "restore": _restore,
+        "quotas": lambda world, fault: world.operators.change_quotas(fault),
     }  # fmt: skip
 
     def end(self) -> None:

@@ -1,0 +1,157 @@
+"""Bugs of tenants, of their quotas and of tickets for bytes, planted on purpose (I20, ADR 48, ADR 50)."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.core.catalogue.holdings import Holdings
+from holdfast.core.objects import puts, quotas, reads
+from holdfast.core.objects.surplus import Surplus
+from holdfast.core.state.tenants import Tenants
+from holdfast.master import tenancy
+from holdfast.messages import requests
+from holdfast.node.memory import tickets
+from holdfast.node.memory.tickets import TicketBook
+from holdfast.replication import snapshot_store
+from tests.simulation.planted import Patch, Planted, both
+
+
+def evict_below_guarantees() -> Patch:
+    real = Surplus.__init__
+
+    def init(self: Surplus, state: Any, holdings: Holdings, *own: int) -> None:
+        real(self, state, holdings, *own)
+        for number, held in holdings.by_number.items():
+            self._left[number] = held.used_bytes
+
+    return patch.object(Surplus, "__init__", init)
+
+
+def evict_beyond_limits_after_the_commit() -> Patch:
+    """What a put is too much leaves with the next tick."""
+    return both(patch.object(puts, "make_way", lambda *given: []), patch.object(puts, "fits", lambda *given: True))
+
+
+def let_keys_of_one_put_give_way_to_each_other() -> Patch:
+    real = quotas._own_evictable
+
+    def own_evictable(primary: Any, holdings: Any, number: int, keys: Any, now: int) -> Any:
+        return real(primary, holdings, number, (), now)
+
+    return patch.object(quotas, "_own_evictable", own_evictable)
+
+
+def forget_the_share_of_hard_pins() -> Patch:
+    return patch.object(quotas, "_check_pins", lambda *given: None)
+
+
+def forget_the_share_of_leases() -> Patch:
+    return both(
+        patch.object(reads, "may_lease", lambda *given: True), patch.object(reads, "leasable", lambda *given: None)
+    )
+
+
+def _untranslated(kind: type[requests.Message]) -> Patch:
+    return patch.dict(tenancy.INWARD, {kind: lambda *given: None})
+
+
+def locate_in_the_default_tenant() -> Patch:
+    return _untranslated(requests.Locate)
+
+
+def remove_in_the_default_tenant() -> Patch:
+    return _untranslated(requests.Remove)
+
+
+def match_in_the_default_tenant() -> Patch:
+    return _untranslated(requests.RemoveMatching)
+
+
+def store_in_the_default_tenant() -> Patch:
+    return _untranslated(requests.CommitPuts)
+
+
+def list_keys_of_all() -> Patch:
+    def key_list(view: tenancy.Tenancy, reply: requests.KeyList) -> None:
+        reply.keys = [key[3:] if tenancy.is_reserved(key) else key for key in reply.keys]
+
+    return both(
+        patch.dict(
+            tenancy.INWARD, {requests.ListKeys: lambda view, request, catalogue: setattr(request, "prefix", "")}
+        ),
+        patch.dict(tenancy.OUTWARD, {requests.KeyList: key_list}),
+    )
+
+
+def count_one_replica_of_each() -> Patch:
+    """Holdings drift from what there is, on every master."""
+    return patch.object(Holdings, "_change_one", _change_one)
+
+
+def _change_one(self: Holdings, catalogue: Any, slot: int, sign: int) -> None:
+    held = self.of(int(self.column[slot]))
+    held.objects += sign
+    held.used_bytes += sign * catalogue.size_at[slot]
+
+
+def lose_quotas_in_snapshots() -> Patch:
+    real = snapshot_store.load
+
+    def load(content: Any, now: int) -> Any:
+        restored = real(content, now)
+        known = restored.state.tenants
+        names = [type(one)(one.number, one.name) for one in known.by_number.values()]
+        restored.state.tenants = Tenants(names, known.next_number)
+        return restored
+
+    return patch.object(snapshot_store, "load", load)
+
+
+def lose_holdings_in_snapshots() -> Patch:
+    """A master that starts from one counts from there on only."""
+    real = snapshot_store.load
+
+    def load(content: Any, now: int) -> Any:
+        restored = real(content, now)
+        if restored.state.catalogue.holdings is not None:
+            restored.state.catalogue.holdings.by_number.clear()
+        return restored
+
+    return patch.object(snapshot_store, "load", load)
+
+
+def take_expired_tickets() -> Patch:
+    return patch.object(TicketBook, "_check_age", lambda *given: None)
+
+
+def take_tickets_for_other_ranges() -> Patch:
+    return patch.object(tickets, "_is_inside", lambda piece, ranges: True)
+
+
+def take_tickets_for_other_segments() -> Patch:
+    return patch.object(tickets, "same_mac", lambda one, other: True)
+
+
+def _of_tenants(name: str, plant: Any, *promises: str, seeds: int = 60) -> Planted:
+    return Planted(name, plant, promises, seeds, scene="tenants")
+
+
+PLANTED_IN_TENANTS = (
+    _of_tenants("evict below guarantees", evict_below_guarantees, "I20"),
+    _of_tenants("evict beyond limits after the commit", evict_beyond_limits_after_the_commit, "I20"),
+    _of_tenants("let keys of one put give way", let_keys_of_one_put_give_way_to_each_other, "I20", seeds=300),
+    _of_tenants("forget the share of hard pins", forget_the_share_of_hard_pins, "I20", seeds=200),
+    _of_tenants("forget the share of leases", forget_the_share_of_leases, "I20"),
+    _of_tenants("locate in the default tenant", locate_in_the_default_tenant, "I20", "I7"),
+    _of_tenants("remove in the default tenant", remove_in_the_default_tenant, "I20", "I7"),
+    _of_tenants("match in the default tenant", match_in_the_default_tenant, "I20", seeds=300),
+    _of_tenants("store in the default tenant", store_in_the_default_tenant, "I20"),
+    _of_tenants("list keys of all tenants", list_keys_of_all, "I20"),
+    _of_tenants("count one replica of each", count_one_replica_of_each, "I20"),
+    _of_tenants("lose quotas in snapshots", lose_quotas_in_snapshots, "I5"),
+    _of_tenants("lose holdings in snapshots", lose_holdings_in_snapshots, "I20"),
+    _of_tenants("take expired tickets", take_expired_tickets, "I20"),
+    _of_tenants("take tickets for other ranges", take_tickets_for_other_ranges, "I20"),
+    _of_tenants("take tickets for other segments", take_tickets_for_other_segments, "I20"),
+)
