@@ -135,9 +135,9 @@ def test_a_reader_s_map_cannot_be_written(
     caller = Caller(rig, keyring.tokens["reader"], *known)
     link = NodeLink.open(caller.place.socket_path, now_seconds() + 60)
     try:
-        assert link.attach(caller.place.name, False, now_seconds() + 60, 0, caller.mapping).view.readonly
+        assert link.attach(AttachSegment(caller.place.name, ticket=caller.mapping), now_seconds() + 60).view.readonly
         monkeypatch.setattr(attach, "Mapping", lambda descriptor, size, _: Mapping(descriptor, size, True))
         with pytest.raises(PermissionError):
-            link.attach(caller.place.name, False, now_seconds() + 60, 0, caller.mapping)
+            link.attach(AttachSegment(caller.place.name, ticket=caller.mapping), now_seconds() + 60)
     finally:
         link.close()
