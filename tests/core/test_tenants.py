@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.promotion import promote
-from holdfast.core.rules import Rules
+from holdfast.core.rules import EVICT_STEP, Rules
 from holdfast.errors import BadValue, NoRoom, OverCommitted, Refused, TenantFull
 from holdfast.messages import of_tenants as t
 from holdfast.messages import requests as q
@@ -181,6 +181,31 @@ def test_a_value_that_is_none_is_refused_and_nothing_changes(quota: str, value: 
     with pytest.raises(BadValue, match="nothing was changed"):
         world.define(1, **{quota: value})
     assert not world.state.tenants
+
+
+def test_at_its_limit_a_put_evicts_the_oldest_and_no_more_than_one_step_ahead() -> None:
+    """I17: a share of a large limit would be tens of thousands of objects at once (ADR 51)."""
+    world = world_of(2_000, eviction_margin=0.9)
+    most = 2 * EVICT_STEP
+    world.define(1, max_objects=most)
+    for first in range(0, most, EVICT_STEP // 2):
+        some = [f"k{number}" for number in range(first, first + EVICT_STEP // 2)]
+        assert world.store(1, *some, size=64) is None
+        world.now += 1
+    assert world.store(1, "new", size=64) is None
+    left = world.names_of(1)
+    assert left == {"new", *(f"k{number}" for number in range(EVICT_STEP, most))}
+
+
+def test_a_put_that_needs_more_room_than_one_step_frees_still_gets_it() -> None:
+    world = world_of(4_000, eviction_margin=0.05)
+    world.define(1, limit_bytes=(EVICT_STEP + 1_000) * 64)
+    for first in range(0, EVICT_STEP + 1_000, 1_024):
+        some = [f"k{number}" for number in range(first, min(first + 1_024, EVICT_STEP + 1_000))]
+        assert world.store(1, *some, size=64) is None
+    assert world.store(1, "large", size=(EVICT_STEP + 500) * 64) is None
+    assert "large" in world.names_of(1)
+    assert world.used(1) <= (EVICT_STEP + 1_000) * 64
 
 
 def test_a_change_that_changes_nothing_is_no_record() -> None:

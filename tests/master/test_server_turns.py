@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import REMOVAL_STEP_SLOTS, Rules
+from holdfast.core.rules import REMOVAL_STEP_SLOTS, STEP_OBJECTS, Rules
 from holdfast.core.state.state import State
 from holdfast.ids import GrantId
 from holdfast.instant import now_ms
@@ -22,12 +22,15 @@ from holdfast.messages.of_sessions import OpenSession
 from holdfast.messages.requests import (
     CommitPuts,
     Exists,
+    Explain,
     Hello,
     ListKeys,
     Locate,
+    Presence,
     Remove,
     Removed,
     RemoveMatching,
+    Stat,
 )
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
@@ -82,9 +85,13 @@ class Line(asyncio.Transport):
     def replies(self) -> list[tuple[int, bytes]]:
         """The replies since this was last asked."""
         received = FrameBuffer()
-        for data in self.written:
-            received.space()[: len(data)] = data
-            received.filled(len(data))
+        left = b"".join(self.written)
+        while left:
+            space = received.space()
+            count = min(len(space), len(left))
+            space[:count] = left[:count]
+            received.filled(count)
+            left = left[count:]
         self.written.clear()
         return [(found[0], bytes(found[2])) for found in iter(received.next_frame, None)]
 
@@ -122,6 +129,16 @@ def connected(line: Line, server: RpcServer | None = None) -> Connection:
 def feed(connection: Connection, data: bytes) -> None:
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
+
+
+def feed_all(connection: Connection, data: bytes) -> None:
+    """As many receives as it takes."""
+    while data:
+        space = connection.get_buffer(-1)
+        count = min(len(space), len(data))
+        space[:count] = data[:count]
+        connection.buffer_updated(count)
+        data = data[count:]
 
 
 def asked(*messages: Message) -> bytes:
@@ -287,6 +304,45 @@ async def test_a_removal_in_several_steps_lets_others_in_between_and_is_answered
         assert left == [384, 256, 128], "steps of 128 slots, and a request of another connection between any two"
     [(number, reply)] = line.replies()
     assert (number, decode_reply(reply)) == (1, Removed(len(keys), 0, 0))
+
+
+@pytest.mark.parametrize("kind", [Stat, Explain])
+async def test_a_look_at_many_objects_lets_others_in_between_and_is_answered_once(
+    line: Line, kind: type[Stat | Explain]
+) -> None:
+    """Counted in steps; the order of the sender's requests stays."""
+    keys = [f"k{number}" for number in range(STEP_OBJECTS * 3)]
+    server = a_server()
+    connection, other_line = connected(line, server), Line()
+    with other_line.near, other_line.far:
+        other = connected(other_line, server)
+        feed_all(connection, asked(kind(keys), SHORT))
+        between = 0
+        while not line.written:
+            feed(other, frame(1, 1000, encode(SHORT)))
+            assert other_line.answered() == [1]
+            between += 1
+            await asyncio.sleep(0)
+        assert between == 3
+        assert await until_answered(line, 2) == [1, 2]
+
+
+async def test_what_one_client_sends_behind_a_removal_in_steps_sees_all_of_it(line: Line) -> None:
+    world = World()
+    world.node("a", size=1 << 20)
+    keys = [f"k{number}" for number in range(STEP_OBJECTS * 3)]
+    world.put(*keys, size=64)
+    server = RpcServer("here", "")
+    server.lead(world.engine)
+    connection = connected(line, server)
+    feed_all(connection, asked(Remove(keys, 1), Exists(keys[-1:]), Locate(keys[-1:])))
+    replies: list[tuple[int, bytes]] = []
+    while len(replies) < 3:
+        await asyncio.sleep(0)
+        replies += line.replies()
+    assert [number for number, _ in replies] == [1, 2, 3]
+    assert decode_reply(replies[0][1]) == Removed(len(keys))
+    assert decode_reply(replies[1][1]) == Presence(b"\0")
 
 
 async def test_nothing_more_is_decided_for_a_peer_that_does_not_read(line: Line) -> None:

@@ -7,7 +7,7 @@ import enum
 from holdfast.identity.roles import Role
 from holdfast.ids import GrantId, ProcessName, SegmentName
 from holdfast.messages.commands import TicketTerms
-from holdfast.messages.shapes import AttachTicket, Message, Ticket
+from holdfast.messages.shapes import AttachTicket, Bounded, Message, Ticket
 
 
 class Damage(enum.IntEnum):
@@ -35,9 +35,9 @@ class RegisterNode(Message, tag=64):
     host: str
     data_address: str
     socket_path: str
-    sizes: list[int]
+    sizes: Bounded[int]
     """The length of segment 0, 1, ..."""
-    live_writers: list[int] = []
+    live_writers: Bounded[int] = []
     """All other writers are gone."""
     heard_epoch: int = 0
     heard_index: int = 0
@@ -53,8 +53,8 @@ class ReportWriters(Message, tag=65):
     needs = Role.NODE
     session: int
     boot: int
-    gone_writers: list[int] = []
-    cleaned: list[GrantId] = []
+    gone_writers: Bounded[int] = []
+    cleaned: Bounded[GrantId] = []
 
 
 class ReportGone(Message, tag=60):
@@ -68,7 +68,7 @@ class ReportGone(Message, tag=60):
     session: int
     boot: int
     machine: str
-    gone: list[ProcessName]
+    gone: Bounded[ProcessName]
 
 
 class ReportUsage(Message, tag=66):
@@ -82,7 +82,7 @@ class ReportUsage(Message, tag=66):
     session: int
     boot: int
     figures: dict[str, int]
-    live_writers: list[int] = []
+    live_writers: Bounded[int] = []
     next_writer: int = 0
 
 

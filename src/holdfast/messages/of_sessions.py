@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.identity.roles import Role
-from holdfast.messages.shapes import Message
+from holdfast.messages.shapes import Bounded, Message
 
 
 class SessionCommand(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -44,7 +44,7 @@ class KeepAlive(Message, tag=71):
     """The master's, as far as the follower knows; `handled` is a command number of that master."""
     handled: int = 0
     """All commands up to this number have been handled."""
-    refused: list[tuple[int, str]] = []
+    refused: Bounded[tuple[int, str]] = []
     """Numbers of those of them that could not be done, and why."""
     body: bytes = b""
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from holdfast.identity.roles import Role
 from holdfast.ids import GrantId
-from holdfast.messages.shapes import Attachment, MappingRight, Message, Range, SegmentPlace, SettingValue, Ticket
+from holdfast.messages.shapes import (
+    Attachment,
+    Bounded,
+    MappingRight,
+    Message,
+    Range,
+    SegmentPlace,
+    SettingValue,
+    Ticket,
+)
 
 CLIENT_KEY_BYTES = 16
 
@@ -37,11 +46,11 @@ class Exists(Message, tag=2):
     """Which keys are stored? With `touch`, those found are leased and marked as used, as by a read."""
 
     needs = Role.READER
-    keys: list[str]
+    keys: Bounded[str]
     touch: bool = False
     use: bool = False
     """Mark those found as used, for the order of eviction, without leasing them. Ignored by an older master."""
-    without: list[int] = []
+    without: Bounded[int] = []
     """Segments that the caller cannot reach: objects only in these count as absent. Ignored by an older master."""
 
 
@@ -49,7 +58,7 @@ class Locate(Message, tag=3):
     """Where are the bytes of these keys? Grants a lease on each that is found."""
 
     needs = Role.READER
-    keys: list[str]
+    keys: Bounded[str]
     tickets: bool = False
     """Give tickets too: the caller reads some of its objects over TCP. Ignored by an older master."""
 
@@ -74,13 +83,13 @@ class GrantRanges(Message, tag=5):
     needs = Role.WRITER
     grant: GrantId
     sizes: bytes
-    keys: list[str] = []
+    keys: Bounded[str] = []
     replicas: int = 1
-    prefer: list[str] = []
+    prefer: Bounded[str] = []
     """Names of nodes, or of segments as `node/boot/number`, to try first, in this order."""
-    attached: list[Attachment] = []
+    attached: Bounded[Attachment] = []
     upsert: bool = False
-    finished: list[GrantId] = []
+    finished: Bounded[GrantId] = []
     """Grants that this client is done with: no byte is still being written to them."""
     least_bytes: int = 0
     """If given, a shorter grant is accepted, down to this length, to avoid evictions or waiting. With keys it must
@@ -91,7 +100,7 @@ class ExtendGrants(Message, tag=6):
     """The writer is alive and still needs these grants."""
 
     needs = Role.WRITER
-    grants: list[GrantId]
+    grants: Bounded[GrantId]
 
 
 class CommitPuts(Message, tag=7):
@@ -102,14 +111,14 @@ class CommitPuts(Message, tag=7):
 
     needs = Role.WRITER
     grant: GrantId
-    keys: list[str]
+    keys: Bounded[str]
     rows: bytes
     upsert: bool = False
     soft_pin: bool = False
     hard_pin: bool = False
     durability: str = ""
     """`durable`, `memory`, or empty for the cluster's default."""
-    finished: list[GrantId] = []
+    finished: Bounded[GrantId] = []
     ahead: GrantRanges | None = None
     """Prefetch: memory for the next put, of one length and for no key, if there is room at once."""
 
@@ -119,7 +128,7 @@ class ReturnGrants(Message, tag=8):
     free at once; otherwise it is quarantined until the nodes have closed the connections that may still carry bytes."""
 
     needs = Role.WRITER
-    grants: list[GrantId]
+    grants: Bounded[GrantId]
     settled: bool = True
 
 
@@ -131,7 +140,7 @@ class Remove(Message, tag=9):
 
     needs = Role.WRITER
     force_needs = Role.OPERATOR
-    keys: list[str]
+    keys: Bounded[str]
     serial: int
     force: bool = False
     forgotten: bool = False
@@ -163,14 +172,14 @@ class ListKeys(Message, tag=11):
 
 class Stat(Message, tag=12):
     needs = Role.READER
-    keys: list[str]
+    keys: Bounded[str]
 
 
 class Explain(Message, tag=13):
     """Why is this object kept, or why is it gone?"""
 
     needs = Role.READER
-    keys: list[str]
+    keys: Bounded[str]
 
 
 class ListSegments(Message, tag=14):

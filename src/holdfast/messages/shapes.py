@@ -7,14 +7,17 @@ All travel as msgpack arrays with a small integer tag. Columns of numbers travel
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.identity.roles import Role
-from holdfast.ids import GrantId, SegmentHandle, SegmentName
+from holdfast.ids import MAX_BATCH, GrantId, SegmentHandle, SegmentName
 
+T = TypeVar("T")
 SettingValue: TypeAlias = bool | int | float
+Bounded: TypeAlias = Annotated[list[T], msgspec.Meta(max_length=MAX_BATCH)]
+"""A list in a request. A longer one is refused before one of its items is decoded."""
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, tag_field="t"):

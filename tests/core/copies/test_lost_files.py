@@ -7,13 +7,13 @@ import struct
 import numpy as np
 import pytest
 
-from holdfast.core.copies import lost_files
+from holdfast.core.copies import disks, lost_files
 from holdfast.errors import BadRequest, Settling, UnknownNode
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import Cause, ObjectsRemoved, ReplicaDropped
-from tests.core.copies.test_disks import DISK, fill, with_disk
+from tests.core.copies.test_disks import DISK, fill, reported, with_disk
 from tests.core.copying import Nodes, files, kinds
 from tests.core.world import World
 
@@ -177,3 +177,22 @@ def test_an_object_that_was_evicted_without_a_record_is_named_by_one_now() -> No
     world.state.mask.add(catalogue, np.array([slot], np.intp))
     assert report(world, [row]) == 1
     assert catalogue.by_id.slot_of(row[0]) < 0
+
+
+def test_files_that_are_reported_in_several_steps_count_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADR 51: what one step dropped is not there for a later one."""
+    monkeypatch.setattr(lost_files, "STEP_OBJECTS", 1)
+    world, nodes = with_disk()
+    key, other, *_ = on_disk_alone(world, nodes)
+    row, second = (*file_of(world, key), Damage.MISSING), (*file_of(world, other), Damage.SPOILED)
+    assert report(world, [row, row, second, row]) == 2
+    assert world.has(key, other) == [False, False]
+    world.check()
+
+
+def test_files_that_the_log_does_not_hold_are_named_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks, "STEP_OBJECTS", 2)
+    world, nodes = with_disk()
+    held = file_of(world, on_disk_alone(world, nodes)[0])
+    unknown = [(1 << 50 | number, 64) for number in range(4)]
+    assert reported(world, [unknown[0], held, *unknown[1:]]) == unknown

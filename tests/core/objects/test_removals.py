@@ -160,7 +160,8 @@ def test_a_catastrophic_pattern_is_matched_in_linear_time_and_a_broken_one_refus
 
 def test_listing_by_prefix_meets_every_key_once(world: World) -> None:
     keys = {f"p{i % 3}/{i}" for i in range(9_000)}
-    world.put(*keys, size=64)
+    for kind in range(3):
+        world.put(*(key for key in keys if key.startswith(f"p{kind}/")), size=64)
     found: list[str] = []
     cursor = 0
     while True:

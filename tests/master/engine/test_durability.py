@@ -5,8 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+import pytest
+
 from holdfast.core.copies.plan import begin
-from holdfast.core.primary.decision import Parked
+from holdfast.core.objects import reads, removals
+from holdfast.core.primary.decision import Parked, Unfinished
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
@@ -49,6 +52,8 @@ class Writer:
     def ask(self, request: Message) -> Message | None:
         """The reply if it may leave now; otherwise it will be in `sent`."""
         reply, after = self.engine.handle(request, CLIENT, 1, self.now)
+        while isinstance(reply, Unfinished):
+            reply, after = self.engine.handle(reply.step, CLIENT, 1, self.now)
         if isinstance(reply, Parked):
             assert isinstance(request, q.GrantRanges)
             self.engine.park(Waiting(request, CLIENT, 1, self.now + 1_000, self.sent.append), self.now)
@@ -301,3 +306,41 @@ def test_a_node_is_asked_to_clean_only_when_the_end_of_the_grant_is_durable() ->
     assert isinstance(answer, ss.KeptAlive)
     [command] = answer.commands
     assert (command.name, c.decode_body(c.Clean, command.body).grants) == (c.CLEAN, [grant])
+
+
+def test_the_answer_of_a_removal_in_steps_waits_for_the_records_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: also if the last step had nothing to remove."""
+    monkeypatch.setattr(removals, "STEP_OBJECTS", 1)
+    writer = Writer()
+    writer.store(1, "k")
+    assert writer.ask(q.Remove(["k", "none"], 9)) is None
+    assert writer.write() == [q.Removed(1, missing=1)]
+
+
+def test_a_look_in_steps_waits_for_its_keys_alone_and_not_for_a_full_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I10"""
+    monkeypatch.setattr(reads, "STEP_OBJECTS", 1)
+    writer = Writer()
+    writer.store(1, "k")
+    writer.grant(2, 64)
+    writer.log.full = "the disk of x.db is full"
+    seen = writer.ask(q.Stat(["k", "none", "other"]))
+    assert isinstance(seen, q.Stats)
+    assert [one is not None for one in seen.stats] == [True, False, False]
+
+
+def test_a_removal_in_steps_that_the_log_cannot_take_to_its_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "STEP_OBJECTS", 1)
+    writer = Writer()
+    writer.store(1, "k")
+    writer.store(2, "l")
+    reply, _ = writer.engine.handle(q.Remove(["k", "l"], 9), CLIENT, 1, writer.now)
+    assert isinstance(reply, Unfinished)
+    writer.log.full = "the disk of x.db is full"
+    refused, _ = writer.engine.handle(reply.step, CLIENT, 1, writer.now)
+    assert isinstance(refused, q.Failed)
+    assert "What it did until then counts" in refused.text
+    writer.log.full = ""
+    writer.write()
+    assert writer.ask(q.Remove(["k", "l"], 9)) is None
+    assert writer.write() == [q.Removed(2)], "sent again, it goes on"

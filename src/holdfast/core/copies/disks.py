@@ -13,11 +13,11 @@ import numpy as np
 
 from holdfast.core.catalogue.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ReplicaAt, Slots
 from holdfast.core.copies.plan import begin, takes_files
-from holdfast.core.objects.checks import checked_rows
+from holdfast.core.objects.checks import check_rows
 from holdfast.core.objects.eviction import evicted, on_disk_too
-from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned, joined
+from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, NextStep, Planned, Unfinished, joined
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE
+from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE, STEP_OBJECTS
 from holdfast.core.state.apply import Place
 from holdfast.core.state.state import Segment
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
@@ -83,17 +83,34 @@ def mount_disk(primary: Primary, request: n.MountDisk, client: int, now: Instant
     return Decision(n.DiskMounted(state.log_id, handle, state.continues, unverified_in), records)
 
 
+class FilesStep(NextStep, frozen=True, gc=False):
+    """Where a report of files goes on."""
+
+    request: n.ReportFiles
+    at: int
+    """Place of the next row in the packed ones."""
+    forgotten: bytes
+
+
 def report_files(primary: Primary, request: n.ReportFiles, client: int, now: Instant) -> Decision:
     """Reply which of these files to delete: those of objects that the log does not hold at that place (I7)."""
-    files = checked_rows(FileRow, request.rows)
+    check_rows(FileRow, request.rows)
+    return files_step(primary, FilesStep(request, 0, b""), client, now)
+
+
+def files_step(primary: Primary, step: FilesStep, client: int, now: Instant) -> Decision:
+    request, stop = step.request, step.at + STEP_OBJECTS * FileRow.size_bytes
     disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
-    forget = b""
-    for oid, offset in files:
+    unknown = []
+    for oid, offset in FileRow.iter_unpack(request.rows[step.at : stop]):
         slot = catalogue.by_id.slot_of(oid)
         if slot < 0 or ReplicaAt(disk.handle, offset, DISK) not in catalogue.replicas(slot):
-            forget += FileRow.pack(oid, offset)
-    return Decision(n.FilesForgotten(forget))
+            unknown.append((oid, offset))
+    forgotten = step.forgotten + FileRow.pack_rows(unknown)
+    if stop < len(request.rows):
+        return Decision(Unfinished(FilesStep(request, stop, forgotten)))
+    return Decision(n.FilesForgotten(forgotten))
 
 
 def report_disk(primary: Primary, request: n.ReportDisk, client: int, now: Instant) -> Decision:

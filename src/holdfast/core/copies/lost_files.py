@@ -14,9 +14,9 @@ from holdfast.core.copies.disks import known_disk
 from holdfast.core.copies.evacuation import dropped
 from holdfast.core.objects.checks import check_rows
 from holdfast.core.objects.eviction import evicted
-from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.decision import Decision, NextStep, Unfinished
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import VISIT_SLOTS
+from holdfast.core.rules import STEP_OBJECTS, VISIT_SLOTS
 from holdfast.core.state.row_tables import LISTED_FILE_TABLE, new_table
 from holdfast.errors import BadRequest
 from holdfast.ids import ObjectId, SegmentHandle
@@ -29,18 +29,33 @@ from holdfast.messages.rows import ListedFileRow, LostFileRow, pack_ids
 _DAMAGES = frozenset(map(int, n.Damage))
 
 
+class LostFilesStep(NextStep, frozen=True, gc=False):
+    """Where a report of lost files goes on."""
+
+    request: n.ReportLostFiles
+    at: int
+    """Place of the next row in the packed ones."""
+    dropped: int
+
+
 def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int, now: Instant) -> Decision:
     """Drop these replicas. If a reader may hold a lease, the place stays in quarantine until the lease ends (I2)."""
     check_rows(LostFileRow, request.rows)
     if not _DAMAGES.issuperset(damage for _, _, damage in LostFileRow.iter_unpack(request.rows)):
         raise BadRequest("a file is reported lost without a known reason; nothing was changed")
+    return lost_files_step(primary, LostFilesStep(request, 0, 0), client, now)
+
+
+def lost_files_step(primary: Primary, step: LostFilesStep, client: int, now: Instant) -> Decision:
+    """Drop the next of them. What one step dropped is not there for a later one, nor for a repetition."""
+    request, stop = step.request, step.at + STEP_OBJECTS * LostFileRow.size_bytes
     disk = known_disk(primary, request.node, request.disk)
     catalogue = primary.state.catalogue
     further: list[tuple[ObjectId, ReplicaAt]] = []
     last: dict[int, None] = {}
     hidden: dict[int, None] = {}
     seen: set[ObjectId] = set()
-    for oid, offset, damage in LostFileRow.iter_unpack(request.rows):
+    for oid, offset, damage in LostFileRow.iter_unpack(request.rows[step.at : stop]):
         slot = catalogue.by_id.slot_of(oid)
         place = ReplicaAt(disk.handle, offset, DISK)
         if slot < 0 or oid in seen or place not in (places := catalogue.replicas(slot)):
@@ -60,7 +75,9 @@ def report_lost_files(primary: Primary, request: n.ReportLostFiles, client: int,
         records.append(ObjectsRemoved(pack_ids(free), pack_ids(leased_ids), Cause.FILE_LOST))
     if hidden:
         records.append(evicted(primary.state, np.array(list(hidden), np.intp)))
-    return Decision(q.Done(len(seen)), records)
+    count = step.dropped + len(seen)
+    is_last = stop >= len(request.rows)
+    return Decision(q.Done(count) if is_last else Unfinished(LostFilesStep(request, stop, count)), records)
 
 
 def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant) -> Decision:

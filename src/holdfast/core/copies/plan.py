@@ -337,8 +337,8 @@ def takes_files(primary: Primary, disk: Segment, now: Instant) -> bool:
 
 def add_replicas(primary: Primary, request: n.AddReplicas, client: int, now: Instant) -> Decision:
     """Reply with the number of replicas added; the grant ends in any case."""
-    copied = checked_rows(CopiedRow, request.rows)
-    failed = checked_ids(request.failed)
+    copied = checked_rows(CopiedRow, request.rows, COPY_OBJECTS)
+    failed = checked_ids(request.failed, COPY_OBJECTS)
     if request.grant.client != COPIES:
         raise GrantRefused("that grant is a client's, not one for copying; nothing was changed")
     grant = primary.state.grants.get(request.grant)

@@ -24,7 +24,7 @@ from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import State
 from holdfast.errors import BadRequest
-from holdfast.ids import ObjectId, SegmentHandle
+from holdfast.ids import MAX_REPLICAS, ObjectId, SegmentHandle
 from holdfast.instant import Instant, lengthened
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
@@ -33,6 +33,7 @@ from holdfast.messages.rows import MismatchRow, VerifyRow, pack_ids
 from holdfast.messages.shapes import Record
 
 MOST_ROWS = 8_192
+"""Ranges per reply, and objects that are looked at for it."""
 ALL_NAMED = 1 << 62
 """The cursor after the last slot."""
 MOST_BYTES = 1 << 30
@@ -44,7 +45,7 @@ def verify_ranges(primary: Primary, request: n.VerifyRanges, connection: int, no
     own, so that the segments count as verified only when the node has reported on those too."""
     state = primary.state
     member = known_member(primary, request.session, request.boot)
-    mismatches = checked_rows(MismatchRow, request.failed)
+    mismatches = checked_rows(MismatchRow, request.failed, MOST_ROWS + MAX_REPLICAS)
     if request.cursor < 0:
         raise BadRequest("a cursor is not negative; nothing was changed")
     member.fenced = True
@@ -86,7 +87,8 @@ def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes
     top = catalogue.top
     rows: list[tuple[int, int, int, int, int]] = []
     size = 0
-    live = np.flatnonzero(catalogue.flags[first:top] & LIVE) + first
+    stop = min(first + MOST_ROWS, top)
+    live = np.flatnonzero(catalogue.flags[first:stop] & LIVE) + first
     for slot in live.tolist():
         for place in catalogue.replicas(slot):
             if place.segment in handles and place.kind == MEMORY:
@@ -96,7 +98,7 @@ def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes
                 size += length
         if len(rows) >= MOST_ROWS or size >= MOST_BYTES:
             return VerifyRow.pack_rows(rows), slot + 1
-    return VerifyRow.pack_rows(rows), ALL_NAMED
+    return VerifyRow.pack_rows(rows), stop if stop < top else ALL_NAMED
 
 
 def _drop(primary: Primary, failed: list[tuple[ObjectId, ReplicaAt]], now: Instant) -> list[Record]:

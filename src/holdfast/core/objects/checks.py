@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import BadKey, BadRequest, BadValue
-from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_OBJECT_BYTES
+from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_KEYS, MAX_OBJECT_BYTES
 from holdfast.messages.rows import RowLayout, RowT, unpack_ids, unpack_sizes
 
 
 def check_keys(keys: list[str]) -> None:
-    if len(keys) > MAX_BATCH:
-        raise BadRequest(f"{len(keys):,} keys in one request, at most {MAX_BATCH:,} are taken; nothing was changed")
+    if len(keys) > MAX_KEYS:
+        raise BadRequest(f"{len(keys):,} keys in one request, at most {MAX_KEYS:,} are taken; nothing was changed")
     lengths = list(map(len, keys))
     if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES // 4):
         return  # A character takes at most 4 bytes, so all of these keys are short enough.
@@ -24,8 +24,8 @@ def check_keys(keys: list[str]) -> None:
             )
 
 
-def checked_rows(layout: RowLayout[RowT], packed: bytes) -> Iterator[RowT]:
-    check_rows(layout, packed)
+def checked_rows(layout: RowLayout[RowT], packed: bytes, most: int) -> Iterator[RowT]:
+    check_rows(layout, packed, most=most)
     return layout.iter_unpack(packed)
 
 
@@ -37,21 +37,21 @@ def checked_sizes(packed: bytes, count: int | None = None) -> tuple[int, ...]:
     return sizes
 
 
-def checked_ids(packed: bytes) -> list[int]:
-    _check_words(packed, 1)
+def checked_ids(packed: bytes, most: int) -> list[int]:
+    _check_words(packed, 1, most=most)
     return unpack_ids(packed)
 
 
-def check_rows(layout: RowLayout[RowT], packed: bytes, count: int | None = None) -> None:
+def check_rows(layout: RowLayout[RowT], packed: bytes, count: int | None = None, most: int = MAX_BATCH) -> None:
     """Refuse rows that are not whole, too many, or another number than `count`."""
-    _check_words(packed, len(layout.fields), count)
+    _check_words(packed, len(layout.fields), count, most)
 
 
-def _check_words(packed: bytes, per_row: int, count: int | None = None) -> None:
+def _check_words(packed: bytes, per_row: int, count: int | None = None, most: int = MAX_BATCH) -> None:
     if len(packed) % (8 * per_row) or (count is not None and len(packed) != 8 * per_row * count):
         raise BadRequest(f"{len(packed)} bytes are not whole rows of {per_row} words; nothing was changed")
-    if len(packed) > 8 * per_row * MAX_BATCH:
-        raise BadRequest(f"more than {MAX_BATCH:,} rows in one request; nothing was changed")
+    if len(packed) > 8 * per_row * most:
+        raise BadRequest(f"more than {most:,} rows in one request; nothing was changed")
 
 
 def check_sizes(sizes: Sequence[int]) -> None:

@@ -255,11 +255,14 @@ def return_grants(primary: Primary, request: q.ReturnGrants, client: int, now: I
 def _finish(primary: Primary, grants: list[GrantId], client: int, settled: bool) -> list[Record]:
     """End grants as their writer asks. If settled, this also ends the quarantine of a grant that had timed out."""
     records: list[Record] = []
+    ended: set[GrantId] = set()
     for grant in dict.fromkeys(grants):
         if (live := primary.state.grants.get(_own(grant, client))) is not None:
             records.append(GrantEnded(grant, [place.segment for place in live.ranges] if settled else []))
-        elif settled and (entries := [e for e, one in primary.state.quarantine.items() if one.grant == grant]):
-            records.append(RangesFreed(entries))
+        else:
+            ended.add(grant)
+    if settled and ended and (entries := [e for e, one in primary.state.quarantine.items() if one.grant in ended]):
+        records.append(RangesFreed(entries))
     return records
 
 

@@ -25,6 +25,8 @@ from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 
 NOTHING: Slots = np.zeros(0, np.intp)
+_LATER = 1 << 60
+"""More than any time of last use."""
 
 
 class Coming(NamedTuple):
@@ -80,17 +82,18 @@ def _giving_way(primary: Primary, coming: Coming, leaving: Slots, now: Instant) 
         return NOTHING, NOTHING
     own = _own_evictable(primary, holdings, number, coming.spared, now)
     margin = primary.rules.eviction_margin
-    # A part of the limit more than this put needs, so that not every put evicts.
+    # A part of the limit more than this put needs, so that not every put evicts; but no more than one step of eviction.
     ahead = _Excess(
         excess.size_bytes + int(margin * tenant.limit_bytes) if excess.size_bytes > 0 else 0,
         excess.objects + int(margin * tenant.max_objects) if excess.objects > 0 else 0,
     )
-    gone, dropped = _oldest(primary, own, ahead)
-    freed = int(memory_bytes_of(primary.state.catalogue, np.concatenate([gone, dropped])).sum())
-    if freed < excess.size_bytes or len(gone) < excess.objects:
+    leaving_now = _oldest(primary, _in_order(primary, own, EVICT_STEP), ahead)
+    if len(own) > EVICT_STEP and not _is_enough(primary, *leaving_now, excess):
+        leaving_now = _oldest(primary, _in_order(primary, own, len(own)), excess)
+    if not _is_enough(primary, *leaving_now, excess):
         primary.tenants.refused[number] += 1
         raise TenantFull(_arithmetic(tenant, held, coming, own, primary))
-    return gone, dropped
+    return leaving_now
 
 
 def evict_beyond_limits(primary: Primary, now: Instant) -> list[Record]:
@@ -104,7 +107,7 @@ def evict_beyond_limits(primary: Primary, now: Instant) -> list[Record]:
         excess = _excess(state.tenants.of(number), held, 0, 0)
         if excess.size_bytes > 0 or excess.objects > 0:
             own = _own_evictable(primary, holdings, number, (), now)
-            gone, dropped = _oldest(primary, own[:EVICT_STEP], excess)
+            gone, dropped = _oldest(primary, _in_order(primary, own, EVICT_STEP), excess)
             records += _records(primary, gone, dropped, now)
     return records
 
@@ -146,16 +149,29 @@ def memory_of(primary: Primary, tenant: Tenant) -> int:
 
 
 def _own_evictable(primary: Primary, holdings: Holdings, number: int, keys: Sequence[str], now: Instant) -> Slots:
-    """Objects of the tenant that may be evicted, oldest use first and soft-pinned ones last, without those under these
-    keys."""
+    """Objects of the tenant that may be evicted, without those under these keys."""
     catalogue = primary.state.catalogue
     own = np.flatnonzero(holdings.column[: catalogue.top] == number)
     stays = HARD_PIN | COPYING | (0 if primary.rules.evict_soft_pinned else SOFT_PIN)
     flags = catalogue.flags[own]
     own = own[(flags & (LIVE | MASKED | stays) == LIVE) & (catalogue.lease_until[own] <= now)]
-    own = np.setdiff1d(own, catalogue.by_key.slots_of(list(keys))) if keys else own
-    soft = catalogue.flags[own] & SOFT_PIN
-    return own[np.lexsort((catalogue.ids[own], catalogue.last_used[own], soft))]
+    return np.setdiff1d(own, catalogue.by_key.slots_of(list(keys))) if keys else own
+
+
+def _in_order(primary: Primary, own: Slots, most: int) -> Slots:
+    """The first of these objects, oldest use first and soft-pinned ones last. Sorting a million takes 0.2 s; choosing
+    some thousands of them, and sorting those, a tenth of that."""
+    catalogue = primary.state.catalogue
+    used = catalogue.last_used[own] + np.where(catalogue.flags[own] & SOFT_PIN, _LATER, 0)
+    if len(own) > most:
+        first = np.argpartition(used, most - 1)[:most]
+        own, used = own[first], used[first]
+    return own[np.lexsort((catalogue.ids[own], used))]
+
+
+def _is_enough(primary: Primary, gone: Slots, dropped: Slots, excess: _Excess) -> bool:
+    freed = int(memory_bytes_of(primary.state.catalogue, np.concatenate([gone, dropped])).sum())
+    return freed >= excess.size_bytes and len(gone) >= excess.objects
 
 
 def _oldest(primary: Primary, own: Slots, excess: _Excess) -> tuple[Slots, Slots]:

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
-from holdfast.core.objects.checks import check_keys, checked_rows
+from holdfast.core.objects.checks import check_keys, check_rows
 from holdfast.core.objects.lease_share import leasable, may_lease
-from holdfast.core.primary.decision import Decision
+from holdfast.core.primary.decision import Decision, NextStep, Unfinished
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW
+from holdfast.core.rules import LIST_SLOTS, SCALAR_BELOW, STEP_OBJECTS
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import LOCATED_TABLE, new_table
 from holdfast.core.state.state import Segment, State
-from holdfast.ids import extent_of, is_reserved
+from holdfast.ids import MAX_KEYS, extent_of, is_reserved
 from holdfast.instant import Instant
 from holdfast.messages import requests as q
 from holdfast.messages.records import LeasesRenewed
@@ -35,6 +35,8 @@ _ABSENT_OR_PRESENT = (Decision(q.Presence(b"\0")), Decision(q.Presence(b"\1")))
 
 def exists(primary: Primary, request: q.Exists, client: int, now: Instant) -> Decision:
     state = primary.state
+    if len(request.keys) > MAX_KEYS:
+        check_keys(request.keys)
     if not (request.touch or request.use or request.without or state.away):
         found = state.catalogue.by_key.presence(request.keys)
         return _ABSENT_OR_PRESENT[found[0]] if len(found) == 1 else Decision(q.Presence(found))
@@ -234,14 +236,28 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
     return every.tobytes(), urgent, leased
 
 
+class RenewalStep(NextStep, frozen=True, gc=False):
+    """Where a renewal of many leases goes on: behind those that it has answered."""
+
+    request: q.RenewLeases
+    so_far: q.Presence
+
+
 def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Instant) -> Decision:
+    check_rows(SeenRow, request.rows)
+    return renewal_step(primary, RenewalStep(request, q.Presence(b"", primary.rules.lease_ttl_ms)), client, now)
+
+
+def renewal_step(primary: Primary, step: RenewalStep, client: int, now: Instant) -> Decision:
     """If the same id is still at the same place, every byte read there was right: ids are never reused."""
-    rows = checked_rows(SeenRow, request.rows)
+    rows, so_far = step.request.rows, step.so_far
+    first = len(so_far.found) * SeenRow.size_bytes
+    some = rows[first : first + STEP_OBJECTS * SeenRow.size_bytes]
     catalogue = primary.state.catalogue
-    found = bytearray()
+    found = bytearray(so_far.found)
     renewed: list[int] = []
     given = bytearray()
-    for oid, segment, offset in rows:
+    for oid, segment, offset in SeenRow.iter_unpack(some):
         slot = catalogue.by_id.slot_of(oid)
         # The memory of a masked object may be granted to a writer at this very moment.
         visible = slot >= 0 and not catalogue.flags_at[slot] & MASKED
@@ -258,9 +274,12 @@ def renew_leases(primary: Primary, request: q.RenewLeases, client: int, now: Ins
             renewed.append(slot)
         found.append(there)
     # One duration for all of them: if one got no lease, the reader relies on none, and asks again.
-    ttl_ms = 0 if 0 in given else primary.rules.lease_ttl_ms
+    ttl_ms = 0 if 0 in given else min(so_far.lease_ttl_ms, primary.rules.lease_ttl_ms)
     urgent = max(given, default=0) > _LEASED
-    return Decision(q.Presence(bytes(found), ttl_ms), _renewal_of(primary, renewed, bytes(map(bool, given))), urgent)
+    presence = q.Presence(bytes(found), ttl_ms)
+    is_last = len(found) == SeenRow.count(rows)
+    reply = presence if is_last else Unfinished(RenewalStep(step.request, presence))
+    return Decision(reply, _renewal_of(primary, renewed, bytes(map(bool, given))), urgent)
 
 
 def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) -> Decision:
@@ -279,9 +298,20 @@ def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) 
     return Decision(q.KeyList(keys, stop if stop < len(named) else 0))
 
 
+class StatStep(NextStep, frozen=True, gc=False):
+    request: q.Stat
+    so_far: list[q.ObjectStat | None]
+
+
 def stat(primary: Primary, request: q.Stat, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
-    return Decision(q.Stats([stat_of(primary, key, now) for key in request.keys]))
+    return stat_step(primary, StatStep(request, []), client, now)
+
+
+def stat_step(primary: Primary, step: StatStep, client: int, now: Instant) -> Decision:
+    keys, done = step.request.keys, len(step.so_far)
+    stats = step.so_far + [stat_of(primary, key, now) for key in keys[done : done + STEP_OBJECTS]]
+    return Decision(q.Stats(stats) if len(stats) == len(keys) else Unfinished(StatStep(step.request, stats)))
 
 
 def stat_of(primary: Primary, key: str, now: Instant) -> q.ObjectStat | None:
@@ -317,14 +347,26 @@ def stat_of(primary: Primary, key: str, now: Instant) -> q.ObjectStat | None:
     )
 
 
+class ExplainStep(NextStep, frozen=True, gc=False):
+    request: q.Explain
+    so_far: q.Explanations
+
+
 def explain(primary: Primary, request: q.Explain, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
-    stats = [stat_of(primary, key, now) for key in request.keys]
+    return explain_step(primary, ExplainStep(request, q.Explanations([], [])), client, now)
+
+
+def explain_step(primary: Primary, step: ExplainStep, client: int, now: Instant) -> Decision:
+    keys, so_far = step.request.keys, step.so_far
+    some = keys[len(so_far.stats) : len(so_far.stats) + STEP_OBJECTS]
+    stats = [stat_of(primary, key, now) for key in some]
     reasons = [
         _why_kept(primary, known) if known is not None else [_why_gone(primary, key, now)]
-        for key, known in zip(request.keys, stats, strict=True)
+        for key, known in zip(some, stats, strict=True)
     ]
-    return Decision(q.Explanations(stats, reasons))
+    told = q.Explanations(so_far.stats + stats, so_far.reasons + reasons)
+    return Decision(told if len(told.stats) == len(keys) else Unfinished(ExplainStep(step.request, told)))
 
 
 def _why_kept(primary: Primary, known: q.ObjectStat) -> list[str]:

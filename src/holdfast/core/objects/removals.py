@@ -17,7 +17,7 @@ from holdfast.core.objects.checks import check_keys
 from holdfast.core.primary.decision import Decision, NextStep, Unfinished
 from holdfast.core.primary.lessees import SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
-from holdfast.core.rules import REMOVAL_STEP_SLOTS, VISIT_SLOTS
+from holdfast.core.rules import REMOVAL_STEP_SLOTS, STEP_OBJECTS, VISIT_SLOTS
 from holdfast.errors import BadPattern
 from holdfast.ids import NAMESPACE_CHARACTERS, RESERVED, is_reserved
 from holdfast.instant import Instant
@@ -29,21 +29,58 @@ from holdfast.messages.shapes import Record
 MAX_PATTERN_BYTES = 4_096
 
 
+class RemovalStep(NextStep, frozen=True, gc=False):
+    """Where a removal by key goes on: at the key whose place the cursor of the answer so far is."""
+
+    request: q.Remove
+    keys: list[str]
+    """Each once."""
+    so_far: q.Removed
+
+
 def remove(primary: Primary, request: q.Remove, client: int, now: Instant) -> Decision:
     check_keys(request.keys)
-    earlier = primary.state.answers.get((client, request.serial))
-    if earlier is not None:
-        return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
-    keys = list(dict.fromkeys(request.keys))
+    so_far = _answered(primary, request, client)
+    if so_far is not None and not so_far.cursor:
+        return Decision(so_far)
+    keys = list(dict.fromkeys(request.keys)) if len(request.keys) > 1 else request.keys
+    return removal_step(primary, RemovalStep(request, keys, so_far or q.Removed(0)), client, now)
+
+
+def removal_step(primary: Primary, step: RemovalStep, client: int, now: Instant) -> Decision:
+    """Remove the next keys. Each step that removed something is remembered with the answer so far: a retry at the next
+    primary goes on where this one stopped, and counts nothing twice."""
+    request, so_far = step.request, step.so_far
+    stop = so_far.cursor + STEP_OBJECTS
+    is_last = stop >= len(step.keys)
+    keys = step.keys if is_last and not so_far.cursor else step.keys[so_far.cursor : stop]
     found = primary.state.catalogue.by_key.slots_of(keys)
     slots = [slot for slot in found if slot >= 0]
     hidden = primary.state.mask.slots_under(keys)
-    answer, records = _remove(primary, slots + hidden, request, client, Cause.REMOVE, now)
-    answer = q.Removed(answer.removed, answer.leased, answer.lease_left_ms, 0, len(found) - len(slots), answer.pinned)
-    return Decision(answer, _remembered(answer, records, client, request.serial))
+    removed, records = _remove(primary, slots + hidden, request, client, Cause.REMOVE, now)
+    answer = _added(so_far, removed, 0 if is_last else stop, len(found) - len(slots))
+    records = _remembered(answer, records, client, request.serial)
+    return Decision(answer if is_last else Unfinished(RemovalStep(request, step.keys, answer)), records)
 
 
-class RemovalStep(NextStep, frozen=True, gc=False):
+def _answered(primary: Primary, request: q.Remove | q.RemoveMatching, client: int) -> q.Removed | None:
+    """The answer to this removal that is remembered. Its cursor says where it was cut short."""
+    earlier = primary.state.answers.get((client, request.serial))
+    return None if earlier is None else q.Removed(*RemovedRow.unpack_one(earlier))
+
+
+def _added(so_far: q.Removed, more: q.Removed, cursor: int, missing: int = 0) -> q.Removed:
+    return q.Removed(
+        removed=so_far.removed + more.removed,
+        leased=so_far.leased + more.leased,
+        lease_left_ms=max(so_far.lease_left_ms, more.lease_left_ms),
+        cursor=cursor,
+        missing=so_far.missing + missing,
+        pinned=so_far.pinned + more.pinned,
+    )
+
+
+class MatchingStep(NextStep, frozen=True, gc=False):
     """Where a removal by pattern goes on."""
 
     request: q.RemoveMatching
@@ -53,15 +90,14 @@ class RemovalStep(NextStep, frozen=True, gc=False):
 
 def remove_matching(primary: Primary, request: q.RemoveMatching, client: int, now: Instant) -> Decision:
     compiled(_within(request.pattern)[1])
-    earlier = primary.state.answers.get((client, request.serial))
+    earlier = _answered(primary, request, client)
     if earlier is not None:
-        return Decision(q.Removed(*RemovedRow.unpack_one(earlier)))
-    return remove_step(primary, RemovalStep(request, max(0, request.cursor), q.Removed(0, 0, 0)), client, now)
+        return Decision(earlier)
+    return matching_step(primary, MatchingStep(request, max(0, request.cursor), q.Removed(0)), client, now)
 
 
-def remove_step(primary: Primary, step: RemovalStep, client: int, now: Instant) -> Decision:
-    """Remove what matches in the next slots. Each step that removed something is remembered with the answer so far: a
-    retry at the next primary goes on where this one stopped, and counts nothing twice."""
+def matching_step(primary: Primary, step: MatchingStep, client: int, now: Instant) -> Decision:
+    """Remove what matches in the next slots. Each step is remembered as those of a removal by key are."""
     request = step.request
     namespace, pattern = _within(request.pattern)
     matches = compiled(pattern).search if pattern else None
@@ -77,16 +113,10 @@ def remove_step(primary: Primary, step: RemovalStep, client: int, now: Instant) 
     ]
     cause = Cause.REMOVE_BY_REGEX if pattern else Cause.REMOVE_ALL
     found, records = _remove(primary, slots, request, client, cause, now)
-    answer = q.Removed(
-        removed=step.so_far.removed + found.removed,
-        leased=step.so_far.leased + found.leased,
-        lease_left_ms=max(step.so_far.lease_left_ms, found.lease_left_ms),
-        cursor=stop if stop < len(named) else 0,
-        pinned=step.so_far.pinned + found.pinned,
-    )
+    answer = _added(step.so_far, found, stop if stop < len(named) else 0)
     records = _remembered(answer, records, client, request.serial)
     if answer.cursor and stop < until:
-        return Decision(Unfinished(RemovalStep(request, stop, answer)), records)
+        return Decision(Unfinished(MatchingStep(request, stop, answer)), records)
     return Decision(answer, records)
 
 

@@ -23,7 +23,17 @@ PARKED = Parked()
 
 
 class NextStep(msgspec.Struct, frozen=True, gc=False):
-    """The next step of a request that takes several: decided like a request, after others had their turn."""
+    """The next step of a request that takes several: decided like a request, after others had their turn. The objects
+    of one step are decided together, those of different steps by themselves: others may see the first without the
+    second, and if the primary ends in between, the request is sent again (ADR 51)."""
+
+    request: Message
+    """The request that it is a part of."""
+
+
+def asked_for(request: Message | NextStep) -> Message:
+    """The request, of which this may be a later step."""
+    return request.request if isinstance(request, NextStep) else request
 
 
 class Unfinished(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.primary.decision import NextStep, Parked, Unfinished
+from holdfast.core.primary.decision import NextStep, Parked, Unfinished, asked_for
 from holdfast.core.state.applied import Applied
 from holdfast.core.state.state import State
 from holdfast.messages.of_sessions import KeepAlive
@@ -65,6 +65,7 @@ class Durability:
         log = self.log
         if log is None or log.index == log.durable or isinstance(request, KeepAlive):
             return 0
+        request = asked_for(request)
         if log.index > before and not isinstance(request, _RENEWING):
             in_memory = isinstance(request, CommitPuts) and (request.durability or self._default) == "memory"
             grants = isinstance(reply, Committed) and reply.ahead is not None

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
-from holdfast.core.primary.decision import Command, NextStep, Parked, Planned, Unfinished
+from holdfast.core.primary.decision import Command, NextStep, Parked, Planned, Unfinished, asked_for
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.state.state import State
@@ -206,8 +206,8 @@ class Engine:
             self.carry_out(plan_copies(self.primary, now), now)
         elif kind in _OF_TENANTS:
             self.shell.on_tenants_changed()
-        elif isinstance(request, ReportLostFiles) and isinstance(reply, Done) and reply.count:
-            self.shell.on_lost_files(request.node, reply.count, now)
+        elif isinstance(reply, Done) and reply.count and isinstance(asked := asked_for(request), ReportLostFiles):
+            self.shell.on_lost_files(asked.node, reply.count, now)
         return reply, after
 
     def _not_leading(self) -> TryAgain:
@@ -221,7 +221,7 @@ class Engine:
         """Why this request is not even decided: the log takes no more, or it removes something that an earlier primary
         may still show."""
         log = self.log
-        if log is not None and log.full and (type(request) in _CHANGES or isinstance(request, NextStep)):
+        if log is not None and log.full and type(asked_for(request)) in _CHANGES:
             self.failures[LogFull.code] += 1
             return _full(log.full, isinstance(request, NextStep))
         if log is not None and log.bytes > MAX_PENDING_BYTES and type(request) in _PUTS:
