@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.core.catalogue.catalogue import Catalogue, ReplicaAt
-from holdfast.core.catalogue.indexes import IdIndex, KeyIndex
+from holdfast.core.catalogue.catalogue import Catalogue, IdIndex, KeyIndex, ReplicaAt
 from holdfast.core.nodes import restored_memory
 from holdfast.core.objects import reads
 from holdfast.core.primary.decision import NextStep, Unfinished

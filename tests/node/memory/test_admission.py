@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import TryAgain
-from holdfast.messages.of_nodes import ReadRanges
+from holdfast.messages.of_nodes import HearRevocations, ReadRanges
+from holdfast.messages.rows import TicketRow
 from holdfast.node.memory import admission, attach_server, data_session
 from holdfast.node.memory.admission import (
     GIVES_WAY_SECONDS,
@@ -25,7 +26,9 @@ from holdfast.node.memory.admission import (
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import HEAD, PREAMBLE, frame
 from tests.certificates import HALF_HELLO, certified, dialing, serving
-from tests.node.rig import Served, open_files, read_to_end, soon
+from tests.node.memory.test_data_server import GRANT, begin_write
+from tests.node.rig import SIZE, Served, open_files, read_to_end, soon
+from tests.tickets import SECRET, attach_ticket
 from tests.waiting import wait_until
 
 
@@ -201,3 +204,67 @@ def test_a_peer_that_does_not_read_is_given_up(tmp_path: Path) -> None:
         deaf.sendall(PREAMBLE + 3 * request)
         wait_until(lambda: served.data.connections == 1)
         wait_until(lambda: served.data.connections == 0)
+
+
+def test_a_writer_whose_bytes_trickle_is_given_up(tmp_path: Path) -> None:
+    """I17: bytes that come without a pause, and never come to an end, keep no place and no thread."""
+    with Served(tmp_path, stall_seconds=0.3) as served, served.raw() as slow:
+        begin_write(served, slow, GRANT, SIZE, 1000)
+
+        def is_closed() -> bool:
+            try:
+                slow.send(b"a")
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_closed, 60)
+        wait_until(lambda: served.data.connections == 0)
+        assert served.data.clean([GRANT], soon()) == [GRANT], "and nothing waits for its write"
+
+
+def test_a_reader_that_takes_a_request_of_many_pieces_bit_by_bit_is_given_up(tmp_path: Path) -> None:
+    """I17: its bytes are waited for as those of one request, not anew for each piece."""
+    with Served(tmp_path, stall_seconds=0.3) as served, served.raw() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        pieces = TicketRow.pack_rows([(0, 64 << 10)] * 200)
+        ticket = served.ticket((0, 64 << 10))
+        slow.sendall(PREAMBLE + frame(0, 0, encode(ReadRanges(served.name(), ticket, pieces))))
+        wait_until(lambda: served.data.connections == 1)
+        taken = 0
+
+        def is_over() -> bool:
+            nonlocal taken
+            with contextlib.suppress(ConnectionResetError):
+                taken += len(slow.recv(8 << 10))
+            return served.data.connections == 0
+
+        wait_until(is_over, 60)
+        assert taken < 200 * (64 << 10)
+
+
+def test_one_process_has_a_share_of_the_attach_socket(tmp_path: Path) -> None:
+    with Served(tmp_path, max_connections=4) as served, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(served.link()) for _ in range(4)]
+        for link in links[:3]:
+            link.attach(served.name(), True, soon())
+        with pytest.raises(TryAgain, match="3 of one process"):
+            links[3].attach(served.name(), True, soon())
+        assert not any(link.ended() for link in links[:3])
+
+
+def test_a_listener_at_the_attach_socket_that_does_not_read_is_closed(served: Served) -> None:
+    """I17: nothing is kept for it, and its end tells it that it missed something."""
+    with served.raw_unix() as deaf, served.link() as good:
+        good.attach(served.name(), False, soon())
+        hear = HearRevocations(served.name(), attach_ticket(SECRET, served.name(), False))
+        deaf.sendall(PREAMBLE + frame(0, 0, encode(hear)))
+        wait_until(lambda: served.attach.connections == 2)
+        assert deaf.recv(1), "it is heard"
+
+        def is_closed() -> bool:
+            served.attach.revoke(bytes(8 << 10))
+            return served.attach.connections == 1
+
+        wait_until(is_closed, 60)
+        assert not good.ended()

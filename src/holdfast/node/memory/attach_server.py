@@ -23,12 +23,18 @@ from holdfast.ids import SegmentName
 from holdfast.instant import now_ms, now_seconds
 from holdfast.messages.of_nodes import Attached, AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.shapes import Message
-from holdfast.node.memory.admission import MOST_STRANGERS, STRANGER_BYTES, STRANGER_SECONDS
+from holdfast.node.memory.admission import (
+    MOST_STRANGERS,
+    STRANGER_BYTES,
+    STRANGER_SECONDS,
+    has_room,
+    of_one_address,
+)
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.supervisor import Supervisor
-from holdfast.transport.peer_user import is_own_user
+from holdfast.transport.peer_user import is_own_user, process_of
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import FrameBuffer, frame
 
@@ -47,10 +53,13 @@ log = structlog.get_logger("holdfast.node")
 class _Attachment:
     """One client's connection."""
 
-    __slots__ = ("greeted", "hears", "history", "is_known", "muted", "received", "since", "socket", "writer")
+    __slots__ = ("address", "greeted", "hears", "history", "is_known", "muted", "received", "since", "socket", "writer")
+    busy = is_leaving = False
+    """None of them gives way: the end of a connection tells its client that the node is gone."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
+        self.address = f"process {process_of(connected)}"
         self.received = FrameBuffer(MAX_REQUEST_BYTES, memoryview(bytearray(MAX_REQUEST_BYTES)))
         self.greeted = False
         self.is_known = False
@@ -280,9 +289,12 @@ class AttachServer:
                 _send(attachment, whole[0], failed(error))
 
     def _know(self, attachment: _Attachment) -> None:
-        """It has shown a good ticket, and may stay. TryAgain if there is no room."""
-        if not attachment.is_known and sum(one.is_known for one in self.attachments) >= self._max_connections:
-            raise TryAgain(f"the node serves {self._max_connections} connections already; ask again later")
+        """It has shown a good ticket, and may stay. TryAgain if there is no room, or its process has its share."""
+        if not attachment.is_known and not has_room(self.attachments, attachment.address, self._max_connections):
+            raise TryAgain(
+                f"the node serves {self._max_connections} connections already, at most "
+                f"{of_one_address(self._max_connections)} of one process; ask again later"
+            )
         attachment.is_known = True
 
     def _check_listener(self, request: HearRevocations) -> None:

@@ -196,9 +196,10 @@ class DataSession:
 
     def _read(self, request_id: int, segment: SegmentName, pieces: Sequence[TwoWords]) -> None:
         disk = self._lending.disk
+        until = self._must_move_until(sum(length for _, length in pieces))
         if disk is not None and disk.is_mine(segment):
             for offset, length in pieces:
-                self._read_disk(disk, request_id, offset, length)
+                self._read_disk(disk, request_id, offset, length, until)
             return
         outgoing: list[bytes | memoryview] = []
         waiting = 0
@@ -211,32 +212,36 @@ class DataSession:
             outgoing += (_framed(request_id, Sending(length)), source)
             waiting += length
             if waiting >= SMALL_BYTES:
-                self._send_out(outgoing)
+                self._send_out(outgoing, until)
                 waiting = 0
             self.moved.reads += 1
             self.moved.read_bytes += length
-        self._send_out(outgoing)
+        self._send_out(outgoing, until)
 
-    def _send_out(self, outgoing: list[bytes | memoryview]) -> None:
+    def _must_move_until(self, size_bytes: int) -> float:
+        """When all bytes of one request must have moved: a peer that is slower than any transfer is waited for is given
+        up, however evenly its bytes move."""
+        return now_seconds() + self._stall_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND
+
+    def _send_out(self, outgoing: list[bytes | memoryview], until: float) -> None:
         """Send these, small ones together and a large one at the end straight from the memory; release the views."""
         try:
             large = outgoing.pop() if outgoing and len(outgoing[-1]) > SMALL_BYTES else b""
             head = b"".join(outgoing)
             if head:
-                self._send_all(head, socket.MSG_MORE if large else 0)
+                self._send_all(head, until, socket.MSG_MORE if large else 0)
             if large:
                 outgoing.append(large)
-                self._send_all(large)
+                self._send_all(large, until)
         finally:
             for each in outgoing:
                 if isinstance(each, memoryview):
                     each.release()
             outgoing.clear()
 
-    def _send_all(self, data: bytes | memoryview, flags: int = 0) -> None:
-        """Send all, or give up a peer that takes it slower than any transfer is waited for."""
+    def _send_all(self, data: bytes | memoryview, until: float, flags: int = 0) -> None:
+        """Send all, or give up a peer that has not taken it by then."""
         left = memoryview(data)
-        until = now_seconds() + self._stall_seconds + left.nbytes / SLOWEST_BYTES_PER_SECOND
         while left.nbytes:
             sent = 0
             with contextlib.suppress(BlockingIOError):  # It took nothing for as long as one call waits.
@@ -245,7 +250,7 @@ class DataSession:
             if left.nbytes and (self._ended or now_seconds() >= until):
                 raise _PeerLeft("the peer does not take its bytes")
 
-    def _read_disk(self, disk: DiskTier, request_id: int, offset: int, length: int) -> None:
+    def _read_disk(self, disk: DiskTier, request_id: int, offset: int, length: int, until: float) -> None:
         """Serve a read from a file, one piece at a time; the first is read before success is announced."""
         chunk = self._gate.disk_chunk()
         room = memoryview(bytearray(min(length, chunk)))
@@ -257,9 +262,9 @@ class DataSession:
             except HoldfastError as error:
                 if start:
                     raise _PeerLeft(f"the rest of an object cannot be read ({error})") from None
-                self._send_all(_framed(request_id, failed(error)))
+                self._send_all(_framed(request_id, failed(error)), until)
                 return
-            self._send_all(b"".join([head, piece]) if head else piece)
+            self._send_all(b"".join([head, piece]) if head else piece, until)
             head = b""
 
     def _check_file(self, request_id: int, request: CheckFile) -> None:
@@ -274,7 +279,7 @@ class DataSession:
             disk.check(request.offset)
         except HoldfastError as error:
             answer = failed(error)
-        self._send_all(_framed(request_id, answer))
+        self._send_all(_framed(request_id, answer), self._must_move_until(0))
 
     def _write(self, request_id: int, request: WriteRange) -> None:
         target = self._lending.range_of(request.segment, request.range_offset + request.offset, request.length)
@@ -287,7 +292,7 @@ class DataSession:
                 self._gate.end_write(self)
         self.moved.writes += 1
         self.moved.written_bytes += request.length
-        self._send_all(_framed(request_id, Written(request.length)))
+        self._send_all(_framed(request_id, Written(request.length)), self._must_move_until(0))
 
     def _fill(self, target: memoryview) -> None:
         """Fill the target, first with bytes that came with the request, then straight from the socket."""
@@ -295,10 +300,12 @@ class DataSession:
         early = self._received.take(done)
         if early:
             target[:done] = early
-        until = now_seconds() + self._stall_seconds
+        until, all_by = now_seconds() + self._stall_seconds, self._must_move_until(len(target))
         while done < len(target):
             if self._ended:
                 raise Stopping("the grant has ended while its bytes were on the way; they are not kept")
+            if now_seconds() >= all_by:
+                raise _PeerLeft("the bytes of a write come too slowly")
             try:
                 count = self._socket.recv_into(target[done : done + CHUNK], 0, socket.MSG_WAITALL)
             except BlockingIOError:
