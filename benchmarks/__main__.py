@@ -26,6 +26,7 @@ from benchmarks import (
     replicas,
     sessions,
     single_keys,
+    tenants,
     torment,
 )
 from benchmarks.measure import Row, Scale
@@ -50,6 +51,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "eviction-stream": eviction_stream.run,
     "floods": floods.run,
     "dashboard": dashboard.run,
+    "tenants": tenants.run,
 }
 
 

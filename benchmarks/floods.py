@@ -23,7 +23,18 @@ from benchmarks.baselines import ANSWER_WITHIN_S, spawned, workers
 from benchmarks.measure import Row, Scale, most_row
 from benchmarks.processes import Cluster, memory_of
 from holdfast.addresses import split_address
-from holdfast.messages.requests import GetStatus, Hello, ListKeys, Locate, RemoveMatching
+from holdfast.ids import MAX_KEYS
+from holdfast.messages.requests import (
+    Exists,
+    Explain,
+    GetStatus,
+    Hello,
+    ListKeys,
+    Locate,
+    Remove,
+    RemoveMatching,
+    Stat,
+)
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, PREAMBLE, frame
@@ -38,9 +49,9 @@ FLOOD_CLIENT = 1 << 40
 class Attacker:
     """What one flood holds: its connections, and when it must end."""
 
-    def __init__(self, address: str, seconds: float, share: float) -> None:
-        self._target = split_address(address.split(",", maxsplit=1)[0])
-        assert self._target[0] == "127.0.0.1", "floods are for loopback only"
+    def __init__(self, address: str, http: str, seconds: float, share: float) -> None:
+        self._target, self._http = split_address(address.split(",", maxsplit=1)[0]), split_address(http)
+        assert self._target[0] == self._http[0] == "127.0.0.1", "floods are for loopback only"
         self.share = share
         self.ends = time.monotonic() + seconds
         self.open: list[socket.socket] = []
@@ -54,6 +65,14 @@ class Attacker:
         if greets:
             stream.sendall(PREAMBLE + frame(0, 0, encode(Hello(FLOOD_CLIENT + len(self.open)))))
             stream.recv(4096)
+        return stream
+
+    def dial_http(self) -> socket.socket:
+        """A connection to the HTTP port, or one in the making."""
+        stream = socket.socket()
+        stream.setblocking(False)
+        stream.connect_ex(self._http)
+        self.open.append(stream)
         return stream
 
     def rounds(self, most: int = 1_000) -> Iterator[int]:
@@ -139,6 +158,12 @@ def listings(attacker: Attacker) -> None:
     _burst(attacker, [ListKeys()] * attacker.count(4_096))
 
 
+def batches(attacker: Attacker) -> None:
+    """The largest requests there may be, one after the other: each verb that takes many keys."""
+    keys = [f"filled/{number:041}" for number in range(attacker.count(MAX_KEYS))]
+    _burst(attacker, [Stat(keys), Explain(keys), Locate(keys, tickets=True), Exists(keys, touch=True), Remove(keys, 1)])
+
+
 def never_reads(attacker: Attacker) -> None:
     """One connection that asks and never reads an answer."""
     stream = attacker.connect()
@@ -157,13 +182,32 @@ def never_reads(attacker: Attacker) -> None:
     attacker.rest()
 
 
+def slow_http(attacker: Attacker) -> None:
+    """1,000 connections to the HTTP port, over which headers come byte by byte; those that the master closes are opened
+    again."""
+    for _ in attacker.rounds():
+        while len(attacker.open) < attacker.count(1_000):
+            attacker.dial_http()
+        for stream in list(attacker.open):
+            try:
+                stream.send(b"G")
+            except BlockingIOError:
+                continue
+            except OSError:
+                stream.close()
+                attacker.open.remove(stream)
+        time.sleep(0.05)
+
+
 FLOODS: dict[str, Flood] = {
     "1,000 half-open connections": half_open,
     "100 partial frames of 8 MiB": partial_frames,
     "5,000 idle connections": idle,
     "bursts of 2,621 RemoveMatching": removals,
     "bursts of 4,096 ListKeys": listings,
+    "requests for 8,192 keys": batches,
     "a client that never reads": never_reads,
+    "1,000 slow HTTP connections": slow_http,
 }
 
 
@@ -193,7 +237,8 @@ def _beside(
     before = _p99_us(_times(good, seconds / 2))
     rss = memory_of(master)
     Path(f"/proc/{master}/clear_refs").write_text("5")  # The peak begins again.
-    attack = spawned.Process(target=_play, args=(flood, cluster.address, seconds + 2.0, share), daemon=True)
+    http = cluster.masters["master-0"][1]["http"]
+    attack = spawned.Process(target=_play, args=(flood, cluster.address, http, seconds + 2.0, share), daemon=True)
     attack.start()
     time.sleep(1.5)
     during = _times(good, seconds)
@@ -226,8 +271,8 @@ def _p99_us(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99)] * 1e6
 
 
-def _play(flood: Flood, address: str, seconds: float, share: float) -> None:
-    attacker = Attacker(address, seconds, share)
+def _play(flood: Flood, address: str, http: str, seconds: float, share: float) -> None:
+    attacker = Attacker(address, http, seconds, share)
     try:
         flood(attacker)
     finally:

@@ -35,10 +35,14 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
+def http_of(rig: Rig) -> str:
+    return rig.masters["master-0"][1]["http"]
+
+
 @pytest.mark.parametrize("name", FLOODS)
 def test_good_clients_are_served_beside_a_flood_i17(rig: Rig, name: str) -> None:
     master, before = rig.master.pid, rig.master_rss()
-    attacker = Attacker(rig.address, SECONDS, SHARE)
+    attacker = Attacker(rig.address, http_of(rig), SECONDS, SHARE)
     with rig.connect() as cache, ThreadPool(1) as pool:
         playing = pool.apply_async(FLOODS[name], (attacker,))
         number = 0
@@ -60,7 +64,7 @@ def test_good_clients_are_served_beside_a_flood_i17(rig: Rig, name: str) -> None
 def test_a_node_and_an_operator_get_in_beside_more_clients_than_there_may_be() -> None:
     """Every client's place is taken by one that does nothing."""
     with Rig("32MiB", max_connections=64) as rig:
-        attacker = Attacker(rig.address, 60, 1.0)
+        attacker = Attacker(rig.address, http_of(rig), 60, 1.0)
         for _ in range(70):
             attacker.connect()
         with raw_connection(rig.address) as client:

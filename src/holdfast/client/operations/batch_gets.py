@@ -308,9 +308,10 @@ def _fetch_remote(
             if each is None:
                 again.append(key)
             else:
-                leases[key] = lease._replace(
-                    segment=each.place.handle, start=each.offset, stop=each.offset + lease.size_bytes
-                )
+                if (each.place.handle, each.offset) != (lease.segment, lease.start):
+                    leases[key] = lease._replace(
+                        segment=each.place.handle, start=each.offset, stop=each.offset + lease.size_bytes
+                    )
                 by_node.setdefault((each.place.data_address, each.hurried), []).append(each)
         items = []
         for some in by_node.values():

@@ -135,7 +135,7 @@ def take_over(
     stops = map(add, offsets, sizes)
     # One pass in C over the columns: it makes one tuple per key and nothing else.
     tickets = _tickets(located)
-    shown = [tickets.get(each, ()) for each in zip(segments, offsets, sizes, strict=True)] if tickets else repeat(())
+    shown = map(tickets.get, zip(segments, offsets, sizes, strict=True), repeat(())) if tickets else repeat(())
     rows = zip(untils, segments, offsets, stops, checksums, ids, repeat(()), repeat(asked.history), shown)
     found: dict[str, LeaseRow] = dict(zip(keys, rows, strict=False))
     maps = core.bytes.maps
@@ -158,11 +158,11 @@ def take_over(
 
 def _tickets(located: Located) -> dict[tuple[int, int, int], tuple[Ticket]]:
     """The ticket of each place: (segment, offset, size)."""
-    return {
-        (ticket.segment, offset, size): (ticket,)
-        for ticket in located.tickets
-        for offset, size in TicketRow.iter_unpack(ticket.ranges)
-    }
+    found: dict[tuple[int, int, int], tuple[Ticket]] = {}
+    for ticket in located.tickets:
+        offsets, sizes = TicketRow.columns(ticket.ranges)
+        found.update(zip(zip(repeat(ticket.segment), offsets, sizes), repeat((ticket,))))
+    return found
 
 
 def _untils(located: Located, count: int, asked: Asked) -> Iterable[float]:

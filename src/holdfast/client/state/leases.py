@@ -45,7 +45,10 @@ class ReadLease(NamedTuple):
     """For its replicas that are read over TCP, if tickets were asked for."""
 
     def ticket_for(self, segment: int) -> Ticket | None:
-        return next((ticket for ticket in self.tickets if ticket.segment == segment), None)
+        for ticket in self.tickets:
+            if ticket.segment == segment:
+                return ticket
+        return None
 
     @property
     def size_bytes(self) -> int:
