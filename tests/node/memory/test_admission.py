@@ -247,16 +247,16 @@ def test_one_process_has_a_share_of_the_attach_socket(tmp_path: Path) -> None:
     with Served(tmp_path, max_connections=4) as served, contextlib.ExitStack() as stack:
         links = [stack.enter_context(served.link()) for _ in range(4)]
         for link in links[:3]:
-            link.attach(served.name(), True, soon())
+            link.map(served.name(), True, soon())
         with pytest.raises(TryAgain, match="3 of one process"):
-            links[3].attach(served.name(), True, soon())
+            links[3].map(served.name(), True, soon())
         assert not any(link.ended() for link in links[:3])
 
 
 def test_a_listener_at_the_attach_socket_that_does_not_read_is_closed(served: Served) -> None:
     """I17: nothing is kept for it, and its end tells it that it missed something."""
     with served.raw_unix() as deaf, served.link() as good:
-        good.attach(served.name(), False, soon())
+        good.map(served.name(), False, soon())
         hear = HearRevocations(served.name(), attach_ticket(SECRET, served.name(), False))
         deaf.sendall(PREAMBLE + frame(0, 0, encode(hear)))
         wait_until(lambda: served.attach.connections == 2)
