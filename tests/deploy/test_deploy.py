@@ -130,6 +130,16 @@ def test_the_compose_file_fits_the_schema_of_compose_files() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_flag_of_etcd_exists() -> None:
+    """In the compose file and in the chart; Debian's etcd is a little older than theirs."""
+    told = subprocess.run(["etcd", "--help"], capture_output=True, text=True, timeout=60)
+    known = set(re.findall(r"(--[a-z-]+)", told.stdout + told.stderr))
+    text = COMPOSE.read_text() + (CHART / "templates" / "etcd.yaml").read_text()
+    used = set(re.findall(r"^ +- (--[a-z-]+)=", text, re.MULTILINE))
+    assert len(used) > 15
+    assert used <= known
+
+
 def test_every_service_is_given_the_secrets_that_it_names() -> None:
     compose = yaml.safe_load(COMPOSE.read_text())
     for name, service in compose["services"].items():
@@ -158,7 +168,7 @@ def test_the_values_of_the_chart_fit_their_schema_and_wrong_ones_do_not() -> Non
 
 
 def test_the_templates_name_values_that_exist_and_close_what_they_open() -> None:
-    """The chart is not rendered here: no registry that tests may use has Helm."""
+    """The chart is not rendered here: no registry that tests may use has Helm (deploy/README.md)."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     defined = set(re.findall(r'define "([\w.]+)"', (CHART / "templates" / "_parts.tpl").read_text()))
     for path in sorted((CHART / "templates").iterdir()):
