@@ -20,7 +20,7 @@ from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL
-from holdfast.transport.channel import LAST_ID, SILENCE_SECONDS
+from holdfast.transport.channel import LAST_ID, SILENCE_SECONDS, closed_unless_welcomed, nobody_at
 from holdfast.transport.tls import dialing
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame, told_timeout_ms
@@ -93,19 +93,11 @@ class AsyncChannel(asyncio.BufferedProtocol):
                     context = tls or dialing()
                     _, channel = await loop.create_connection(make, *split_address(address, DEFAULT_PORT), ssl=context)
         except (OSError, TimeoutError) as error:
-            raise Unreachable(
-                f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
-            ) from None
-        try:
+            raise nobody_at(address, error) from None
+        with closed_unless_welcomed(address, channel.close):
             assert channel._transport is not None
             channel._transport.write(PREAMBLE)
             channel.welcome = expect(await channel.call(hello, deadline), Welcome)
-        except Uncertain as error:
-            channel.close()
-            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
-        except BaseException:
-            channel.close()
-            raise
         return channel
 
     async def call(self, message: Message, deadline: float) -> Message:

@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -47,6 +48,22 @@ _CLOSED_TEXT = "the connection was closed; nothing was sent. Connect again"
 _FORKED_TEXT = (
     "this connection belongs to the parent process; nothing was sent. Connect again in the child, after the fork"
 )
+
+
+def nobody_at(address: str, error: Exception) -> Unreachable:
+    return Unreachable(f"nobody answers at {address} ({error}); nothing was sent. Is the master running?")
+
+
+@contextlib.contextmanager
+def closed_unless_welcomed(address: str, close: Callable[[], None]) -> Iterator[None]:
+    """Close the connection if its greeting fails. Nothing but the greeting was sent: so a lost reply is no doubt."""
+    try:
+        yield
+    except BaseException as error:
+        close()
+        if isinstance(error, Uncertain):
+            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
+        raise
 
 
 class _Slot:
@@ -129,9 +146,7 @@ class Channel:
         try:
             stream = connected(address, left, tls)
         except OSError as error:
-            raise Unreachable(
-                f"nobody answers at {address} ({error}); nothing was sent. Is the master running?"
-            ) from None
+            raise nobody_at(address, error) from None
         try:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SLICE)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SLICE)
@@ -139,14 +154,8 @@ class Channel:
         except BaseException:
             stream.close()
             raise
-        try:
+        with closed_unless_welcomed(address, channel.close):
             channel.welcome = expect(channel.call(hello, deadline, PREAMBLE), Welcome)
-        except Uncertain as error:
-            channel.close()
-            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
-        except BaseException:
-            channel.close()
-            raise
         return channel
 
     @property
