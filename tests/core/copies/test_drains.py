@@ -9,7 +9,7 @@ from holdfast.core.copies.drains import forecast
 from holdfast.core.promotion import promote
 from holdfast.ids import extent_of
 from holdfast.master.events import EventHistory
-from holdfast.master.status.sessions import node_info
+from holdfast.master.status.sessions import by_node, node_info
 from holdfast.messages import requests as q
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import dump, load
@@ -52,7 +52,7 @@ def test_a_drain_that_fits_moves_everything_and_evicts_nothing() -> None:
     world.note = history.note
     drain(world, nodes)
     assert all(world.has(*[f"k{i}" for i in range(60)]))
-    told = node_info(world.primary, world.primary.members["a"], world.now)
+    told = node_info(world.primary, world.primary.members["a"], by_node(world.state)["a"], world.now)
     assert (told.moved_objects, told.moved_bytes) == (there, there * extent_of(OBJECT))
     assert (told.evicted_objects, told.objects_left, told.bytes_left) == (0, 0, 0)
     said = {event.kind: event.text for event in history.after(0, 10)}
@@ -84,7 +84,7 @@ def test_what_is_evicted_is_about_what_was_reckoned_and_is_counted() -> None:
     costs = forecast(world.primary, "a", world.now)
     drain(world, nodes, evict=True)
     kept = sum(world.has(*[f"k{i}" for i in range(140)]))
-    told = node_info(world.primary, world.primary.members["a"], world.now)
+    told = node_info(world.primary, world.primary.members["a"], by_node(world.state)["a"], world.now)
     assert told.evicted_objects == 140 - kept
     assert told.evicted_bytes == (140 - kept) * extent_of(OBJECT)
     assert abs(told.evicted_bytes - costs.evicted_bytes) <= 0.06 * SIZE, "within the margin of eviction"

@@ -14,7 +14,7 @@ from holdfast.core.tenants import tenants_of
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
-from holdfast.master.status.sessions import node_info, standing_of
+from holdfast.master.status.sessions import by_node, node_info, standing_of
 from holdfast.master.status.standings import MasterStanding
 
 MOST_NODES = 1_000
@@ -57,7 +57,9 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
 def _of_primary(engine: Engine, now: Instant) -> dict[str, Any]:
     primary = engine.primary
     members = list(primary.members.values())[:MOST_NODES]
-    nodes = [msgspec.structs.asdict(node_info(primary, member, now, counts_left=False)) for member in members]
+    own = by_node(primary.state)
+    infos = [node_info(primary, member, own.get(member.name, []), now, counts_left=False) for member in members]
+    nodes = [msgspec.structs.asdict(info) for info in infos]
     return {
         "free_bytes": primary.free_bytes,
         "evicted": primary.evicted,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.catalogue.catalogue import DISK, MEMORY
 from holdfast.core.copies.evacuation import left_on
 from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.primary.session_book import Session
-from holdfast.core.state.state import MODES, Drain
+from holdfast.core.state.state import MODES, Drain, Segment, State
 from holdfast.instant import Instant
 from holdfast.messages.requests import NodeInfo
 
@@ -23,10 +24,19 @@ def standing_of(session: Session | None, now: Instant) -> str:
     return "safe" if now < session.lease_until else "jeopardy"
 
 
-def node_info(primary: Primary, member: Member, now: Instant, counts_left: bool = True) -> NodeInfo:
-    """`counts_left`: count what has yet to leave the node, which is a pass over the catalogue while one is drained."""
-    segments = [s for s in primary.state.memory_segments() if s.name.node == member.name]
-    disk = next((s for s in primary.state.disks() if s.name.node == member.name), None)
+def by_node(state: State) -> dict[str, list[Segment]]:
+    """Node -> its segments, disks among them."""
+    found: dict[str, list[Segment]] = {}
+    for segment in state.segments.values():
+        found.setdefault(segment.name.node, []).append(segment)
+    return found
+
+
+def node_info(primary: Primary, member: Member, own: list[Segment], now: Instant, counts_left: bool = True) -> NodeInfo:
+    """`own`: its segments. `counts_left`: count what has yet to leave the node, which is a pass over the catalogue
+    while one is drained."""
+    segments = [segment for segment in own if segment.kind == MEMORY]
+    disk = next((segment for segment in own if segment.kind == DISK), None)
     objects_left, bytes_left = left_on(primary.state, member.name) if counts_left else (0, 0)
     session = primary.sessions.get(member.session)
     drain = primary.state.drains.get(member.name, NO_DRAIN)

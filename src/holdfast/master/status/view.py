@@ -31,7 +31,7 @@ from holdfast.master.roles.master import Master
 from holdfast.master.status.clients import Clients
 from holdfast.master.status.memory_map import MemorySurvey
 from holdfast.master.status.overview import overview_of
-from holdfast.master.status.sessions import node_info, session_facts, standing_of
+from holdfast.master.status.sessions import by_node, node_info, session_facts, standing_of
 from holdfast.master.status.standings import Standings
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import (
@@ -192,8 +192,9 @@ class MasterView:
         engine = self.master.engine
         if engine is None:
             return NodeList([])
-        now = now_ms()
-        return NodeList([node_info(engine.primary, member, now) for member in engine.primary.members.values()])
+        now, own = now_ms(), by_node(engine.state)
+        members = engine.primary.members.values()
+        return NodeList([node_info(engine.primary, member, own.get(member.name, []), now) for member in members])
 
     def sessions(self, after: str, limit: int) -> list[dict[str, Any]]:
         engine = self.master.engine
