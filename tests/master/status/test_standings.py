@@ -59,6 +59,11 @@ async def test_each_master_shows_all_of_them(tmp_path: Path, monkeypatch: pytest
             more = msgspec.json.encode({**msgspec.structs.asdict(shown[0].own()), "name": "c", "newer": 1})
             await first.publish(STANDINGS + "c", more, 60_000)
             await until_true(lambda: [one.name for one in shown[1].all()] == ["a", "b", "c"], "and another version's")
+            # A primary that was killed says nothing more, and its last word stays for a while.
+            dead = msgspec.structs.replace(shown[0].own(), name="0", epoch=shown[0].own().epoch - 1)
+            await first.publish(STANDINGS + "0", msgspec.json.encode(dead), 60_000)
+            await until_true(lambda: shown[1].all()[0].name == "0", "its last word is known")
+            assert [one.role for one in shown[1].all()[:3]] == ["was primary", "primary", "standby"]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

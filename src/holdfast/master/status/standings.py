@@ -73,7 +73,9 @@ class Standings:
     def all(self) -> list[MasterStanding]:
         """This one's as it is now, the others' as they were a few seconds ago; by name."""
         own = self.own()
-        return sorted([own, *[one for one in self._others if one.name != own.name]], key=lambda one: one.name)
+        found = sorted([own, *[one for one in self._others if one.name != own.name]], key=lambda one: one.name)
+        latest = max(one.epoch for one in found)
+        return [one if one.role != "primary" or one.epoch == latest else _deposed(one) for one in found]
 
     async def run(self, url: str) -> None:
         """Keep them until cancelled. `url`: of this master's dashboard."""
@@ -94,6 +96,11 @@ class Standings:
         await coordination.publish(STANDINGS + own.name, msgspec.json.encode(own), STANDING_MS)
         found = (await coordination.list(STANDINGS)).values()
         self._others = [standing for content in found if (standing := _decoded(content)) is not None]
+
+
+def _deposed(standing: MasterStanding) -> MasterStanding:
+    """Of a master that led in an earlier epoch, and has said nothing since."""
+    return msgspec.structs.replace(standing, role="was primary", reason="it has said nothing since a later epoch began")
 
 
 def _decoded(content: bytes) -> MasterStanding | None:
