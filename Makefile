@@ -150,6 +150,7 @@ lock: $(RELEASE)/.installed ## write requirements/dev.lock: the versions of ever
 	CUSTOM_COMPILE_COMMAND='make lock' $(RELEASE)/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --extra all --extra dev --output-file requirements/dev.lock pyproject.toml
 	sed -i '/^holdfast @/,/^[a-z]/{/^holdfast @/d;/^ /d}' requirements/dev.lock
+	sed -i '/^# The following packages are considered/,$$d' requirements/dev.lock
 
 dist: $(RELEASE)/.installed ## write dist/: the wheel and the source distribution
 	$(RELEASE)/bin/python -m build --outdir dist .
