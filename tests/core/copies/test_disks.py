@@ -17,10 +17,12 @@ from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
+from holdfast.ids import extent_of
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_sessions import CloseSession
+from holdfast.messages.of_tenants import ChangeTenant, ListTenants, TenantList
 from holdfast.messages.records import ObjectsEvicted
 from tests.core.copying import Nodes, files, kinds
 from tests.core.world import World
@@ -91,6 +93,21 @@ def test_an_object_read_twice_from_disk_comes_back_to_memory_and_stays_on_disk()
     world.pass_time(500)
     assert nodes.obey("bring_back") == 1
     assert kinds(world, key) == [("MEMORY", "a"), ("DISK", "a")]
+    world.check()
+
+
+def test_what_comes_back_from_a_disk_stays_within_its_tenants_limit() -> None:
+    """I20"""
+    world, nodes = with_disk()
+    keys = fill(world, nodes, 120)
+    [held] = world.ask(TenantList, ChangeTenant("default", {"limit_bytes": 1 << 30})).tenants
+    for more, came in ((0, 0), (extent_of(16_000), 1)):
+        world.ask(TenantList, ChangeTenant("default", {"limit_bytes": held.used_bytes + more}))
+        for key in keys[:3]:
+            world.locate(key)
+        assert nodes.bring_back(keys[0]) == came
+        [now] = world.ask(TenantList, ListTenants()).tenants
+        assert now.used_bytes == held.used_bytes + more
     world.check()
 
 

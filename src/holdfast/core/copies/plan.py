@@ -11,6 +11,7 @@ the one stored at commit. Replicas that had to leave their place are dropped in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -30,6 +31,7 @@ from holdfast.core.objects.checks import checked_ids, checked_rows
 from holdfast.core.objects.eviction import evicted
 from holdfast.core.objects.placement import available_nodes, in_order
 from holdfast.core.objects.puts import evicted_there
+from holdfast.core.objects.quotas import leaves_room
 from holdfast.core.primary.copy_book import Copy
 from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned, joined
 from holdfast.core.primary.primary import Primary
@@ -306,7 +308,8 @@ def _target_of(primary: Primary, slot: int, place: ReplicaAt, targets: list[Segm
 
 
 def _bring_back(primary: Primary, now: Instant) -> Planned:
-    """Bring back objects on disk that were read twice. One that finds no room must be read twice again."""
+    """Bring back objects on disk that were read twice. One that finds no room, in memory or under its tenant's limit,
+    must be read twice again."""
     book, catalogue = primary.copies, primary.state.catalogue
     if not book.wanted_back:
         return NOTHING_PLANNED
@@ -314,13 +317,14 @@ def _bring_back(primary: Primary, now: Instant) -> Planned:
     book.wanted_back.clear()
     slots = [slot for slot in found if slot >= 0 and catalogue.flags_at[slot] & ON_DISK]
     batches = Batches(primary, c.BRING_BACK, in_order(primary, [], now), now)
+    coming: Counter[int] = Counter()
     for slot in slots:
         source = source_of(primary, slot, now) if book.may_try(catalogue.id_at[slot], now) else None
         if source is None:
             continue
         own = primary.state.segments[source.segment].name.node
         target = next(iter(sorted(batches.targets, key=_is_not(own))), None)
-        if target is not None:
+        if target is not None and leaves_room(primary, slot, coming):
             batches.add(slot, source, target)
     return batches.finish()
 

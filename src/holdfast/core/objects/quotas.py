@@ -8,6 +8,7 @@ Copies that the cluster makes by itself may exceed a limit; upkeep then evicts t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import EVICT_STEP
 from holdfast.core.state.tenants import Tenant
 from holdfast.errors import TenantFull
-from holdfast.ids import MAX_BATCH, tenant_of
+from holdfast.ids import MAX_BATCH, extent_of, tenant_of
 from holdfast.instant import Instant
 from holdfast.messages.shapes import Record
 
@@ -56,6 +57,19 @@ def fits(primary: Primary, key: str, size_bytes: int, hard_pin: bool) -> bool:
         return False
     excess = _excess(tenant, held, size_bytes, 1)
     return excess.size_bytes <= 0 and excess.objects <= 0
+
+
+def leaves_room(primary: Primary, slot: int, coming: Counter[int]) -> bool:
+    """Does the tenant's limit leave room for one more replica of this object, beside the bytes that are `coming` for
+    each tenant? If so it is counted there."""
+    holdings = primary.state.catalogue.holdings
+    if holdings is None:
+        return True
+    number, size = int(holdings.column[slot]), extent_of(primary.state.catalogue.size_at[slot])
+    if _excess(primary.state.tenants.of(number), holdings.of(number), coming[number] + size, 0).size_bytes > 0:
+        return False
+    coming[number] += size
+    return True
 
 
 def make_way(primary: Primary, coming: Coming, leaving: Slots, now: Instant) -> list[Record]:
