@@ -188,8 +188,9 @@ class Cache(Shell):
             return data
         deadline = now_seconds() + self.timeout
         found = first_tries.get(self._core, self._at_once, checked_key(key), deadline)
-        if found is ASK:
-            found = self._run(gets.get(self._core, key, deadline), deadline)
+        if found is ASK or isinstance(found, tuple):
+            place = found if isinstance(found, tuple) else None
+            found = self._run(gets.get(self._core, key, deadline, place), deadline)
         return found if found is not None else absent(key, default)
 
     get_into = _call(calls.get_into)

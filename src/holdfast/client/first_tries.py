@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from holdfast.client.operations.places import lease_in
 from holdfast.client.state.client import Core
-from holdfast.client.state.leases import NO_LEASE
+from holdfast.client.state.leases import NO_LEASE, LeaseRow
 from holdfast.messages.requests import Exists, Locate, Located, Presence
 from holdfast.messages.shapes import Message
 
@@ -30,8 +30,9 @@ class Unclear(enum.Enum):
 ASK: Final = Unclear.ASK
 
 
-def get(core: Core, at_once: AtOnce, key: str, deadline: float) -> bytes | Unclear | None:
-    """The bytes of an object in mapped memory, right after its location came. None: it is not stored."""
+def get(core: Core, at_once: AtOnce, key: str, deadline: float) -> bytes | LeaseRow | Unclear | None:
+    """The bytes of an object in mapped memory, right after its location came; or its place there, if it got no lease:
+    the operation asks after the copy whether it is still there. None: it is not stored."""
     sent_at = core.clock()
     own = core.own_removals
     if not core.bytes.maps or core.leases.live(key, sent_at) is not None:
@@ -49,8 +50,10 @@ def get(core: Core, at_once: AtOnce, key: str, deadline: float) -> bytes | Uncle
         if lease is None:
             core.leases.drop(key)
             return None
-        if lease[1] not in core.bytes.decided or lease[0] == NO_LEASE:
+        if lease[1] not in core.bytes.decided:
             return ASK
+        if lease[0] == NO_LEASE:
+            return lease if lease[1] in core.bytes.maps else ASK
         core.keep_lease(key, lease)
         return core.read_leased(key) or ASK  # No object is empty.
     finally:

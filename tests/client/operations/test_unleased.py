@@ -51,6 +51,15 @@ def test_every_way_to_read_gives_the_bytes_without_a_lease(store: FakeMaster, co
         assert [bytes(view) for view in views] == list(data.values())
 
 
+def test_a_single_get_takes_two_round_trips(store: FakeMaster, connect: Connect) -> None:
+    """One for the place, and one after the copy."""
+    cache, data = filled(store, connect)
+    assert cache.get(KEYS[0]) == data[KEYS[0]]
+    store.requests.clear()
+    assert cache.get(KEYS[2]) == data[KEYS[2]]
+    assert [type(request) for request in store.requests] == [m.Locate, m.RenewLeases]
+
+
 def test_a_view_without_a_lease_is_a_copy_and_says_so(node: Served, connect: Connect) -> None:
     with FakeMaster(node) as store:
         cache, data = filled(store, connect)

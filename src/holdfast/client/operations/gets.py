@@ -253,14 +253,13 @@ def still_there(core: Core, leases: Sequence[ReadLease], deadline: float) -> Ope
     return [found != 0 and lease.history == history for lease, found in zip(leases, presence.found, strict=True)]
 
 
-def get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
-    """The object's bytes. None: it is not stored."""
-    return guarded_read(core.own_removals, (key,), _get(core, key, deadline), core.clock, deadline)
+def get(core: Core, key: str, deadline: float, place: LeaseRow | None = None) -> Operation[bytes | None]:
+    """The object's bytes. None: it is not stored. `place`: where it was a moment ago, without a lease."""
+    return guarded_read(core.own_removals, (key,), _get(core, key, deadline, place), core.clock, deadline)
 
 
-def _get(core: Core, key: str, deadline: float) -> Operation[bytes | None]:
-    located: LeaseRow | None = None
-    if core.leases.live(key, core.clock()) is None:
+def _get(core: Core, key: str, deadline: float, located: LeaseRow | None) -> Operation[bytes | None]:
+    if located is None and core.leases.live(key, core.clock()) is None:
         located = yield from locate_one(core, key, deadline)
         if located is None:
             return None
