@@ -26,12 +26,14 @@ class TenantsWorld(World):
         return info
 
     def store(self, number: int, *names: str, size: int = KIB, **more: object) -> HoldfastError | None:
-        """None: they are stored; otherwise the error, which is NoRoom if the put would have to wait."""
+        """None: they are stored; otherwise the error, which is NoRoom if the put would have to wait. Then it is given
+        up at once: as soon as there is room, it would evict what others stored meanwhile."""
         client = 100 + number
         self.serial += 1
         grant = GrantId(client, self.serial)
         reply = self.send(q.GrantRanges(grant, struct.pack("<Q", extent_of(size) * len(names))), client, timeout_ms=1)
         if reply is None:
+            self.engine.connection_lost(1)
             return NoRoom("it waits for room")
         if isinstance(reply, q.Failed):
             return raised(reply)

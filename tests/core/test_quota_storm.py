@@ -1,5 +1,5 @@
-"""Quota, guarantee and lease share under a storm of puts, reads, pins and removals by three tenants (I20), against a
-model that knows nothing but what was acknowledged."""
+"""Quota, guarantee and lease share under a storm of puts, reads, pins, removals and changes of quotas by three tenants
+(I20), against a model that knows nothing but what was acknowledged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.errors import NoRoom, TenantFull
+from holdfast.errors import BadValue, NoRoom, OverCommitted, TenantFull
 from holdfast.ids import namespace_of
 from tests.core.tenants_world import KIB, TenantsWorld
 from tests.core.test_tenants import PRESETS
@@ -44,9 +44,18 @@ class QuotaStorm(RuleBasedStateMachine):
             )
         self.leased: dict[tuple[int, str], tuple[int, int]] = {}
         """(tenant, name) -> (id, until): what was promised to readers."""
+        self.last: dict[tuple[str, int], float] = {}
+        """(quota, tenant) -> what it had of it at the last step."""
 
     def held(self) -> dict[int, int]:
-        return {number: self.world.used(number) for number in TENANTS}
+        """The memory of each tenant that is within its limits. Others are above one that was lowered, and may be taken
+        below their guarantees by it."""
+        within: dict[int, int] = {}
+        for number in TENANTS:
+            quota, used = self.world.state.tenants.of(number), self.world.used(number)
+            if used <= (quota.limit_bytes or CAPACITY) and len(self.world.names_of(number)) <= quota.max_objects:
+                within[number] = used
+        return within
 
     def check_guarantees(self, before: dict[int, int], own: int) -> None:
         """Nobody but the tenant itself took it below its guarantee."""
@@ -88,6 +97,34 @@ class QuotaStorm(RuleBasedStateMachine):
                 until = world.now + world.primary.rules.lease_ttl_ms
                 self.leased[number, one] = (world.state.catalogue.id_at[slot], until)
 
+    @rule(
+        number=tenant,
+        guaranteed=st.integers(0, 30),
+        limit=st.integers(0, 40),
+        share=st.sampled_from([0.0, 0.5, 1.0]),
+        objects=st.integers(5, 30),
+    )
+    def change_quotas(self, number: int, guaranteed: int, limit: int, share: float, objects: int) -> None:
+        """It counts at once: nothing that is there is thrown away by the change itself, and nothing more comes."""
+        there, before = {one: self.world.names_of(one) for one in TENANTS}, self.world.state.tenants.of(number)
+        try:
+            changed = self.world.define(
+                number,
+                guaranteed_bytes=guaranteed * KIB,
+                limit_bytes=limit * KIB,
+                lease_share=share,
+                hard_pin_share=share,
+                max_objects=objects,
+            )
+        except (BadValue, OverCommitted):
+            others = sum(self.world.state.tenants.of(one).guaranteed_bytes for one in TENANTS if one != number)
+            too_much = others + guaranteed * KIB > 0.95 * CAPACITY and guaranteed * KIB > before.guaranteed_bytes
+            assert too_much or guaranteed > limit > 0
+            assert self.world.state.tenants.of(number) == before
+        else:
+            assert (changed.limit_bytes, changed.guaranteed_bytes) == (limit * KIB, guaranteed * KIB)
+        assert {one: self.world.names_of(one) for one in TENANTS} == there
+
     @rule(number=tenant, one=name)
     def remove(self, number: int, one: str) -> None:
         if self.world.remove(namespace_of(number) + one, force=True).removed:
@@ -105,10 +142,20 @@ class QuotaStorm(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
+        assert world.state.catalogue.holdings is not None
+        guaranteed = sum(world.state.tenants.of(number).guaranteed_bytes for number in TENANTS)
         for number in TENANTS:
             quota = world.state.tenants.of(number)
-            assert not quota.limit_bytes or world.used(number) <= quota.limit_bytes
-            assert len(world.names_of(number)) <= quota.max_objects
+            most = CAPACITY - guaranteed + quota.guaranteed_bytes
+            self.check_quota("bytes", number, world.used(number), quota.limit_bytes or CAPACITY)
+            self.check_quota("objects", number, len(world.names_of(number)), quota.max_objects)
+            pinned = world.state.catalogue.holdings.of(number).pinned_bytes
+            self.check_quota("pins", number, pinned, quota.hard_pin_share * min(most, quota.limit_bytes or most))
+
+    def check_quota(self, quota: str, number: int, amount: float, most: float) -> None:
+        """Within the quota; or, where that was lowered under what was there, not further above it."""
+        assert amount <= max(most, self.last.get((quota, number), 0)), f"{quota} of tenant {number}"
+        self.last[quota, number] = amount
 
     @invariant()
     def leases_hold_and_stay_within_the_share(self) -> None:
@@ -126,7 +173,7 @@ class QuotaStorm(RuleBasedStateMachine):
         for number, size in total.items():
             quota = world.state.tenants.of(number)
             most = CAPACITY - sum(guaranteed.values()) + guaranteed[number]
-            assert size <= quota.lease_share * min(most, quota.limit_bytes or most)
+            self.check_quota("leases", number, size, quota.lease_share * min(most, quota.limit_bytes or most))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

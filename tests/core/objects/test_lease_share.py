@@ -97,6 +97,17 @@ def test_a_tenant_with_more_than_its_share_by_now_renews_nothing() -> None:
     assert sum(leased(world, 0, *sorted(world.names_of(0)))) == 8
 
 
+def test_a_changed_share_counts_at_once() -> None:
+    world = world_of(100)
+    world.define(1)
+    fill(world, 1, 0, 20)
+    assert all(leased(world, 1, *names(0, 10)))
+    world.define(1, lease_share=0.1)
+    assert not any(leased(world, 1, *names(10, 20)))
+    world.define(1, lease_share=1.0)
+    assert all(leased(world, 1, *names(10, 20)))
+
+
 def test_leases_that_a_promotion_assumes_do_not_count() -> None:
     world = world_of(100)
     fill(world, 0, 0, 100)

@@ -47,6 +47,8 @@ from holdfast.messages.records import (
     SegmentMounted,
     SegmentUnmounted,
     SettingsChanged,
+    TenantChanged,
+    TenantRemoved,
 )
 from holdfast.messages.rows import PlaceRow, unpack_ids
 from holdfast.messages.shapes import Range, Record, SettingValue
@@ -191,6 +193,8 @@ class Primary:
                 self._forget_segment(record.handle)
             case SettingsChanged():
                 self.longest_until = NEVER
+            case TenantChanged() | TenantRemoved():
+                self.tenants.lease_room.count_at = 0  # Shares are others now.
             case EpochStarted():
                 self.sessions.epoch = record.epoch
                 self.tickets.began_at = now
