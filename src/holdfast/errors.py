@@ -143,6 +143,12 @@ class NotAllowed(Refused):
     code = "not_allowed"
 
 
+class ClientRevoked(NotAllowed):
+    """The operator has revoked this client: no master takes requests from it any more. Open a new one, if you may."""
+
+    code = "client_revoked"
+
+
 class NameTaken(Refused):
     """A live node already uses this name."""
 
@@ -287,6 +293,12 @@ class Unreachable(TryAgain):
     """Nobody answers at the address."""
 
     code = "unreachable"
+
+
+class TooManyClients(TenantBusy, Unreachable):
+    """As many clients of the tenant are connected as its quota allows. Connect again after `retry_after_ms`."""
+
+    code = "too_many_clients"
 
 
 class Stopping(TryAgain):

@@ -7,10 +7,13 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter
 
+from holdfast.core.state.tenants import DEFAULT_NAME, Tenant
+from holdfast.core.tenants import QUOTAS as TENANT_QUOTAS
 from holdfast.dashboard.access import Doorkeeper
-from holdfast.errors import UnknownClient, UnknownNode
+from holdfast.errors import BadValue, UnknownClient, UnknownNode
 from holdfast.identity.identities import Identities
 from holdfast.messages.of_masters import ClientInfo, ClientList
+from holdfast.messages.of_tenants import TenantInfo, TenantList
 from holdfast.messages.requests import ChangeMode, Done
 from holdfast.messages.shapes import Message
 from holdfast.wire.codec import failed
@@ -83,6 +86,12 @@ class FakeSurvey:
         return {"kinds": ["used"], "segments": [part]}
 
 
+def tenant_info(name: str, **quotas: Any) -> TenantInfo:
+    defaults = {quota: getattr(Tenant(0, ""), quota) for quota in TENANT_QUOTAS}
+    held = dict.fromkeys(("used_bytes", "objects", "pinned_bytes", "leased_bytes", "clients", "evicted", "refused"), 3)
+    return TenantInfo(name=name, number=1, **(defaults | quotas), **held, request_rate=1.5)
+
+
 class FakeView:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -96,6 +105,7 @@ class FakeView:
         self.has_standby = True
         self.surveys = 0
         self.orders: list[Message] = []
+        self.tenants = {DEFAULT_NAME: tenant_info(DEFAULT_NAME), "red": tenant_info("red")}
 
     def keys_of(self, tenant: str) -> list[str]:
         return self.stored.get(tenant, [])
@@ -191,6 +201,24 @@ class FakeView:
     def end_client(self, who: str, answer: Callable[[Message], None]) -> None:
         found = [one for one in CLIENTS if who in (one.handle, one.name)]
         answer(Done(len(found)) if found else failed(UnknownClient(f"nobody is called {who!r}")))
+
+    def list_tenants(self, tenant: str | None, answer: Callable[[Message], None]) -> None:
+        answer(TenantList([one for name, one in self.tenants.items() if tenant in (None, name)]))
+
+    def change_tenant(
+        self, name: str, quotas: dict[str, int | float | None], answer: Callable[[Message], None]
+    ) -> None:
+        wrong = [f"{quota!r} is no quota" for quota in quotas if quota not in TENANT_QUOTAS]
+        wrong += [f"{quota} is not {value!r}" for quota, value in quotas.items() if value is not None and value < 0]
+        if wrong:
+            answer(failed(BadValue(wrong[0])))
+            return
+        given = {quota: value for quota, value in quotas.items() if value is not None}
+        self.tenants[name] = tenant_info(name, **given)
+        answer(TenantList([self.tenants[name]]))
+
+    def remove_tenant(self, name: str, answer: Callable[[Message], None]) -> None:
+        answer(Done(int(self.tenants.pop(name, None) is not None)))
 
     def ready(self) -> tuple[bool, str]:
         return not self.unready, self.unready

@@ -197,14 +197,14 @@ async def test_a_tenant_sees_its_own_objects_and_figures() -> None:
     view.stored = {"": ["common"], "red": ["reds"], "blue": ["blues"]}
     used = Gauge("holdfast_tenant_bytes", "", ["tenant"], registry=view.registry)
     for tenant in view.stored:
-        used.labels(tenant).set(7)
+        used.labels(tenant or "default").set(7)
     app, other = build_app(view, SameLoop()), build_mooncake_app(view, SameLoop())
     for name, own in (("red", "red"), ("reader", "")):
         async with asking(app, name) as http:
             listed = (await http.get("/api/v1/objects")).json()["objects"]
             assert [one["key"] for one in listed] == view.stored[own]
             lines = [line for line in (await http.get("/metrics")).text.splitlines() if "tenant=" in line]
-            assert lines == [f'holdfast_tenant_bytes{{tenant="{own}"}} 7.0']
+            assert lines == [f'holdfast_tenant_bytes{{tenant="{own or "default"}"}} 7.0']
         async with asking(other, name) as http:
             assert (await http.get("/get_all_keys")).text.splitlines() == view.stored[own]
             assert (await http.get("/query_key", params={"key": "blues"})).status_code == 404
@@ -225,6 +225,36 @@ async def test_clients_are_shown_to_their_tenant_and_revoked_by_operators() -> N
                 assert (await http.post("/api/v1/clients/nobody/revoke")).status_code == 404
     async with asking(BOTH[0]) as http:
         assert (await http.post("/api/v1/clients/trainer/revoke")).status_code == 401
+
+
+async def test_tenants_are_shown_to_themselves_and_changed_by_operators() -> None:
+    """I20: no quota without the operator's role."""
+    app = build_app(FakeView(), SameLoop())
+    for name, shown in (("red", ["red"]), ("reader", ["default"]), ("operator", ["default", "red"])):
+        async with asking(app, name) as http:
+            found = (await http.get("/api/v1/tenants")).json()["tenants"]
+            assert [one["name"] for one in found] == shown
+            assert (found[0]["used_bytes"], found[0]["request_rate"]) == (3, 1.5)
+    for name, status in (("", 401), ("writer", 403), ("red", 403), ("node", 403), ("master", 403), ("operator", 200)):
+        async with asking(app, name) as http:
+            assert (await http.patch("/api/v1/tenants/red", json={"max_objects": 7})).status_code == status
+            assert (await http.delete("/api/v1/tenants/nobody")).status_code == status
+
+
+async def test_quotas_over_http() -> None:
+    """Those that are not named stay; null resets one; the master says what is wrong with the others."""
+    view = FakeView()
+    async with asking(build_app(view, SameLoop()), "operator") as http:
+        changed = await http.patch("/api/v1/tenants/blue", json={"limit_bytes": 1 << 40, "lease_share": None})
+        assert (changed.status_code, changed.json()["limit_bytes"]) == (200, 1 << 40)
+        unknown = await http.patch("/api/v1/tenants/blue", json={"speed": 3})
+        assert (unknown.status_code, unknown.json()) == (409, {"detail": "'speed' is no quota"})
+        assert (await http.patch("/api/v1/tenants/blue", json={"max_objects": -1})).status_code == 409
+        for wrong in ({"max_objects": "7"}, {"max_objects": True}, {"max_objects": 1.5}, {"speed": "fast"}, [], "x"):
+            assert (await http.patch("/api/v1/tenants/blue", json=wrong)).status_code == 422, wrong
+        assert (await http.delete("/api/v1/tenants/blue")).json() == {"removed": 1}
+        assert (await http.delete("/api/v1/tenants/blue")).json() == {"removed": 0}
+        assert set(view.tenants) == {"default", "red"}
 
 
 async def test_the_reason_of_readiness_is_for_those_who_may_read() -> None:

@@ -100,6 +100,12 @@ def test_the_reason_of_the_last_master_is_the_reason() -> None:
         there.play(link_to("a:1,b:2").connect(soon()))
 
 
+def test_that_a_tenant_has_too_many_clients_says_more_than_that_the_others_are_standbys() -> None:
+    there = Answering(a=errors.TooManyClients("it may have 1"), b=not_leader())
+    with pytest.raises(errors.TenantBusy, match="it may have 1"):
+        there.play(link_to("a:1,b:2").connect(soon()))
+
+
 def test_the_master_that_was_lost_is_tried_last_and_briefly() -> None:
     link, there = link_to("a:1,b:2", LinkOptions(10.0)), Answering(a=None, b=not_leader())
     there.play(link.connect(soon()))

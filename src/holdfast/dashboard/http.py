@@ -17,7 +17,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from starlette.routing import Match
 
+from holdfast.core.state.tenants import DEFAULT_NAME
 from holdfast.dashboard.access import Asker, needs, open_to_all
 from holdfast.dashboard.live import add_live
 from holdfast.dashboard.loop_calls import Calls
@@ -29,17 +31,22 @@ from holdfast.dashboard.view import (
     HealthShown,
     NodesShown,
     ObjectsShown,
+    QuotasGiven,
     ReadinessShown,
     RefusalShown,
     RevocationShown,
     SessionsShown,
     ShownMaster,
     StatusShown,
+    TenantRemovalShown,
+    TenantShown,
+    TenantsShown,
 )
 from holdfast.errors import Busy, HoldfastError, TryAgain, UnknownClient
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
 from holdfast.messages.of_masters import ClientList
+from holdfast.messages.of_tenants import TenantList
 from holdfast.messages.requests import Done
 from holdfast.wire.codec import expect
 
@@ -58,6 +65,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     421: {"model": RefusalShown, "description": "Asked by a name that is not this server's"},
     503: {"model": RefusalShown, "description": "Too many ask at once, or the master did not answer in time"},
 }
+REFUSED: dict[str, Any] = {"model": RefusalShown, "description": "The master refuses it; nothing was changed"}
+TenantName = Annotated[str, Path(min_length=1, max_length=64, description="The tenant; 'default' for clients of none.")]
 
 
 def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
@@ -65,11 +74,13 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
     # Without the documentation pages, which would load scripts from elsewhere.
     app = FastAPI(title="holdfast", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(HoldfastError, on_failure)
+    app.add_exception_handler(405, on_other_method)
     _add_probes(app, view, calls)
     _add_metrics(app, view, calls)
     _add_cluster(app, view, calls)
     _add_objects(app, view, calls)
     _add_clients(app, view, calls)
+    _add_tenants(app, view, calls)
     add_live(app, view, calls, REFUSALS)
     add_orders(app, view, calls, REFUSALS)
     add_explanation(app, view, calls, REFUSALS)
@@ -87,6 +98,13 @@ async def on_failure(request: Request, error: Exception) -> Response:
     """A route's answer to an error of the master's."""
     status = 503 if isinstance(error, TryAgain) else 404 if isinstance(error, UnknownClient) else 409
     return JSONResponse({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+async def on_other_method(request: Request, error: Exception) -> Response:
+    """Routes of one path are several, one for each method: the answer names all of them."""
+    found = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    allowed = sorted({method for route in found for method in route.methods})
+    return JSONResponse({"detail": "Method Not Allowed"}, 405, {"allow": ", ".join(allowed)})
 
 
 def _add_probes(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
@@ -124,7 +142,7 @@ class Collected(Collector):
             yield family
 
     def _is_for_asker(self, labels: dict[str, str]) -> bool:
-        return labels.get("tenant", self._asker.tenant) == self._asker.tenant
+        return labels.get("tenant", _tenant_of(self._asker)) == _tenant_of(self._asker)
 
 
 def _add_metrics(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
@@ -204,7 +222,7 @@ def _add_clients(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
 
     refusals: dict[int | str, dict[str, Any]] = {
         404: {"model": RefusalShown, "description": "Nobody of this handle or name"},
-        409: REFUSALS[503],
+        409: REFUSED,
     }
 
     @app.post("/api/v1/clients/{who}/revoke", tags=["clients"], responses={**REFUSALS, **refusals})
@@ -212,8 +230,39 @@ def _add_clients(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     async def revoke(
         who: Annotated[str, Path(min_length=1, max_length=128, description="A handle, or an identity's name.")],
     ) -> RevocationShown:
-        """End a client's grants and connections, or those of all clients of an identity. What was stored stays."""
+        """End a client's grants, leases and connections, or those of all clients of an identity."""
         return RevocationShown(revoked=expect(await calls.begin(partial(view.end_client, who)), Done).count)
+
+
+def _add_tenants(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
+    refusals = {**REFUSALS, 409: REFUSED}
+
+    @app.get("/api/v1/tenants", tags=["tenants"], response_model=TenantsShown, responses=REFUSALS)
+    @needs(Role.READER)
+    async def tenants(asker: Asker) -> dict[str, Any]:
+        """What each tenant holds of its quotas; to operators all of them, to others their own."""
+        tenant = None if asker.may(Role.OPERATOR) else _tenant_of(asker)
+        found = expect(await calls.begin(partial(view.list_tenants, tenant)), TenantList)
+        return {"tenants": [msgspec.structs.asdict(one) for one in found.tenants]}
+
+    @app.patch("/api/v1/tenants/{name}", tags=["tenants"], response_model=TenantShown, responses=refusals)
+    @needs(Role.OPERATOR)
+    async def change_tenant(name: TenantName, quotas: QuotasGiven) -> dict[str, Any]:
+        """Change quotas of a tenant, which is defined if it is new. They count at once, and outlive failovers."""
+        given = quotas.model_dump(exclude_unset=True)
+        [info] = expect(await calls.begin(partial(view.change_tenant, name, given)), TenantList).tenants
+        return msgspec.structs.asdict(info)
+
+    @app.delete("/api/v1/tenants/{name}", tags=["tenants"], responses=refusals)
+    @needs(Role.OPERATOR)
+    async def remove_tenant(name: TenantName) -> TenantRemovalShown:
+        """Remove a tenant that has no objects and no clients; of the default tenant, its quotas."""
+        return TenantRemovalShown(removed=expect(await calls.begin(partial(view.remove_tenant, name)), Done).count)
+
+
+def _tenant_of(asker: Identity) -> str:
+    """The name under which its tenant is listed."""
+    return asker.tenant or DEFAULT_NAME
 
 
 def _without_places(shown: dict[str, Any], asker: Identity) -> dict[str, Any]:

@@ -78,6 +78,20 @@ class ShownMaster(Protocol):
         """Answered by `Done` with the number of clients, or by `Failed`."""
         ...
 
+    def list_tenants(self, tenant: str | None, answer: Callable[[Message], None]) -> None:
+        """Answered by `TenantList`, a moment later; of all tenants with None."""
+        ...
+
+    def change_tenant(
+        self, name: str, quotas: dict[str, int | float | None], answer: Callable[[Message], None]
+    ) -> None:
+        """Answered by a `TenantList` of this one, or by `Failed`."""
+        ...
+
+    def remove_tenant(self, name: str, answer: Callable[[Message], None]) -> None:
+        """Answered by `Done` with the number of tenants, or by `Failed`."""
+        ...
+
     def ready(self) -> tuple[bool, str]:
         """Are requests served? If not, why not."""
         ...
@@ -173,6 +187,48 @@ class ClientsShown(BaseModel):
 
 class RevocationShown(BaseModel):
     revoked: int = Field(description="How many clients.")
+
+
+class TenantShown(Shown):
+    name: str
+    number: int
+    guaranteed_bytes: int = Field(description="Memory that others cannot evict.")
+    limit_bytes: int = Field(description="Memory that it cannot exceed; 0: no limit.")
+    max_objects: int = Field(description="0: no limit")
+    hard_pin_share: float
+    max_clients: int = Field(description="0: no limit")
+    requests_per_second: int = Field(description="The most, of all its clients together; 0: no limit.")
+    lease_share: float
+    used_bytes: int = Field(description="Memory of its objects, all replicas together.")
+    objects: int
+    pinned_bytes: int
+    leased_bytes: int
+    clients: int
+    evicted: int = Field(description="Objects, since this primary began.")
+    refused: int = Field(description="Requests that a quota refused since this primary began.")
+    request_rate: float = Field(description="Requests per second now; 0 in the answer to a change.")
+
+
+class TenantsShown(BaseModel):
+    tenants: list[TenantShown]
+
+
+class QuotasGiven(BaseModel):
+    """Quotas to change. Those that are left out stay as they are; null resets one to its default."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, int | float | None]  # The master refuses other names, and lists those there are.
+    guaranteed_bytes: int | None = None
+    limit_bytes: int | None = None
+    max_objects: int | None = None
+    hard_pin_share: float | None = None
+    max_clients: int | None = None
+    requests_per_second: int | None = None
+    lease_share: float | None = None
+
+
+class TenantRemovalShown(BaseModel):
+    removed: int = Field(description="1, or 0 if there was none of this name.")
 
 
 class HealthShown(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.primary.request_rate import RequestRate
-from holdfast.errors import BadKey, BadRequest, BadValue, HoldfastError, TenantBusy
+from holdfast.errors import BadKey, BadRequest, BadValue, HoldfastError, TenantBusy, TooManyClients
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
 from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, NAMESPACE_CHARACTERS, is_reserved, namespace_of
@@ -181,7 +181,7 @@ class Tenancies:
         there = sum(prefix == tenancy.prefix for prefix in engine.primary.namespaces.values())
         if there >= most:
             engine.primary.tenants.refused[tenancy.number] += 1
-            busy = TenantBusy(
+            busy = TooManyClients(
                 f"{there:,} clients of this tenant are connected, and it may have {most:,}; close one, or try later"
             )
             busy.retry_after_ms = _CLIENTS_AGAIN_MS

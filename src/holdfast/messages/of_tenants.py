@@ -9,7 +9,8 @@ from holdfast.messages.shapes import Message
 
 
 class ListTenants(Message, tag=52):
-    """Ask for all tenants, the default one included. Answered by `TenantList`."""
+    """Ask for all tenants, the default one included; the same as `/api/v1/tenants`. Answered by `TenantList`, after the
+    half second in which requests are counted."""
 
     needs = Role.OPERATOR
 
@@ -52,6 +53,8 @@ class TenantInfo(msgspec.Struct, array_like=True):
     """Objects evicted since this primary began."""
     refused: int
     """Requests that a quota refused since this primary began."""
+    request_rate: float = 0.0
+    """Requests per second of its clients, over the last half second; only in answers to `ListTenants`."""
 
 
 class TenantList(Message, tag=121):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError, TryAgain, Unreachable
+from holdfast.errors import HoldfastError, TooManyClients, TryAgain, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.operations.effects import Open, Operation, Work
@@ -143,7 +143,8 @@ class PrimaryLink(Generic[C]):
                 channel = yield from self._nearer(channel, until)
             except HoldfastError as error:
                 if isinstance(error, TryAgain):
-                    last = error
+                    # The primary's reason says more than that the others are standbys.
+                    last = last if isinstance(last, TooManyClients) else error
                 else:
                     refusal = error
                 masters.failed()

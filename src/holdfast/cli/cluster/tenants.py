@@ -93,7 +93,9 @@ def _print(out: Output, found: list[TenantInfo]) -> None:
             f"{human_bytes(one.leased_bytes)} (share {one.lease_share:g})",
             f"{human_bytes(one.pinned_bytes)} (share {one.hard_pin_share:g})",
             f"{one.clients:,} of {one.max_clients:,}" if one.max_clients else f"{one.clients:,}",
-            f"{one.requests_per_second:,}" if one.requests_per_second else "-",
+            f"{one.request_rate:,.1f} of {one.requests_per_second:,}"
+            if one.requests_per_second
+            else f"{one.request_rate:,.1f}",
             f"{one.evicted:,}",
             f"{one.refused:,}",
         )

@@ -33,6 +33,7 @@ from holdfast.master.status.memory_map import MemorySurvey
 from holdfast.master.status.overview import overview_of
 from holdfast.master.status.sessions import by_node, node_info, session_facts, standing_of
 from holdfast.master.status.standings import Standings
+from holdfast.master.status.tenants import TenantDesk
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import (
     Done,
@@ -78,6 +79,7 @@ class MasterView:
         self.restoration = Restoration(master)
         self._clients = Clients(master.server)
         self.standings = Standings(master)
+        self._tenants = TenantDesk(master.server)
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
         log_id = request.log_id or self.state.log_id
@@ -251,6 +253,15 @@ class MasterView:
 
     def end_client(self, who: str, answer: Answer) -> None:
         self._clients.end(who, answer)
+
+    def list_tenants(self, tenant: str | None, answer: Answer) -> None:
+        self._tenants.list(tenant, answer)
+
+    def change_tenant(self, name: str, quotas: dict[str, int | float | None], answer: Answer) -> None:
+        self._tenants.change(name, quotas, answer)
+
+    def remove_tenant(self, name: str, answer: Answer) -> None:
+        self._tenants.remove(name, answer)
 
     def status(self) -> dict[str, Any]:
         return _fields(self.status_message())
