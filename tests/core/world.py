@@ -256,6 +256,7 @@ class World:
         assert state.most_nodes == self.primary.twin.most_nodes
         assert state.drains == self.primary.twin.drains
         assert state.tenants.by_number == self.primary.twin.tenants.by_number
+        assert list(state.revoked) == list(self.primary.twin.revoked)
         check_holdings(state)
         check_holdings(self.primary.twin)
         assert state.sessions == {session.id: session.name for session in self.primary.sessions}

@@ -116,6 +116,26 @@ def test_a_refusal_after_a_lost_reply_leaves_a_change_in_doubt() -> None:
         asking.answered(m.Failed("grant_timed_out", "it has ended"))
 
 
+@pytest.mark.parametrize("refusal", [errors.ClientRevoked("by the operator"), errors.NotAuthorized("withdrawn")])
+def test_a_greeting_that_is_refused_after_a_lost_reply_leaves_a_change_in_doubt(refusal: errors.HoldfastError) -> None:
+    """It may have been made before the connection was closed. Without a lost reply the refusal is the answer."""
+    changing = RetryPolicy(0.5, 2.0, 0.5, changes=(m.Remove,), call_seconds=10.0)
+    with pytest.raises(type(refusal)):
+        Asking(changing).answered(refusal)
+    asking = Asking(changing)
+    asking.answered(LOST)
+    with pytest.raises(errors.ReplyLost, match=f"may have been made; asked again: {refusal}"):
+        asking.answered(refusal)
+
+
+def test_who_is_not_let_in_for_now_comes_back_when_it_was_told_to() -> None:
+    full = errors.TooManyClients("as many clients as there may be")
+    full.retry_after_ms = 1_500
+    asking = Asking()
+    asking.answered(full)
+    assert asking.pauses == [1.5]
+
+
 def test_the_last_words_say_what_was_lost() -> None:
     asking = Asking(deadline=0.9)
     asking.answered(LOST)

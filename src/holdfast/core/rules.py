@@ -92,6 +92,8 @@ LIST_SLOTS = 4_096
 """The most slots that one listing visits: even with the longest keys, the reply fits into a frame."""
 REMEMBERED_ANSWERS = 65_536
 REMEMBERED_DEPARTED = 65_536
+REMEMBERED_REVOKED = 16_384
+"""Clients that may not come back. Beyond that the oldest are forgotten; 160 KB of a snapshot."""
 REMEMBERED_EPOCHS = 256
 SCALAR_BELOW = 12
 """Batches smaller than this are cheaper one by one than as array operations."""

@@ -18,9 +18,9 @@ import structlog
 from holdfast.core.primary.decision import NextStep, Parked, Unfinished
 from holdfast.errors import (
     BadRequest,
+    ClientRevoked,
     HoldfastError,
     LogFullInDoubt,
-    NotAllowed,
     NotAuthorized,
     Stopping,
     TryAgain,
@@ -494,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def refuse_revoked(self) -> None:
-        self._refuse(NotAllowed(REVOKED))
+        self._refuse(ClientRevoked(REVOKED))
 
     def refuse_withdrawn(self) -> None:
         self._refuse(

@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.core.primary.decision import NextStep
 from holdfast.entropy import fresh_bytes
-from holdfast.errors import NotAllowed, NotLeader, Stopping
+from holdfast.errors import ClientRevoked, NotLeader, Stopping
 from holdfast.identity.identities import Identities
 from holdfast.instant import Instant, calendar_seconds, now_ms
 from holdfast.master.access.client_numbers import check_key, number_of
@@ -72,9 +72,6 @@ class RpcServer:
         """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}
-        self.revoked: dict[int, None] = {}
-        """Clients that may not connect again. A later primary need not know them: nodes take no bytes from them, and
-        their leases are over by then."""
         self.traffic = Traffic(caps if caps is not None else Caps())
         self._tenancies = Tenancies()
         self.stopping = False
@@ -137,6 +134,8 @@ class RpcServer:
         for connection in self._greeted():
             if connection.hello is not None:  # It greeted while nobody led here.
                 connection.client = number_of(connection.hello, engine.state.secret)
+                if connection.client in engine.state.revoked:
+                    connection.refuse_revoked()
         self.settle_tenancies()
         if self._showing is not None:
             self._showing.lead(engine)
@@ -288,8 +287,8 @@ class RpcServer:
     def greet(self, connection: Connection, hello: Hello) -> Welcome:
         shown = self.identities.of_greeting(hello.token, connection.certificate_names, calendar_seconds())
         check_key(hello, is_older_allowed=self.identities.gives_all_roles)
-        if self.engine is not None and number_of(hello, self.engine.state.secret) in self.revoked:
-            raise NotAllowed(REVOKED)
+        if self.engine is not None and number_of(hello, self.engine.state.secret) in self.engine.state.revoked:
+            raise ClientRevoked(REVOKED)
         connection.become(shown)
         if not self.traffic.admission.greet(connection, shown, not self.identities.gives_all_roles):
             connection.be_on_trial()

@@ -74,9 +74,11 @@ class RevokeLeases(Body):
 
 
 class RevokeClient(Body):
-    """Accept no further bytes from this client: its TCP writes are ended and its grants refused from now on."""
+    """Accept no further bytes from this client, and send it none: its TCP writes are ended, and its grants and tickets
+    refused from now on. The same for `others`."""
 
     client: int
+    others: list[int] = []
 
 
 class Maintain(Body):

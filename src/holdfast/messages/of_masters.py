@@ -79,9 +79,9 @@ class ListClients(Message, tag=47):
 
 
 class EndClient(Message, tag=48):
-    """End the grants and the connections of the client with this handle, or of all clients of the identity with this
-    name, and do not let them connect again; their leases end by time, since nobody renews them. What was acknowledged
-    stays. Answered by `Done` with the number of clients. Sent twice it finds nobody, or ends nothing more."""
+    """End the grants, leases and connections of the client with this handle, or of all clients of the identity with
+    this name; no master lets them connect again. What was acknowledged stays. Answered by `Done` with the number of
+    clients. Sent twice it finds nobody, or ends nothing more."""
 
     needs = Role.OPERATOR
     who: str

@@ -285,3 +285,9 @@ class TenantRemoved(Record, tag=51):
     """The tenant, which has no objects, is gone."""
 
     number: int
+
+
+class ClientsRevoked(Record, tag=52):
+    """The operator has revoked these clients: no master of this history lets them in again (ADR 53)."""
+
+    clients: list[int]

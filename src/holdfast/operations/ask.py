@@ -22,9 +22,12 @@ from typing import Protocol, TypeVar
 from holdfast.errors import (
     Busy,
     DeadlineExceeded,
+    HoldfastError,
     LogFull,
     LogFullInDoubt,
     NodeAway,
+    NotAllowed,
+    NotAuthorized,
     NotLeader,
     ReplyLost,
     Settling,
@@ -77,7 +80,6 @@ def ask_until(
     unsure: bool = False,
 ) -> Operation[tuple[T, float]]:
     """The reply, and the earliest time at which the request may have arrived: durations in the reply count from there.
-
     `check` raises if the request must not be sent now. `unsure`: it was sent before, and may have taken effect."""
     pause, sent_at = policy.first_pause, asker.clock()
     last: TryAgain | Uncertain | None = None
@@ -93,9 +95,10 @@ def ask_until(
                 last = error
         except ReplyLost as error:
             last, unsure = error, True
-        except NodeAway as error:
-            # If it was sent before, it may have been stored while the node was alive.
+        except NodeAway as error:  # Sent before, it may have been stored while the node was alive.
             raise ReplyLost(f"{STORED_AND_LOST}: {error}") if unsure else error from None
+        except (NotAllowed, NotAuthorized) as error:  # By the greeting. It says nothing about an earlier try.
+            raise _after_a_lost_reply(error) if unsure and isinstance(message, policy.changes) else error from None
         except DeadlineExceeded as error:
             if policy.call_seconds == math.inf or asker.clock() + pause >= deadline:
                 if isinstance(last, TryAgain) and not isinstance(message, policy.changes):
@@ -127,11 +130,13 @@ def _worth_another_try(reply: Message, kind: type[Message], unsure: bool) -> Try
         error = raised(reply)
         if isinstance(error, (Stopping, NotLeader, Busy)):
             return error
-        if unsure:
-            raise ReplyLost(f"an answer was lost, and the change may have been made; asked again: {error}")
-        raise error
+        raise _after_a_lost_reply(error) if unsure else error
     expect(reply, kind)
     raise AssertionError("a reply of the right kind is not a failure")
+
+
+def _after_a_lost_reply(error: HoldfastError) -> ReplyLost:
+    return ReplyLost(f"an answer was lost, and the change may have been made; asked again: {error}")
 
 
 def _final(policy: RetryPolicy, last: TryAgain | Uncertain, unsure: bool) -> Exception:

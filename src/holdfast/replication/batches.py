@@ -56,6 +56,7 @@ _decode = msgspec.msgpack.Decoder(
         | r.MemoryVerified
         | r.TenantChanged
         | r.TenantRemoved
+        | r.ClientsRevoked
     ]
 ).decode
 

@@ -90,6 +90,7 @@ class Head(msgspec.Struct, array_like=True):
     tenants: list[Tenant] = []
     next_tenant: int = 1
     session_owners: dict[int, str] = {}
+    revoked: list[int] = []
 
 
 @dataclass(slots=True)
@@ -175,6 +176,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         drains=state.drains,
         tenants=list(state.tenants.by_number.values()),
         next_tenant=state.tenants.next_number,
+        revoked=list(state.revoked),
     )
 
 
@@ -304,6 +306,7 @@ def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Resto
         unverified={segment.handle for segment in head.segments} & {*head.unverified},
         drains=head.drains,
         tenants=Tenants(head.tenants, head.next_tenant),
+        revoked=dict.fromkeys(head.revoked),
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.errors import BadValue, HoldfastError, NotAllowed, UnknownClient
+from holdfast.errors import BadValue, ClientRevoked, HoldfastError, NotAllowed, UnknownClient
 from holdfast.identity.identities import Entry, Identities, Identity, hash_of
 from holdfast.identity.roles import Role, with_included
-from holdfast.instant import now_seconds
+from holdfast.instant import now_ms, now_seconds
 from holdfast.master.server import RpcServer
 from holdfast.master.status.clients import Clients, handle_of
 from holdfast.messages.of_masters import ClientInfo, ClientList, EndClient, ListClients
@@ -129,11 +129,27 @@ async def test_a_revoked_client_is_gone_and_may_not_come_back(office: Office) ->
     assert await end(boss, handle(6)) == 1
     with pytest.raises(HoldfastError):
         await ask(gone)
-    with pytest.raises(NotAllowed, match="revoked"):
+    with pytest.raises(ClientRevoked, match="operator has revoked"):
         await office.open(6, "trainer")
     await ask(stays)
     for channel in (stays, boss):
         channel.close()
+
+
+async def test_a_later_primary_parts_from_a_revoked_client_that_looked_at_it_as_a_standby(office: Office) -> None:
+    """It greeted before it had a number here."""
+    engine = office.server.engine
+    assert engine is not None
+    engine.revoke([client_number(b"secret", key_of(6))], now_ms())
+    office.server.engine = None
+    looks, other = await office.open(6, "trainer", looks=True), await office.open(8, "trainer", looks=True)
+    office.server.lead(engine)
+    with pytest.raises(HoldfastError):
+        await ask(looks)
+    with pytest.raises(ClientRevoked):
+        await office.open(6, "trainer")
+    await ask(other)
+    other.close()
 
 
 async def test_all_clients_of_an_identity_are_revoked_by_its_name(office: Office) -> None:

@@ -27,7 +27,7 @@ def clients(
     action: Annotated[str, typer.Argument(metavar="[ACTION]", help="revoke, or nothing to list them.")] = "",
     who: Annotated[str, typer.Argument(metavar="[WHO]", help="Of revoke: a client, or an identity's name.")] = "",
 ) -> int:
-    """List who is connected, and what they do; or end a client's grants and connections."""
+    """List who is connected, and what they do; or end a client's grants, leases and connections."""
     if action not in ("", "revoke") or bool(action) != bool(who):
         raise BadSetting("write `holdfast clients`, or `holdfast clients revoke WHO`")
     with connection.open_cache(settings) as cache:
@@ -38,7 +38,7 @@ def clients(
         if out.as_json:
             out.data({"revoked": ended})
         else:
-            out.line(f"{ended} client{'s' if ended != 1 else ''} revoked: grants ended, connections closed")
+            out.line(f"{ended} client{'s' if ended != 1 else ''} revoked: grants and leases ended, connections closed")
         return OK
     found = ask_one(primary, settings.token, ListClients(), ClientList, deadline)
     if out.as_json:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.copies.disks import leave_disks
+from holdfast.core.nodes.node_operations import lately_revoked
 from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, Planned
 from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.primary.session_book import Session
@@ -54,7 +55,12 @@ def register_node(primary: Primary, request: n.RegisterNode, connection: int, no
         member.fenced = False  # The node must report again whether older writers are left.
         member.clean_untold = dict(member.clean)  # It is not known which of these an earlier master told it of.
         gone = _writers(primary, member) - {*request.live_writers}
-        return Decision(_registered(primary, name, now), _writers_gone(primary, member, gone), freed=True)
+        return Decision(
+            _registered(primary, name, now),
+            _writers_gone(primary, member, gone),
+            freed=True,
+            commands=lately_revoked(primary, name),
+        )
     if request.log_id != 0:
         raise MemoryVoid("the master does not know this memory; mount new memory under a new boot id")
     records = unmount(primary, name)

@@ -6,7 +6,7 @@ All of it is in the log, by the node's name, so that it outlives this primary an
 from __future__ import annotations
 
 from holdfast.core.copies.drains import check_room
-from holdfast.core.primary.decision import Command, Decision
+from holdfast.core.primary.decision import Command, Decision, Planned
 from holdfast.core.primary.primary import Member, Primary
 from holdfast.core.state.state import DRAINING, MODES, Segment
 from holdfast.errors import BadValue, NoRoom, Refused, UnknownNode
@@ -15,11 +15,15 @@ from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
-from holdfast.messages.records import GrantEnded, NodeModeChanged, SegmentLimited, SegmentMounted
+from holdfast.messages.records import ClientsRevoked, GrantEnded, NodeModeChanged, SegmentLimited, SegmentMounted
 from holdfast.messages.shapes import Record
 
 MAX_MODES = 10_000
 MAX_SEGMENTS = 1_024
+TOLD_AT_ONCE = 4_096
+"""Revoked clients in one command."""
+TOLD_AGAIN = 256
+"""Revoked clients whom a new primary names to nodes: tickets of all that were revoked earlier have expired."""
 
 
 def _member(primary: Primary, node: str) -> Member:
@@ -152,3 +156,23 @@ def revoke_writes(primary: Primary, request: q.RevokeWrites, client: int, now: I
     records = [GrantEnded(grant, settled=[]) for grant in grants]
     told = [command(node, "revoke_client", c.RevokeClient(request.client)) for node in primary.members]
     return Decision(q.Done(len(grants)), records, commands=told)
+
+
+def revoke_clients(primary: Primary, clients: list[int]) -> Planned:
+    """The end of these clients: their grants go into quarantine as by `revoke_writes`, nodes take none of their
+    tickets, and no master lets them in again."""
+    grants = [grant.id for client in clients for grant in primary.live_grants(client)]
+    records: list[Record] = [GrantEnded(grant, settled=[]) for grant in grants]
+    told = [one for node in primary.members for one in _revocations(node, clients)]
+    return Planned([*records, ClientsRevoked(clients)], told)
+
+
+def lately_revoked(primary: Primary, node: str) -> list[Command]:
+    """For a node that an earlier primary may not have told: its last word may have been lost with it, and a ticket is
+    good for longer than a failover takes."""
+    return _revocations(node, list(primary.state.revoked)[-TOLD_AGAIN:])
+
+
+def _revocations(node: str, clients: list[int]) -> list[Command]:
+    parts = [clients[at : at + TOLD_AT_ONCE] for at in range(0, len(clients), TOLD_AT_ONCE)]
+    return [command(node, "revoke_client", c.RevokeClient(part[0], part[1:])) for part in parts]

@@ -1,8 +1,8 @@
 """Removal by key, by pattern, or of everything. A removal is logged as the ids it removed, never as a rule (I7).
 
 Removing a leased object is refused without force, unless all of its leases are the remover's own and it has forgotten
-them. With force its key is unbound at once, while its memory waits in quarantine for the lease to end, so that its
-reader goes on seeing its bytes (I2, I8).
+them, or a revoked client's. With force, and where a revoked client leased it, its key is unbound at once, while its
+memory waits in quarantine for the lease to end, so that its reader goes on seeing its bytes (I2, I8).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re2
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED
 from holdfast.core.objects.checks import check_keys
 from holdfast.core.primary.decision import Decision, NextStep, Unfinished
-from holdfast.core.primary.lessees import SEVERAL_LESSEES
+from holdfast.core.primary.lessees import REVOKED_LESSEE, SEVERAL_LESSEES
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import REMOVAL_STEP_SLOTS, STEP_OBJECTS, VISIT_SLOTS
 from holdfast.errors import BadPattern
@@ -162,7 +162,7 @@ def _remove(
             hidden += 1
         elif not force and flags_at[slot] & HARD_PIN:
             pinned += 1
-        elif not force and is_leased:
+        elif not force and is_leased and lessee_at[slot] != REVOKED_LESSEE:
             leased += 1
             lease_left = max(lease_left, lease_at[slot] - now)
         elif is_leased:

@@ -8,8 +8,14 @@ particular.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 SEVERAL_LESSEES = 0
 """In the column: several clients, or unknown ones. An earlier primary's leases are of this kind."""
+REVOKED_LESSEE = 2**32 - 1
+"""In the column: a client that the operator has revoked. Its leases keep nobody from removing, but they keep the
+memory: the client may be reading there until they end (I2)."""
 MOST_KNOWN = 65_536
 
 
@@ -31,7 +37,13 @@ class Lessees:
         if number is None:
             if len(self._numbers) >= MOST_KNOWN:
                 self._numbers.clear()
-            # After 2**32 clients all further ones get 0 (SEVERAL_LESSEES), which is safe.
-            self._last = min(self._last + 1, 2**32)
-            number = self._numbers[client] = self._last % 2**32
+            # After so many clients all further ones get 0 (SEVERAL_LESSEES), which is safe.
+            self._last = min(self._last + 1, REVOKED_LESSEE)
+            number = self._numbers[client] = self._last % REVOKED_LESSEE
         return number
+
+    def revoke(self, client: int, column: npt.NDArray[np.uint32]) -> None:
+        """Mark the objects that are leased to this client alone."""
+        number = self._numbers.pop(client, SEVERAL_LESSEES)
+        if number != SEVERAL_LESSEES:
+            column[column == number] = REVOKED_LESSEE

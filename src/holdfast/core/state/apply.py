@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
-from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, SCALAR_BELOW
+from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, REMEMBERED_REVOKED, SCALAR_BELOW
 from holdfast.core.state.applied import UNREMARKABLE, Applied, Freed, FreedRanges
 from holdfast.core.state.apply_restored import APPLY_RESTORED
 from holdfast.core.state.apply_tenants import APPLY_TENANTS
@@ -421,6 +421,15 @@ def _copying_changed(state: State, record: r.CopyingChanged, now: Instant) -> Ap
     return UNREMARKABLE
 
 
+def _clients_revoked(state: State, record: r.ClientsRevoked, now: Instant) -> Applied:
+    for client in record.clients:
+        state.revoked.pop(client, None)
+        state.revoked[client] = None
+    while len(state.revoked) > REMEMBERED_REVOKED:
+        del state.revoked[next(iter(state.revoked))]
+    return UNREMARKABLE
+
+
 _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.LogStarted: _log_started,
     r.EpochStarted: _epoch_started,
@@ -445,6 +454,7 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.DiskLeft: _disk_left,
     r.DiskClosed: _disk_closed,
     r.CopyingChanged: _copying_changed,
+    r.ClientsRevoked: _clients_revoked,
     **APPLY_RESTORED,
     **APPLY_TENANTS,
 }

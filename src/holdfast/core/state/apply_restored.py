@@ -40,6 +40,7 @@ def begin_history(state: State, log_id: int, secret: bytes, index: int, replaces
     state.moved.clear()
     state.sessions.clear()
     state.session_owners.clear()
+    state.revoked.clear()  # The same clients have other numbers under another secret (ADR 46).
     state.epoch_starts.clear()
     state.unsettled = set(state.segments)
     state.unverified = set(state.segments)

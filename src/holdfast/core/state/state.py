@@ -145,6 +145,8 @@ class State:
     unverified: set[SegmentHandle] = field(default_factory=set)
     """Memory whose content may differ from the restored catalogue: readers copy, and compare the checksum."""
     tenants: Tenants = field(default_factory=Tenants)
+    revoked: dict[int, None] = field(default_factory=dict)
+    """Clients that the operator has revoked, the latest last: no master lets them in again."""
 
     def end_of_epoch(self, epoch: int) -> int:
         """The most records that a master of that epoch can have made durable, as far as this log tells; for the

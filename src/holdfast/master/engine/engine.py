@@ -9,12 +9,13 @@ out here; things that have to wait are kept beside: replies and freed memory unt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
+from holdfast.core.nodes.node_operations import revoke_clients
 from holdfast.core.primary.decision import Command, NextStep, Parked, Planned, Unfinished, asked_for
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.promotion import evicted_alone
@@ -175,6 +176,23 @@ class Engine:
             self.carry_out(Planned([record]), now)
             number = record.number
         return number
+
+    def revoke(self, clients: list[int], now: Instant) -> int:
+        """End these clients. Returns the index to pass to `when_durable`: from then on no master lets them in."""
+        if now >= self.leads_until() or (self.log is not None and self.log.full):
+            raise self._not_leading()
+        self.carry_out(revoke_clients(self.primary, clients), now)
+        return self._durability.index
+
+    def part_from(self, clients: Collection[int], now: Instant) -> None:
+        """Their connections are closed: end what they were granted until then, and have their leases keep nobody from
+        removing. The leases still keep the memory (I2)."""
+        primary, catalogue = self.primary, self.state.catalogue
+        late = sorted(client for client in clients if client in primary.grants_of)
+        if late and now < self.leads_until():
+            self.carry_out(revoke_clients(primary, late), now)
+        for client in clients:
+            primary.lessees.revoke(client, catalogue.lessees[: catalogue.top])
 
     # Requests.
 

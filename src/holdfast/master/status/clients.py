@@ -6,10 +6,10 @@ looks at the counts.
 
 The end of a client, in this order (I2, I11):
 
-1. Its grants end into quarantine, and nodes are told to take no bytes from it (`RevokeWrites`). That is in the log.
-2. Its number may not greet again.
-3. Once the log has it, its connections are closed. It renews no lease from then on: those that it has end by time, at
-   most a lease's length later. They are not cut short, because it may be reading under them.
+1. Its grants end into quarantine, its number may not greet again, at any master, and nodes are told to take none of its
+   tickets. That is in the log (`ClientsRevoked`, ADR 53).
+2. Once the log has it, its connections are closed, and its leases keep nobody from removing any more. The memory that
+   they name stays as it is until they would have ended, because it may be mapped and read there.
 
 What was acknowledged to it stays.
 """
@@ -37,14 +37,13 @@ from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.waiting_room import Answer
 from holdfast.master.server import RpcServer
 from holdfast.messages.of_masters import ClientInfo, ClientList, EndClient, ListClients
-from holdfast.messages.requests import Done, Failed, RevokeWrites
+from holdfast.messages.requests import Done
 from holdfast.transport.peer_user import process_of
 from holdfast.wire.codec import failed
 
 SAMPLE_SECONDS = 0.5
 MOST_SHOWN = 1_000
 MOST_ASKING = 256
-MOST_REVOKED = 65_536
 MOST_LESSEES = 1 << 20
 KINDS = ("node", "client", "viewer")
 log = structlog.get_logger("holdfast.master")
@@ -112,28 +111,18 @@ class Clients:
             return
         try:
             clients = self._named(engine, who)
+            last = engine.revoke(sorted(clients), now_ms())
         except HoldfastError as error:
             answer(failed(error))
             return
-        now, last = now_ms(), 0
-        for client in clients:
-            reply, after = engine.handle(RevokeWrites(client), COPIES, 0, now)
-            if isinstance(reply, Failed):  # The log is full, or this is no primary any more.
-                answer(reply)
-                return
-            last = max(last, after)
-        for client in clients:
-            self._server.revoked[client] = None
-        while len(self._server.revoked) > MOST_REVOKED:
-            del self._server.revoked[next(iter(self._server.revoked))]
-        then = self._parting(clients, answer)
-        engine.when_durable(last, then) if last else then()
+        engine.when_durable(last, self._parting(engine, clients, answer))
 
-    def _parting(self, clients: set[int], answer: Answer) -> Callable[[], None]:
+    def _parting(self, engine: Engine, clients: set[int], answer: Answer) -> Callable[[], None]:
         def part() -> None:
             for connection in list(self._server.connections.values()):
                 if connection.is_greeted and connection.client in clients:
                     connection.refuse_revoked()
+            engine.part_from(clients, now_ms())
 
         def then() -> None:
             log.warning("clients were revoked by the operator", clients=sorted(map(handle_of, clients)))

@@ -148,7 +148,8 @@ class Commands:
         self._readers.revoke(None if body.more else body.ids)
 
     def _revoke_client(self, body: c.RevokeClient) -> None:
-        self._writers.refuse_client(body.client)
+        for client in (body.client, *body.others):
+            self._writers.refuse_client(client)
 
     def _maintain(self, body: c.Maintain) -> None:
         self.mode = body.mode
