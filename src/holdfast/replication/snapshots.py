@@ -275,6 +275,12 @@ def _check_numbers(head: Head) -> None:
     counters += [head.next_quarantine, head.session_epoch]
     if not all(0 <= value < 1 << 40 for value in durations) or not all(0 <= value < 1 << 63 for value in counters):
         raise CorruptSnapshot("its head holds an impossible duration or number")
+    places = [number for _, _, pieces, _, _ in head.quarantine for piece in pieces for number in piece]
+    for _, length, ranges, taken, _ in head.grants:
+        places += [length, *(place.offset for place in ranges), *(number for piece in taken for number in piece)]
+    # Half of what a column holds, so that the end of a range fits, too; promotion asks whether it is in its segment.
+    if not all(0 <= number < 1 << 62 for number in places):
+        raise CorruptSnapshot("a grant or a range in quarantine lies at an impossible place")
 
 
 def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Restored:
