@@ -156,9 +156,10 @@ dist: $(RELEASE)/.installed ## write dist/: the wheel and the source distributio
 	$(RELEASE)/bin/python -m build --outdir dist .
 	$(RELEASE)/bin/python -m twine check --strict dist/holdfast-*
 
+# Without pip and setuptools, which an installation does not need: an environment brings old ones, with known vulnerabilities.
 sbom: $(RELEASE)/.installed ## write dist/holdfast.cdx.json: what an installation with all extras consists of (CycloneDX)
-	rm -rf .venv-sbom && $(PYTHON) -m venv .venv-sbom && mkdir -p dist
-	.venv-sbom/bin/python -m pip install --quiet --constraint requirements/dev.lock '.[all]'
+	rm -rf .venv-sbom && $(PYTHON) -m venv --without-pip .venv-sbom && mkdir -p dist
+	$(RELEASE)/bin/python -m pip --python .venv-sbom/bin/python install --quiet --constraint requirements/dev.lock '.[all]'
 	$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/holdfast.cdx.json .venv-sbom/bin/python
 
 protos: ## generate coordination/etcd/messages_pb2 from messages.proto

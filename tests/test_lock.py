@@ -34,3 +34,10 @@ def test_everything_that_is_asked_for_is_locked_within_its_bounds() -> None:
 
 def test_the_lock_names_no_host_and_no_path() -> None:
     assert not re.search(r"://|--|\bfile:", LOCK)
+
+
+def test_every_line_of_the_lock_is_one_version_of_one_package() -> None:
+    """No URL, path or option of the machine that wrote it."""
+    lines = [line for line in LOCK.splitlines() if line and not line.lstrip().startswith("#")]
+    assert len(lines) > 50
+    assert not [line for line in lines if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][a-z0-9.]*", line)]
