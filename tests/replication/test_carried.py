@@ -23,7 +23,8 @@ def older(keys: int = 30) -> State:
     """A state of history 11 with objects, a session, an open grant, and one removed object in quarantine."""
     world = World()
     world.node("a", size=1 << 25)
-    world.put(*[f"k{i}" for i in range(keys)])
+    for first in range(0, keys, 8_000):  # As many as one request may name.
+        world.put(*[f"k{i}" for i in range(first, min(first + 8_000, keys))])
     world.touch("k0")
     world.remove("k0", force=True)
     world.grant(4_096)
