@@ -29,8 +29,16 @@ def evict_below_guarantees() -> Patch:
 
 
 def evict_beyond_limits_after_the_commit() -> Patch:
-    """What a put is too much leaves with the next tick."""
-    return both(patch.object(puts, "make_way", lambda *given: []), patch.object(puts, "fits", lambda *given: True))
+    """The excess of a put leaves with the next tick. Shares of hard pins hold."""
+    real, fits = puts.make_way, puts.fits
+
+    def make_way(primary: Any, coming: Any, *more: Any) -> Any:
+        return real(primary, coming, *more) if coming.hard_pin else []
+
+    def all_fit(primary: Any, key: str, size: int, hard_pin: bool) -> bool:
+        return not hard_pin or fits(primary, key, size, hard_pin)
+
+    return both(patch.object(puts, "make_way", make_way), patch.object(puts, "fits", all_fit))
 
 
 def let_keys_of_one_put_give_way_to_each_other() -> Patch:

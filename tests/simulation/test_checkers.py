@@ -8,16 +8,20 @@ import msgspec
 
 from holdfast.client.operations.transfer import RemoteWrite
 from holdfast.core.catalogue.catalogue import DISK, MEMORY
+from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import pack_column
 from holdfast.core.state.state import State
 from holdfast.core.state.tenants import Tenant
-from holdfast.ids import SegmentName, namespace_of
+from holdfast.ids import GrantId, SegmentName, namespace_of
 from holdfast.messages import records as r
+from holdfast.messages.requests import CommitPuts
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record
 from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
 from holdfast.simulation.checks.log_checks import LogChecks
 from holdfast.simulation.checks.restore_checks import RestoreChecks, inside, name_of
+from holdfast.simulation.checks.tenants.quota_checks import fresh_keys
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
 from holdfast.simulation.scripts.scenes import FIRST_NUMBER
 from holdfast.simulation.scripts.script import FAULT_MS
@@ -127,3 +131,12 @@ def test_a_tenants_key_has_a_name_for_checkers_and_another_inside_masters() -> N
         assert name_of(state, inside(state, name)) == name
     assert inside(state, "red:key/1") == namespace_of(1) + "key/1"
     assert inside(state, "key/1") == "key/1"
+
+
+def test_a_commit_asked_again_promises_nothing_of_objects_that_it_stored_before() -> None:
+    """They may have been evicted since; a key that another object kept from it then may be free now."""
+    state, grant = State(), GrantId(5, 7)
+    state.grants[grant] = Grant(grant, 4_096, (), commits={0: 11, 128: 12})
+    commit = CommitPuts(grant, ["a", "b", "c"], PutRow.pack_rows([(0, 64, 0), (64, 64, 0), (128, 64, 0)]))
+    assert fresh_keys(state, commit) == ["b"]
+    assert fresh_keys(State(), commit) == []

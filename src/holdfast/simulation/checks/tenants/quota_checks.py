@@ -24,6 +24,7 @@ from holdfast.ids import object_id, tenant_of
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine, Reply
 from holdfast.messages.requests import CommitPuts, Committed, Exists, Failed, GrantRanges, Locate, RenewLeases
+from holdfast.messages.rows import PutRow
 from holdfast.messages.shapes import Message
 from holdfast.simulation.checks.log_checks import Report
 from holdfast.simulation.checks.tenants.holding_checks import OwnedObject, held_by, owned_objects
@@ -59,6 +60,7 @@ class QuotaChecks:
             return decide(request, caller, now)
         own, before = primary.tenant_of(caller), owned_objects(state)
         index, counter = state.index, state.next_counter
+        keys = fresh_keys(state, request) if isinstance(request, CommitPuts) else []
         self._served.add(own)
         reply, wait_for = decide(request, caller, now)
         after = owned_objects(state)
@@ -67,7 +69,7 @@ class QuotaChecks:
             self._found("answers TenantFull, and has changed something")
         if isinstance(request, CommitPuts) and isinstance(reply, Committed) and state.next_counter > counter:
             ids = [object_id(state.epoch, number) for number in range(counter, state.next_counter)]
-            self._committed(own, request, after, ids)
+            self._committed(own, request.hard_pin, after, ids, keys)
         self._note_shares(now)
         return reply, wait_for
 
@@ -87,11 +89,12 @@ class QuotaChecks:
                 what = f"evicts {size:,} bytes of {quota.name!r} for others: it holds {held:,} now"
                 self._found(f"{what}, and {quota.guaranteed_bytes:,} are guaranteed")
 
-    def _committed(self, own: int, request: CommitPuts, after: dict[int, OwnedObject], ids: list[int]) -> None:
+    def _committed(
+        self, own: int, hard_pin: bool, after: dict[int, OwnedObject], ids: list[int], keys: list[str]
+    ) -> None:
         state = self._engine.state
         quota, held = state.tenants.of(own), held_by(after, own)
-        slots = state.catalogue.by_key.slots_of(request.keys)
-        if any(oid not in after for oid in ids) or min(slots) < 0:
+        if any(oid not in after for oid in ids) or min(state.catalogue.by_key.slots_of(keys)) < 0:
             self._found("says that a key is stored, and has thrown its object away")
         for what, count, most in (
             ("bytes", held.used_bytes, quota.limit_bytes),
@@ -102,7 +105,7 @@ class QuotaChecks:
         to_others = sum(one.guaranteed_bytes for one in state.tenants.by_number.values() if one.number != own)
         whole = max(0, self._engine.primary.capacity_bytes - to_others)
         most = int(quota.hard_pin_share * (min(whole, quota.limit_bytes) if quota.limit_bytes else whole))
-        if request.hard_pin and quota.hard_pin_share < 1 and held.pinned_bytes > most:
+        if hard_pin and quota.hard_pin_share < 1 and held.pinned_bytes > most:
             self._found(f"has {quota.name!r} pin {held.pinned_bytes:,} bytes, which may pin {most:,}")
 
     # Upkeep.
@@ -188,6 +191,15 @@ class QuotaChecks:
             most = min(most, one.limit_bytes) if one.limit_bytes else most
             shares[number] = int(most * (one.lease_share if one.lease_share >= 0 else primary.rules.lease_share))
         self._shares.append((now, shares))
+
+
+def fresh_keys(state: State, request: CommitPuts) -> list[str]:
+    """Its keys without those that an earlier attempt has stored: their objects may have left since."""
+    grant = state.grants.get(request.grant)
+    if grant is None or not PutRow.is_whole(request.rows) or PutRow.count(request.rows) != len(request.keys):
+        return []
+    rows = zip(request.keys, PutRow.iter_unpack(request.rows), strict=True)
+    return [key for key, (offset, _, _) in rows if offset not in grant.commits]
 
 
 def _leased_objects(state: State, now: Instant) -> dict[int, tuple[int, int]]:
