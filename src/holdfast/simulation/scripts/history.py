@@ -17,7 +17,6 @@ class ClientCall:
     operation: Operation
     """Its keys are named with the client's tenant."""
     called_ns: int
-    tenant: str = ""
     answered_ns: int = -1
     outcome: Outcome = "pending"
     result: object = None
@@ -28,6 +27,7 @@ class ClientCall:
     """Keys of a batch that could not be read: their absence from its reply says nothing."""
     leased_since_ns: dict[str, int] = field(default_factory=dict)
     """Keys that the client held a live lease on when it was called, and since when: the reply may be as old as that."""
+    tenant: str = ""
 
 
 @dataclass(slots=True)

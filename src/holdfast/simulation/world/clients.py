@@ -105,7 +105,7 @@ class ClientMachine:
         seen = operation
         if self.tenant:
             seen = msgspec.structs.replace(operation, keys=tuple(named(self.tenant, key) for key in operation.keys))
-        call = ClientCall(seen, self.process.scheduler.now_ns, self.tenant)
+        call = ClientCall(seen, self.process.scheduler.now_ns, tenant=self.tenant)
         self._note_leases(call)
         self.history.calls.append(call)
         self.running[operation.number] = call
