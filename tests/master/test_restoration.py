@@ -69,7 +69,8 @@ def catalogue(objects: int = 5) -> bytes:
     """A snapshot of history 11, epoch 1."""
     world = World()
     world.node("a", size=1 << 24)
-    world.put(*[f"k{i}" for i in range(objects)])
+    for first in range(0, objects, 8_000):  # As many as one request may name.
+        world.put(*[f"k{i}" for i in range(first, min(first + 8_000, objects))])
     return b"".join(dump(world.state, Position(3, world.state.index, b"h" * 16), world.now))
 
 
