@@ -363,6 +363,26 @@ async def test_a_snapshot_asked_for_during_a_promotion_has_nothing_that_is_in_no
         await soon(asked)
 
 
+async def test_a_master_whose_term_is_late_when_its_epoch_is_durable_serves_once_it_is_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I15, I19: while it was stopped another may have led, with another history (simulated seed 12001075)."""
+    reached, may_go_on = gate_flush(monkeypatch)
+    async with running(MemoryCoordination(MemoryStore())) as master:
+        await soon(reached.wait())
+        role = master.primary_role
+        assert role is not None
+        renewed = role.engine.leads_until
+        role.engine.leads_until = lambda: 0
+        may_go_on.set()
+        await until_true(lambda: role.last_batch > 0, "its epoch is durable")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert master.server.engine is None, "it does not call itself the primary"
+        role.engine.leads_until = renewed
+        await until_true(lambda: master.role == "primary", "its term was renewed, and nobody else led")
+
+
 async def test_a_former_primary_keeps_nothing_of_its_term(tmp_path: Path) -> None:
     """I17: its catalogue is read from the log again, and is not held twice."""
     store = MemoryStore()

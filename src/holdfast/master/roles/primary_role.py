@@ -49,6 +49,9 @@ from holdfast.witness import this_process
 
 log = structlog.get_logger("holdfast.master")
 
+LATE_TERM_SECONDS = 0.02
+"""How often a master that could serve looks whether its late term was renewed."""
+
 
 @dataclass(frozen=True, slots=True)
 class TermFigures:
@@ -163,7 +166,10 @@ class PrimaryRole:
 
     async def _write(self) -> None:
         await self._writer.flush()
-        # The epoch is durable: from here on this master is the primary.
+        # The epoch is durable. That may have taken longer than the term, or the process was stopped: another master may
+        # lead by now, with another history. Serve only under a term that goes on (I15); `run` ends this one otherwise.
+        while now_ms() >= self.engine.leads_until():  # noqa: ASYNC110 - only the time tells.
+            await asyncio.sleep(LATE_TERM_SECONDS)
         self._serve()
         await self._writer.run()
 
