@@ -66,6 +66,22 @@ def test_eviction_by_watermark_stops_at_guarantees(preset: str) -> None:
     assert held.of(1).used_bytes == 60 * KIB, "a standby that evicts on its own keeps them too"
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_soft_pinned_object_stays_while_another_tenant_has_unpinned_ones_to_give(preset: str) -> None:
+    """One tenant's next object was larger than the rest of its surplus, and what it could not give was taken from soft
+    pins instead of from the others (found by simulated seed 12002909)."""
+    world = world_of(100, standby_eviction=preset)
+    world.define(1, guaranteed_bytes=30 * KIB)
+    assert world.store(1, "large", size=40 * KIB) is None  # Larger than the surplus of 10 KiB: it must stay.
+    fill(world, 0, 0, 9)
+    assert world.store(0, "pinned", soft_pin=True) is None
+    world.ask(q.SettingsInForce, q.ChangeSettings({"high_watermark": 0.44, "eviction_margin": 0.0}))
+    world.pass_time(50)
+    assert world.names_of(1) == {"large"}
+    assert world.names_of(0) == {*names(6, 9), "pinned"}
+    world.check()
+
+
 def test_a_put_may_evict_its_own_tenants_objects_below_the_guarantee_if_there_is_nothing_else() -> None:
     world = world_of(64)
     world.define(1, guaranteed_bytes=60 * KIB)

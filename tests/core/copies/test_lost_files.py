@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from holdfast.core.copies import disks, lost_files
+from holdfast.core.copies.plan import begin
 from holdfast.errors import BadRequest, Settling, UnknownNode
+from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import Cause, ObjectsRemoved, ReplicaDropped
 from tests.core.copies.test_disks import DISK, fill, reported, with_disk
-from tests.core.copying import Nodes, files, kinds
+from tests.core.copying import Nodes, Told, files, kinds
 from tests.core.world import World
 
 Row = tuple[int, int, int]
@@ -196,3 +198,52 @@ def test_files_that_the_log_does_not_hold_are_named_over_several_steps(monkeypat
     held = file_of(world, on_disk_alone(world, nodes)[0])
     unknown = [(1 << 50 | number, 64) for number in range(4)]
     assert reported(world, [unknown[0], held, *unknown[1:]]) == unknown
+
+
+def copied_back_to_its_place(world: World, nodes: Nodes) -> tuple[str, tuple[int, int], Told]:
+    """An object in memory whose spoiled file was dropped by a record, and which is to go to the same place again: its
+    key, that place, and the command to copy it there, which is not obeyed yet."""
+    key = on_disk_alone(world, nodes)[0]
+    assert nodes.bring_back(key) == 1
+    row = file_of(world, key)
+    world.pass_time(1_000)
+    nodes.take()
+    assert report(world, [(*row, Damage.SPOILED)]) == 1
+    catalogue = world.state.catalogue
+    slot = catalogue.by_key.slot_of(key)
+    copy, _ = begin(world.primary, c.OFFLOAD, [(slot, catalogue.replicas(slot)[0])], world.state.disks()[0], world.now)
+    world.engine.carry_out(copy, world.now)
+    [told] = nodes.take(c.OFFLOAD)
+    assert isinstance(told.body, c.CopyObjects)
+    assert told.body.offset == row[1], "the place that became free is the first to be taken"
+    return key, row, told
+
+
+def deleted(nodes: Nodes) -> set[tuple[int, int]]:
+    return {row for told in nodes.take("gc") for row in struct.iter_unpack("<2Q", told.body.rows)}  # type: ignore[attr-defined, misc]
+
+
+def test_a_file_that_is_written_again_before_the_old_one_was_deleted_is_kept() -> None:
+    """I10, I1: the late order to delete the old file deleted the new one, of the same object at the same place, and the
+    key could be neither read nor put (found by simulated seed 12000090)."""
+    world, nodes = with_disk()
+    key, row, told = copied_back_to_its_place(world, nodes)
+    assert nodes.copy(told) == 1
+    world.pass_time(2_000)
+    assert row in files(world, DISK)
+    assert row not in deleted(nodes)
+    assert not world.primary.copies.forgotten
+    assert ("DISK", "a") in kinds(world, key)
+    world.check()
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_no_file_is_deleted_while_its_object_is_copied_to_that_disk_again(succeeds: bool) -> None:
+    world, nodes = with_disk()
+    _, row, told = copied_back_to_its_place(world, nodes)
+    world.pass_time(2_000)
+    assert row not in deleted(nodes), "its command would come after that of the copy"
+    assert nodes.copy(told, wrong=() if succeeds else (row[0],)) == succeeds
+    world.pass_time(2_000)
+    assert (row in deleted(nodes)) != succeeds, "what a failed copy leaves is deleted then"
+    world.check()

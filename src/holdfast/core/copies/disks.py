@@ -21,7 +21,7 @@ from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SH
 from holdfast.core.state.apply import Place
 from holdfast.core.state.state import Segment
 from holdfast.errors import BadRequest, MemoryVoid, UnknownNode
-from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, SegmentHandle, SegmentName, extent_of
+from holdfast.ids import LARGE_ALIGN, MAX_OBJECT_BYTES, SMALL_ALIGN, ObjectId, SegmentHandle, SegmentName, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import of_nodes as n
@@ -29,6 +29,9 @@ from holdfast.messages import requests as q
 from holdfast.messages.records import DiskClosed, DiskLeft, ReplicaDropped, SegmentMounted, SegmentUnmounted
 from holdfast.messages.rows import FileRow, PlaceRow
 from holdfast.messages.shapes import Record
+
+Files = list[tuple[ObjectId, int]]
+"""(object, offset) of files on one disk."""
 
 TELL_EVERY_MS = 500
 MOST_FILES = 8_192
@@ -155,12 +158,30 @@ def commands_to_disks(primary: Primary, now: Instant) -> list[Command]:
         files = book.forgotten.pop(handle, [])
         audit = handle in book.audits
         book.audits.pop(handle, None)
-        if len(files) > MOST_FILES:
-            book.forgotten[handle] = files[MOST_FILES:]
-        rows = FileRow.pack_rows(files[:MOST_FILES])
-        body = c.CollectGarbage(disk.name.boot, rows, audit)
-        commands.append(Command(disk.name.node, "gc", c.encode_body(body)))
+        obsolete, coming = _still_obsolete(primary, handle, files[:MOST_FILES])
+        if later := coming + files[MOST_FILES:]:
+            book.forgotten[handle] = later
+        if obsolete or audit:
+            body = c.CollectGarbage(disk.name.boot, FileRow.pack_rows(obsolete), audit)
+            commands.append(Command(disk.name.node, "gc", c.encode_body(body)))
     return commands
+
+
+def _still_obsolete(primary: Primary, handle: SegmentHandle, files: Files) -> tuple[Files, Files]:
+    """Files to delete now, and files that wait for the end of a copy. An object may go to its old place on the disk
+    again before its file there was deleted: then the file of that name is the new one, which the log holds or is about
+    to hold (I1). A node carries out its disk's commands in order, so an earlier deletion cannot meet the new file."""
+    catalogue, book = primary.state.catalogue, primary.copies
+    obsolete: Files = []
+    coming: Files = []
+    for oid, offset in files:
+        slot = catalogue.by_id.slot_of(oid)
+        copy = book.under_way.get(book.copying[oid]) if oid in book.copying else None
+        if copy is not None and copy.target == handle:
+            coming.append((oid, offset))
+        elif slot < 0 or ReplicaAt(handle, offset, DISK) not in catalogue.replicas(slot):
+            obsolete.append((oid, offset))
+    return obsolete, coming
 
 
 class Offloaded(NamedTuple):

@@ -69,17 +69,34 @@ class Surplus:
     def oldest(self, slots: Slots, need_bytes: int, most: int) -> Slots:
         """Of these objects, which may all be evicted, those to evict until `need_bytes` are free: the oldest use first,
         and at most `most`."""
+        chosen: list[Slots] = [slots[:0]]
+        for _ in range(_ROUNDS):
+            found = self._levelled_oldest(slots, need_bytes, most)
+            if not len(found):
+                break
+            self.take(found)
+            chosen.append(found)
+            need_bytes -= int(memory_bytes_of(self._state.catalogue, found).sum())
+            most -= len(found)
+            # One tenant gave less than its part, because its next object is larger than its surplus: others give it.
+            slots = np.setdiff1d(slots, found, assume_unique=True)
+        return in_order_of_use(self._state, np.concatenate(chosen))
+
+    def _levelled_oldest(self, slots: Slots, need_bytes: int, most: int) -> Slots:
+        """The oldest of each tenant's part. Each tenant that has a part gives at least one object."""
+        if need_bytes <= 0 or most <= 0:
+            return slots[:0]
         numbers = self._column[slots]
         sizes = memory_bytes_of(self._state.catalogue, slots)
+        fits = sizes <= self._left[numbers]
+        slots, numbers, sizes = slots[fits], numbers[fits], sizes[fits]
         evictable = np.minimum(self._left, np.bincount(numbers, sizes, len(self._left)).astype(np.int64))
         parts = _levelled(self._left, evictable, need_bytes)
         chosen: list[Slots] = [slots[:0]]
         for number in np.flatnonzero(parts).tolist():
             own = numbers == number
             chosen.append(self._oldest_of(slots[own], sizes[own], int(parts[number]), int(self._left[number]), most))
-        found = in_order_of_use(self._state, np.concatenate(chosen))[:most]
-        self.take(found)
-        return found
+        return in_order_of_use(self._state, np.concatenate(chosen))[:most]
 
     def _oldest_of(self, slots: Slots, sizes: Column, part: int, left: int, most: int) -> Slots:
         """The oldest of one tenant that free its part, and not more than its surplus."""
