@@ -1,7 +1,8 @@
 """What deploy/ holds is right as far as it can be checked without an engine or a cluster of Kubernetes.
 
 Every flag and variable exists, every listener beyond loopback has identities and TLS (ADR 49), no secret is among the
-arguments, units pass systemd's own checks, the Dockerfile a linter, compose file and values of the chart their schemas.
+arguments, units pass systemd's own checks, the Dockerfile a linter, the compose file its schema. `test_chart`
+has the chart.
 The command lines of the compose file are run, with the secrets of its own script.
 """
 
@@ -15,7 +16,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema_rs
 import pytest
 import typer
 import yaml
@@ -148,43 +148,6 @@ def test_every_service_is_given_the_secrets_that_it_names() -> None:
         assert wanted, name
         assert wanted == set(service["secrets"])
         assert wanted <= compose["secrets"].keys()
-
-
-def test_the_values_of_the_chart_fit_their_schema_and_wrong_ones_do_not() -> None:
-    schema = jsonschema_rs.validator_for((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema.validate(values)
-    away = {"etcd": {"enabled": False}}
-    assert schema.is_valid({**values, **away, "coordination": {"url": "etcd://etcd.site:2379/prod?ca=/x"}})
-    for wrong in (
-        away,
-        {"misspelt": 1},
-        {"masters": {**values["masters"], "replicas": 0}},
-        {"nodes": {**values["nodes"], "size": "large"}},
-        {"coordination": {"url": "sqlite:///x.db"}},
-        {"coordination": {"url": "etcd://h:2379/prod?user=u&password=p"}},
-    ):
-        assert not schema.is_valid({**values, **wrong}), wrong
-
-
-def test_the_templates_name_values_that_exist_and_close_what_they_open() -> None:
-    """The chart is not rendered here: no registry that tests may use has Helm (deploy/README.md)."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    defined = set(re.findall(r'define "([\w.]+)"', (CHART / "templates" / "_parts.tpl").read_text()))
-    for path in sorted((CHART / "templates").iterdir()):
-        text = path.read_text()
-        for name in re.findall(r"\.Values\.([\w.]+)", text):
-            found = values
-            for part in name.split("."):
-                assert part in found, f"{path.name}: {name}"
-                found = found[part]
-        assert set(re.findall(r'include "([\w.]+)"', text)) <= defined
-        opened = len(re.findall(r"\{\{-? (?:if|range|with|define) ", text))
-        assert opened == len(re.findall(r"\{\{-? end -?\}\}", text)), path.name
-        assert text.count("{{") == text.count("}}")
-    probes = (CHART / "templates" / "masters.yaml").read_text()
-    assert "path: /healthz" in probes
-    assert "path: /readyz" in probes
 
 
 def test_the_commands_of_the_compose_file_run_with_the_secrets_of_its_script(tmp_path: Path) -> None:
