@@ -22,10 +22,13 @@ from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS,
 from holdfast.simulation.checks.log_checks import LogChecks
 from holdfast.simulation.checks.restore_checks import RestoreChecks, inside, name_of
 from holdfast.simulation.checks.tenants.quota_checks import fresh_keys
+from holdfast.simulation.kernel.scheduler import MS
+from holdfast.simulation.runs.run import within
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
 from holdfast.simulation.scripts.scenes import FIRST_NUMBER
 from holdfast.simulation.scripts.script import FAULT_MS
 from holdfast.simulation.world.torn_writes import halves_of
+from holdfast.simulation.world.world import World
 
 FAR_MS = FAR_SECONDS * 1000
 LAST_MS = FAR_MS + SPREAD_SECONDS * 1000
@@ -140,3 +143,19 @@ def test_a_commit_asked_again_promises_nothing_of_objects_that_it_stored_before(
     commit = CommitPuts(grant, ["a", "b", "c"], PutRow.pack_rows([(0, 64, 0), (64, 64, 0), (128, 64, 0)]))
     assert fresh_keys(state, commit) == ["b"]
     assert fresh_keys(State(), commit) == []
+
+
+def test_a_master_that_is_started_again_is_not_what_it_was_before() -> None:
+    """In the moment of its start an operator asked the primary that it had been (seed 13002238)."""
+
+    def look(world: World) -> None:
+        world.play(1_000)
+        machine = world.masters["master-0"]
+        assert machine.alive is not None
+        world.kill("master-0")
+        world.start("master-0")
+        assert machine.alive is None
+        world.scheduler.run_until(2_000 * MS)
+        assert machine.alive is not None
+
+    within(msgspec.structs.replace(draw(7), operations=[], faults=[]), look)

@@ -73,6 +73,7 @@ class MasterMachine:
 
     def start(self, process: ProcessLoop) -> None:
         self.process = process
+        self.master = None  # That of its last life is dead, also until this one has begun.
         process.spawn(self._main)
 
     async def _main(self) -> None:
