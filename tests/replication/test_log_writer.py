@@ -268,6 +268,123 @@ async def test_a_log_that_answers_in_a_moment_is_written_at_once_until_it_does_n
     await soon(world.task)
 
 
+def add_alone(world: World, count: int) -> None:
+    """Add records that nobody waits for."""
+    for _ in range(count):
+        world.pending.add(EpochStarted(1), [])
+        world.writer.rouse()
+
+
+async def idle(world: World) -> None:
+    """Let the writer take all the turns of the loop that it wants."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class InLoop(LoggingTerm):
+    """Counts the batches that the event loop itself writes."""
+
+    seconds = 0.0
+    in_loop = 0
+
+    def append_at_once(self, index: int, batch: bytes) -> bool:
+        self.in_loop += 1
+        self._take(index, batch)
+        return True
+
+
+@pytest_asyncio.fixture(params=[1, 3], ids=["one append at a time", "overlapping"])
+async def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """Records that nobody waits for may gather for an hour."""
+    monkeypatch.setattr(log_writer, "LINGER_SECONDS", HOUR_MS / 1000)
+    made = World(InLoop(), most_under_way=request.param)
+    made.writer.append_ms = 10.0 if request.param > 1 else 0.1
+    made.writer.batches = 1
+    await idle(made)
+    yield made
+    made.task.cancel()
+    await asyncio.wait([made.task])
+
+
+def log_of(world: World) -> list[bytes]:
+    term: object = world.writer._term
+    assert isinstance(term, LoggingTerm)
+    return term.log
+
+
+async def test_records_that_nobody_waits_for_gather_until_somebody_waits_for_one(patient: World) -> None:
+    """I10: a reader of the first of them does not wait for the others' moment to pass."""
+    add_alone(patient, 5)
+    await idle(patient)
+    assert log_of(patient) == []
+    durable = asyncio.Event()
+    patient.pending.when_durable(1, durable.set)
+    await soon(durable.wait())
+    assert (len(log_of(patient)), records_in(log_of(patient))) == (1, 5)
+
+
+async def test_behind_an_append_under_way_they_are_sent_as_soon_as_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "LINGER_SECONDS", HOUR_MS / 1000)
+    async with overlapping(LoggingTerm()) as world:
+        for _ in range(3):
+            first = asyncio.create_task(world.put())
+            await soon(_is_cut(world))
+            add_alone(world, 5)
+            await soon(world.put())
+            await soon(first)
+        assert records_in(log_of(world)) == 3 * 7
+
+
+async def test_records_that_nobody_waits_for_are_written_after_a_moment() -> None:
+    """I17: without anybody who asks for it."""
+    world = World(InLoop())
+    add_alone(world, 5)
+    await until_true(lambda: world.pending.durable == 5, "they are written")
+    assert len(log_of(world)) == 1
+    world.writer.finish()
+    await soon(world.task)
+
+
+async def test_a_hand_over_writes_what_nobody_waits_for_at_once(patient: World) -> None:
+    add_alone(patient, 5)
+    await idle(patient)
+    patient.writer.finish()
+    await soon(patient.task)
+    assert records_in(log_of(patient)) == 5
+
+
+async def test_a_snapshot_has_the_records_cut_that_nobody_waits_for(patient: World) -> None:
+    add_alone(patient, 5)
+    await idle(patient)
+    reached: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+    patient.writer.at_boundary(reached.set_result)
+    assert (await soon(reached)).index == 5
+
+
+async def test_enough_records_for_a_whole_batch_do_not_gather(patient: World) -> None:
+    patient.writer._most_bytes = 20
+    add_alone(patient, 20)
+    await until_true(lambda: records_in(log_of(patient)) >= 10, "most of them are written")
+
+
+async def test_the_loop_writes_no_batch_itself_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "LINGER_SECONDS", 0.0)
+    term = InLoop()
+    world = World(term)
+    await soon(world.puts(log_writer.QUICK_IN_A_ROW + 3))
+    assert term.in_loop == 3
+    for _ in range(3):
+        add_alone(world, 1)
+        await until_true(lambda: world.pending.durable == world.pending.index, "it is written")
+    assert term.in_loop == 3
+    await soon(world.put())
+    assert term.in_loop == 4
+    world.writer.finish()
+    await soon(world.task)
+
+
 class Late(PendingReply):
     def __init__(self, deadline: int) -> None:
         super().__init__(deadline)

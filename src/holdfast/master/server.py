@@ -120,8 +120,9 @@ class RpcServer:
             return None
 
     def _waits_for_log(self) -> bool:
-        # A thread that writes a batch to the disk needs the GIL, which busy polling would keep from it.
-        return self.engine is not None and self.engine.waits_for_log
+        # A thread that writes a batch to the disk needs the GIL, which busy polling would keep from it. That matters
+        # only if somebody waits for the batch.
+        return self.engine is not None and self.engine.replies_wait
 
     def changed(self) -> None:
         """Have the key table updated: requests were decided."""

@@ -9,6 +9,10 @@ other half of the requests, and each half would wait for two appends. So if an a
 waits briefly until as many requests are waiting again. If it takes longer, as over a network, the next batches are sent
 before it is answered, at even intervals. If it is very fast, it is made in the event loop, without a thread.
 
+Records that nobody waits for, such as puts with durability `memory`, gather for LINGER_SECONDS, so that one append
+carries many of them. Such a batch is never written in the event loop, which has requests to serve meanwhile (ADR 66).
+Whoever begins to wait for one of these records has it written at once.
+
 A batch whose fate is unknown is appended again, byte for byte, until it is known, and so are the batches sent after
 it. A refusal ends the term: records that were applied but not made durable are never rolled back; the process starts
 over as a standby and follows the log.
@@ -42,6 +46,8 @@ OVERLAP_FROM_MS = 5.0
 """If an append takes at least this long, send the next batches before it is answered. Below this, more batches would
 cost more than they save; and four in this time are 800 writes per second, where 1,000 are the most that coordination
 should have."""
+LINGER_SECONDS = 0.01
+"""How long records that nobody waits for may gather: 100 appends per second."""
 QUICK_MS = 10.0
 QUICK_IN_A_ROW = 4
 """After this many consecutive appends faster than QUICK_MS, append without a thread."""
@@ -81,6 +87,8 @@ class PendingLog:
         """Bytes of the records that are not durable."""
         self.full = ""
         """The store's error while it has no room for the next batch; empty while it has."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called when something has begun to wait for a record; set by the writer."""
         self.torn = ""
         """The record that a defect kept from being applied completely: the state has been useless since then."""
         self._records: deque[bytes] = deque()
@@ -113,6 +121,7 @@ class PendingLog:
         else:
             # A reply that waits for an earlier record than the one queued before it waits for both: no harm.
             self._waiting.append((index, then))
+            self.on_wait()
 
     def refuse_late(self, now: Instant) -> None:
         """Refuse overdue replies with the reason that the store is full: a timeout would not tell why."""
@@ -176,6 +185,7 @@ class LogWriter:
     ) -> None:
         self._term = term
         self._pending = pending
+        pending.on_wait = self._note_wait
         self._most_bytes = most_bytes
         self._durable = durable
         self._most_under_way = most_under_way
@@ -183,7 +193,7 @@ class LogWriter:
         self._at_boundary: list[Callable[[Position], None]] = []
         self._finishing = False
         self._enough: float = 0
-        """Number of waiting replies at which `rouse` wakes the writer; 0 while it does not gather."""
+        """Number of waiting replies that wakes the writer; 0 if the next record does."""
         self._outage = Outage(log, "the log takes no batch; it is tried again")
         self._quick = 0
         """Number of consecutive quick appends."""
@@ -193,15 +203,19 @@ class LogWriter:
         """Recent average time of an append."""
 
     def rouse(self) -> None:
-        """Wake the writer: there is something to write. The reply that will wait for it is not counted yet."""
-        if self._pending.waiting + 1 >= self._enough:
+        """Wake the writer, unless it gathers: there is something to write."""
+        if not self._enough:
+            self._wake.set()
+
+    def _note_wait(self) -> None:
+        if self._pending.waiting >= self._enough:
             self._wake.set()
 
     def at_boundary(self, then: Callable[[Position], None]) -> None:
         """Call `then` with a position when the state is exactly that of the batches through it; the last of them may
         not be durable yet."""
         self._at_boundary.append(then)
-        self.rouse()
+        self._wake.set()
 
     def _boundary(self) -> None:
         if self._at_boundary and not self._pending.has_more:
@@ -213,7 +227,10 @@ class LogWriter:
         """Write until the term ends (raises Deposed then), or, after `finish`, until nothing is left."""
         while True:
             self._wake.clear()
-            await self.flush()
+            while self._pending.has_more:
+                await self._linger()
+                await self._write()
+            self._boundary()
             if self._finishing:
                 return
             await self._wake.wait()
@@ -224,15 +241,31 @@ class LogWriter:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Write all pending records."""
+        """Write all pending records, at once."""
         while self._pending.has_more:
-            if self._most_under_way > 1 and self.append_ms >= OVERLAP_FROM_MS:
-                await self._overlap()
-            else:
-                sent = self._cut()
-                await self._append(sent, at_once=self._quick >= QUICK_IN_A_ROW)
-                await self._gather(self._written(sent))
+            await self._write()
         self._boundary()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Does anybody wait for the next batch, or is there enough for a whole one?"""
+        pending = self._pending
+        return bool(pending.waiting or self._at_boundary or self._finishing or pending.bytes >= self._most_bytes)
+
+    async def _linger(self) -> None:
+        """Let records gather for a moment if nobody waits for them."""
+        if not self._is_awaited:
+            await self._wait(1, LINGER_SECONDS)
+
+    async def _write(self) -> None:
+        """Write the next batch, or several if they overlap."""
+        if self._most_under_way > 1 and self.append_ms >= OVERLAP_FROM_MS:
+            await self._overlap()
+        else:
+            at_once = self._pending.waiting > 0 and self._quick >= QUICK_IN_A_ROW
+            sent = self._cut()
+            await self._append(sent, at_once)
+            await self._gather(self._written(sent))
 
     def _cut(self) -> Sent:
         cut = self._pending.cut(self._most_bytes)
@@ -295,7 +328,8 @@ class LogWriter:
         last_sent = -math.inf
         try:
             while under_way or self._pending.has_more:
-                next_at = last_sent + self.append_ms / 1000 / self._most_under_way
+                interval = self.append_ms / 1000 / self._most_under_way
+                next_at = last_sent + (interval if self._is_awaited else max(interval, LINGER_SECONDS))
                 if self._pending.has_more and len(under_way) < self._most_under_way and now_seconds() >= next_at:
                     last_sent = self._send(under_way)
                     continue
@@ -326,7 +360,7 @@ class LogWriter:
         if not self._pending.has_more:
             await self._wait(0, math.inf)
         elif len(under_way) < self._most_under_way:
-            await self._wait(math.inf, max(0.0, next_at - now_seconds()))
+            await self._wait(math.inf if self._is_awaited else 1, max(0.0, next_at - now_seconds()))
         else:
             await self._wait(math.inf, math.inf)
 

@@ -136,6 +136,25 @@ def test_a_place_that_was_added_is_shown_only_when_that_is_durable() -> None:
     assert [type(reply) for reply in writer.write()] == [q.Done, q.Located]
 
 
+def test_a_put_that_does_not_wait_leaves_the_log_unawaited_until_a_reader_or_a_command_needs_it() -> None:
+    """The log may then be written when it suits, and nobody waits longer than for an append."""
+    writer = Writer()
+    writer.grant(1, 64)
+    writer.write()
+    assert writer.commit(1, "k", durability="memory") is not None
+    assert writer.engine.waits_for_log
+    assert not writer.engine.replies_wait
+    assert writer.ask(q.Exists(["k"])) is None
+    assert writer.engine.replies_wait
+    writer.write()
+    assert not writer.engine.replies_wait
+    assert writer.grant(2, 64) is None
+    writer.write()
+    writer.commit(2, "k2", durability="memory")
+    writer.engine.notify("a", "test", b"", writer.now)
+    assert writer.engine.replies_wait
+
+
 def test_memory_durability_does_not_wait() -> None:
     writer = Writer()
     writer.grant(1, 64)

@@ -63,6 +63,9 @@ class NodeCommands:
             raise UnknownNode(f"nobody called {node!r} follows this master; nothing was sent")
         number = self._sessions.notify(session.id, name, body, confirm, self._durability.index)
         self.deliver(now)
+        if self._sessions.waits_for_log:
+            # `after_durable` delivers it; this has the records written now, although no reply waits for them.
+            self._durability.when_durable(self._durability.index, lambda: None)
         return number
 
     def deliver(self, now: Instant) -> None:

@@ -148,6 +148,11 @@ class Engine:
         return self.log is not None and self.log.index != self.log.durable
 
     @property
+    def replies_wait(self) -> bool:
+        """Does anything wait for a record to become durable?"""
+        return self.log is not None and self.log.waiting > 0
+
+    @property
     def evicted(self) -> int:
         return self.primary.evicted
 
