@@ -34,10 +34,17 @@ def connect(
     verify: bool = True,
     shared_memory: bool = True,
 ) -> Cache:
-    """A cache to be used from any thread, until it is closed. `timeout` is for a whole call, in seconds.
+    """A cache to be used from any thread, until it is closed.
 
-    `token_file` names a file that holds the token, which no other user may read. Without `shared_memory` the bytes of
-    nodes on this machine move over TCP too."""
+    - `address`: The masters: HOST:PORT, or several with commas; or the URL of their coordination, as in
+      etcd://host:2379/cluster.
+    - `timeout`: Seconds that a whole call may take, unless the call is given another timeout. Connecting takes at most
+      5 seconds of it.
+    - `token`: The secret that masters and nodes ask for. Empty: none is shown.
+    - `token_file`: A file that holds the token, which no other user may read; in the place of `token`.
+    - `tls`: How masters and nodes are trusted, as by ssl.create_default_context(cafile=...). None: no TLS.
+    - `verify`: Compare every copy that is read with the checksum of the object.
+    - `shared_memory`: Without it, the bytes of nodes on this machine move over TCP too."""
     # Imported here, so that masters and nodes, which share this package, do not load the client.
     from holdfast.client.arguments import checked_token
     from holdfast.client.cache import open_cache
@@ -55,7 +62,10 @@ def connect_async(
     verify: bool = True,
     shared_memory: bool = True,
 ) -> Connecting:
-    """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`."""
+    """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`.
+
+    Its parameters are those of `connect`: `address`, `timeout`, `token`, `token_file`, `tls`, `verify` and
+    `shared_memory`. The cache belongs to the event loop in which it is awaited."""
     from holdfast.client.arguments import checked_token
     from holdfast.client.async_cache import Connecting
 

@@ -21,17 +21,17 @@ class AwaitedFace:
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         return lambda *args, **named: self.loop.run_until_complete(getattr(self.cache, verb)(*args, **named))
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
+    def keys(self, prefix: str = "", **named: Any) -> Iterator[str]:
         async def gathered() -> list[str]:
-            return [key async for key in self.cache.keys(prefix)]
+            return [key async for key in self.cache.keys(prefix, **named)]
 
         return iter(self.loop.run_until_complete(gathered()))
 
-    def view(self, key: str) -> AwaitedBlock:
-        return AwaitedBlock(self.loop, self.cache.view(key))
+    def view(self, key: str, **named: Any) -> AwaitedBlock:
+        return AwaitedBlock(self.loop, self.cache.view(key, **named))
 
-    def view_many(self, keys: list[str]) -> AwaitedBlock:
-        return AwaitedBlock(self.loop, self.cache.view_many(keys))
+    def view_many(self, keys: list[str], **named: Any) -> AwaitedBlock:
+        return AwaitedBlock(self.loop, self.cache.view_many(keys, **named))
 
     def reserve(self, key: str, size: int, **options: Any) -> Any:
         return self._faced(self.loop.run_until_complete(self.cache.reserve(key, size, **options)))

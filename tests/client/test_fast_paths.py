@@ -207,8 +207,12 @@ def shown(buffers: list[Any]) -> list[Any]:
 
 @given(buffers=st.lists(views(), min_size=1, max_size=4))
 def test_values_are_checked_all_at_once_as_one_by_one(buffers: list[Any]) -> None:
-    together = outcome(lambda: shown(_checked_values(list(buffers))))
-    assert together == outcome(lambda: shown([checked_value(each) for each in buffers]))
+    keys = [f"key {number}" for number in range(len(buffers))]
+    together = outcome(lambda: shown(_checked_values(list(buffers), keys)))
+    # Of many values, the error names the key of the first that is wrong.
+    alone = [outcome(lambda each=each: shown([checked_value(each)])) for each in buffers]
+    wrong = [(each[0], f"{key!r}: {each[1]}") for key, each in zip(keys, alone, strict=True) if isinstance(each, tuple)]
+    assert together == (wrong[0] if wrong else [one for (one,) in alone])
 
 
 @given(buffers=st.lists(views(), min_size=1, max_size=4))

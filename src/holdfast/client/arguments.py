@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeAlias, cast, final
+from typing import Any, TypeAlias, TypeVar, cast, final
 
-from holdfast.client.buffers import BytesLike, flat
+from holdfast.client.buffers import flat
 from holdfast.client.targets import CallersTarget, Part, Scattered
 from holdfast.errors import BadKey, BadValue
 from holdfast.identity.secret_files import read_token
 from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_REPLICAS, RESERVED, is_reserved
+
+T = TypeVar("T")
 
 SHORT_BYTES = 64 << 10
 _shape = attrgetter("format", "ndim", "contiguous", "readonly")
@@ -43,7 +45,7 @@ def checked_key(key: object) -> str:
 def checked_keys(keys: Iterable[str]) -> list[str]:
     if isinstance(keys, (str, bytes)):
         raise TypeError(f"a list of keys is wanted, not one {type(keys).__name__}; nothing was sent")
-    listed = list(keys)
+    listed = iterated(keys, "keys", "sent")
     try:
         # One check of all keys is quicker than one per key: ASCII, none empty, none too long, none reserved.
         if (joined := "".join(listed)).isascii() and RESERVED not in joined:
@@ -54,6 +56,16 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
         # One of them is not a str; the check below raises the error that names its type.
         pass
     return [checked_key(key) for key in listed]
+
+
+def iterated(given: Iterable[T], what: str, not_done: str) -> list[T]:
+    """A list of these; a clear error for what cannot be one, None for instance."""
+    try:
+        return list(given)
+    except TypeError:
+        if isinstance(given, Iterable):
+            raise  # It comes from the caller's own iterator.
+        raise TypeError(f"a list of {what} is wanted, not {type(given).__name__}; nothing was {not_done}") from None
 
 
 @final
@@ -73,7 +85,7 @@ class Gathered:
 Value: TypeAlias = memoryview | bytes | Gathered
 
 
-def checked_value(value: BytesLike | Sequence[BytesLike]) -> Value:
+def checked_value(value: Any) -> Value:
     """The bytes of a value, as they lie in memory."""
     if type(value) is bytes and 0 < len(value) < SHORT_BYTES:
         return value  # The usual case. Nothing slices short ones, so they need no memoryview.
@@ -104,7 +116,7 @@ class PutItems:
 
 
 def checked_items(
-    items: Mapping[str, BytesLike] | Iterable[tuple[str, BytesLike]],
+    items: Mapping[str, Any] | Iterable[tuple[str, Any]],
 ) -> PutItems:
     if isinstance(items, Mapping):
         keys, values = checked_keys(items), list(items.values())
@@ -117,10 +129,10 @@ def checked_items(
         first = {key: place for place, key in zip(reversed(places), reversed(keys), strict=True)}
         places = sorted(first.values())
         keys, values = [keys[place] for place in places], [values[place] for place in places]
-    return PutItems(keys, _checked_values(values), places, count)
+    return PutItems(keys, _checked_values(values, keys), places, count)
 
 
-def _from_pairs(items: object) -> tuple[list[str], list[BytesLike]]:
+def _from_pairs(items: object) -> tuple[list[str], list[Any]]:
     wanted = "put_many takes a dict of keys to values, or pairs of them"
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
         raise TypeError(f"{wanted}, not {type(items).__name__}; nothing was stored")
@@ -131,23 +143,30 @@ def _from_pairs(items: object) -> tuple[list[str], list[BytesLike]]:
     return checked_keys([key for key, _ in pairs]), [value for _, value in pairs]
 
 
-def _checked_values(values: list[BytesLike]) -> list[Value]:
+def _checked_values(values: list[Any], keys: list[str]) -> list[Value]:
     # Short bytes are used as they are, as `checked_value` would; checked all at once.
     if {*map(type, values)} == {bytes} and all(values) and max(map(len, values)) < SHORT_BYTES:
         return values
     # So are views of bytes that are neither empty nor too long.
     if are_plain_views(values) and min(sizes := [*map(len, values)]) > 0 and max(sizes) <= MAX_OBJECT_BYTES:
         return values
-    return [checked_value(value) for value in values]
+    return [_checked_value_of(key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def are_plain_views(buffers: list[BytesLike]) -> bool:
+def _checked_value_of(key: str, value: Any) -> Value:
+    try:
+        return checked_value(value)
+    except (TypeError, BadValue) as error:
+        raise type(error)(f"{key!r}: {error}") from None
+
+
+def are_plain_views(buffers: list[Any]) -> bool:
     """Are these all writable, contiguous views of bytes? Most engines pass such views, and one check of all of them is
     enough."""
     return {*map(type, buffers)} == {memoryview} and {*map(_shape, buffers)} == {("B", 1, True, False)}
 
 
-def checked_target(target: BytesLike | Sequence[BytesLike | Part]) -> CallersTarget:
+def checked_target(target: Any) -> CallersTarget:
     """The caller's memory to write to: one buffer, several that are filled one after the other, or parts."""
     if isinstance(target, Part):
         target = [target]
@@ -165,10 +184,8 @@ def checked_target(target: BytesLike | Sequence[BytesLike | Part]) -> CallersTar
     return room
 
 
-def checked_targets(
-    keys: Iterable[str], targets: Iterable[BytesLike | Sequence[BytesLike | Part]]
-) -> tuple[list[str], list[CallersTarget]]:
-    listed, given = checked_keys(keys), list(targets)
+def checked_targets(keys: Iterable[str], targets: Iterable[Any]) -> tuple[list[str], list[CallersTarget]]:
+    listed, given = checked_keys(keys), iterated(targets, "targets", "copied")
     rooms: list[CallersTarget]
     if are_plain_views(given):
         rooms = cast("list[CallersTarget]", given)
@@ -187,7 +204,7 @@ def _checked_start(start: object) -> int:
     return start
 
 
-def _writable(buffer: BytesLike) -> memoryview:
+def _writable(buffer: Any) -> memoryview:
     view = flat(buffer, "the buffer")
     if view.readonly and view.nbytes:
         raise TypeError(f"the buffer ({type(buffer).__name__}) is read-only; give a writable one. Nothing was copied")
@@ -244,12 +261,12 @@ def put_options(
         raise BadValue(f"replicas must be 1 to {MAX_REPLICAS}, not {replicas}; nothing was stored")
     if durability not in (None, "", "durable", "memory"):
         raise BadValue(f"durability is 'durable' or 'memory', not {durability!r}; nothing was stored")
-    wanted = (prefer,) if isinstance(prefer, str) else tuple(prefer or ())
+    wanted = [prefer] if isinstance(prefer, str) else iterated(prefer or (), "preferred nodes or segments", "stored")
     names = tuple(checked_text(name, "a preferred node or segment") for name in wanted)
     return PutOptions(replicas, bool(soft_pin), bool(hard_pin), names, durability or "", bool(upsert))
 
 
-def checked_timeout(timeout: float) -> float:
+def checked_timeout(timeout: object) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
     if not 0 < timeout <= 1e6:
@@ -266,7 +283,7 @@ def checked_tls(tls: object) -> None:
 
 def checked_sizes(sizes: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[list[str], list[int]]:
     """Keys and sizes, from a mapping or from pairs, in their order."""
-    pairs = list(sizes.items() if isinstance(sizes, Mapping) else sizes)
+    pairs = iterated(sizes.items() if isinstance(sizes, Mapping) else sizes, "keys and sizes", "reserved")
     keys = checked_keys([key for key, _ in pairs])
     for key, size in pairs:
         if type(size) is not int:

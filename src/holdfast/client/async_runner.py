@@ -43,6 +43,7 @@ class AsyncRunner(TaskRunner):
         core = self._core
         if core.closed:
             return
+        self.check_loop()
         await self._stop_keeper()
         if self._working:
             await asyncio.wait(self._working, timeout=CLOSING_SECONDS)

@@ -10,19 +10,38 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from holdfast.errors import BadValue
 
-BytesLike: TypeAlias = Any
-"""Anything with contiguous memory: bytes, bytearray, memoryview, ctypes, array, mmap, a NumPy array, a CPU tensor."""
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    class _Tensor(Protocol):
+        @property
+        def device(self) -> Any: ...
+        def data_ptr(self) -> int: ...
+        def element_size(self) -> int: ...
+        def numel(self) -> int: ...
+        def is_contiguous(self) -> bool: ...
+
+    class _Array(Protocol):
+        @property
+        def __array_interface__(self) -> dict[str, Any]: ...
+
+    BytesLike: TypeAlias = Buffer | _Tensor | _Array
+else:
+    BytesLike = Any
+"""Anything with contiguous memory: bytes, bytearray, memoryview, ctypes, array, mmap, a NumPy array, a CPU tensor. Not
+text: type checkers refuse it."""
 
 ADDRESS_SPACE = 1 << 64
 _TENSOR_METHODS = ("data_ptr", "element_size", "numel", "is_contiguous", "device")
 
 
 def memory_at(address: int, length: int, writable: bool = True) -> memoryview:
-    """The `length` bytes at `address` of this process. The caller keeps that memory alive while the view is used."""
+    """The `length` bytes at `address` of this process, read-only unless `writable`. The caller keeps that memory alive
+    while the view is used."""
     for number, what in ((address, "an address"), (length, "a length")):
         if type(number) is not int:
             raise TypeError(f"{what} is an int, not {type(number).__name__}")
@@ -31,7 +50,7 @@ def memory_at(address: int, length: int, writable: bool = True) -> memoryview:
     return _view_at(address, length, None, bool(writable))
 
 
-def flat(value: BytesLike, what: str) -> memoryview:
+def flat(value: Any, what: str) -> memoryview:
     """The bytes of a buffer as they lie in memory. `what` names it in errors."""
     try:
         view = memoryview(value)
@@ -45,9 +64,9 @@ def flat(value: BytesLike, what: str) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _flat_without_buffer(value: BytesLike, what: str) -> memoryview:
+def _flat_without_buffer(value: Any, what: str) -> memoryview:
     if isinstance(value, str):
-        raise TypeError(f"{what} is bytes-like, not str; encode it first")
+        raise TypeError(f"{what} is bytes-like, not str; encode it first, as in text.encode(). Nothing was changed")
     if all(hasattr(value, name) for name in _TENSOR_METHODS):
         return _of_tensor(value, what)
     described = getattr(value, "__array_interface__", None)
@@ -55,7 +74,7 @@ def _flat_without_buffer(value: BytesLike, what: str) -> memoryview:
         return _of_array(value, described, what)
     raise TypeError(
         f"{what} is anything with contiguous memory (bytes, bytearray, memoryview, a NumPy array, a CPU tensor), "
-        f"not {type(value).__name__}"
+        f"not {type(value).__name__}. Nothing was changed"
     )
 
 

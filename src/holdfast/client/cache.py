@@ -14,12 +14,13 @@ from holdfast.client import calls, first_tries
 from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
 from holdfast.client.blocking_runner import Runner
 from holdfast.client.buffers import BytesLike
-from holdfast.client.calls import PutKeywords, PutMany, ReserveKeywords
+from holdfast.client.calls import PutKeywords, PutMany, PutValue, ReserveKeywords
 from holdfast.client.first_tries import ASK
 from holdfast.client.operations import batch_reservations, gets, reservations, verbs
 from holdfast.client.operations.batch_views import ViewsBlock
 from holdfast.client.operations.places import refresh
 from holdfast.client.operations.views import ViewBlock
+from holdfast.client.parameters import spelled_out
 from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
@@ -31,7 +32,6 @@ from holdfast.client.shell import (
     new_state,
     only_outcome,
     own_reservations,
-    spelled_out,
 )
 from holdfast.client.state.client import Core
 from holdfast.errors import HoldfastError
@@ -64,7 +64,7 @@ class _Block(InPlace["Cache", S]):
     __slots__ = ()
 
     def __enter__(self) -> S:
-        return self._cache._run_for(self._block.open)
+        return self._cache._run_for(self._block.open, self._timeout)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -72,7 +72,7 @@ class _Block(InPlace["Cache", S]):
         try:
             # The caller should see the error that the block raised.
             if kind is None:
-                self._cache._run_for(self._block.close)
+                self._cache._run_for(self._block.close, self._timeout)
         finally:
             self._block.end()
         return False
@@ -96,14 +96,16 @@ class Reservation(ReservedObject["Cache"]):
 
     __slots__ = ()
 
-    def write(self, start: int, buffer: BytesLike) -> None:
+    @spelled_out
+    def write(self, start: int, buffer: BytesLike, *, timeout: float | None = None) -> None:
         """Write bytes [start, start + length of the buffer). Every byte is written once. A write that fails costs the
         reservation."""
-        self._cache._run_for(self._writes(start, buffer))
+        self._cache._run_for(self._writes(start, buffer), timeout)
 
-    def commit(self) -> bool:
+    @spelled_out
+    def commit(self, *, timeout: float | None = None) -> bool:
         """Store it, when every byte is written. False: another put of the key came first, and its object is kept."""
-        return only_outcome(self._cache.commit_many([self]))
+        return only_outcome(self._cache.commit_many([self], timeout=timeout))
 
     def abandon(self) -> None:
         """Give the memory back. Does nothing if it was committed or has ended."""
@@ -117,10 +119,11 @@ class Reservation(ReservedObject["Cache"]):
 
 
 def _call(call: Callable[Concatenate[Core, float, P], Operation[T]]) -> Callable[Concatenate[Cache, P], T]:
-    """The method that runs this call, within the client's timeout."""
+    """The method that runs this call, within the caller's timeout or the client's."""
 
     def method(self: Cache, /, *args: P.args, **named: P.kwargs) -> T:
-        deadline = now_seconds() + self.timeout
+        timeout = named.pop("timeout", None)
+        deadline = now_seconds() + (self.timeout if timeout is None else checked_timeout(timeout))
         return self._run(call(self._core, deadline, *args, **named), deadline)
 
     method.__qualname__ = f"Cache.{call.__name__}"
@@ -128,10 +131,13 @@ def _call(call: Callable[Concatenate[Core, float, P], Operation[T]]) -> Callable
 
 
 class Cache(Shell):
-    """A connected client. Close it, or use it in a `with` block."""
+    """A connected client. Close it, or use it in a `with` block.
+
+    It also reads as a dict does: `key in cache`, `cache[key]`, `cache[key] = value`, `del cache[key]`, `len(cache)`,
+    `for key in cache`. Each is a call to the cluster, within the client's timeout."""
 
     def __init__(self, core: Core, runner: Runner, timeout: float) -> None:
-        super().__init__(core, timeout)
+        super().__init__(core, runner, timeout)
         self._runner = runner
         self._run = runner.run
         self._at_once = runner.at_once
@@ -142,11 +148,12 @@ class Cache(Shell):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_for(self, operation: Callable[[float], Operation[T]]) -> T:
-        """Run the operation that ends by a deadline, within the client's timeout."""
-        deadline = now_seconds() + self.timeout
+    def _run_for(self, operation: Callable[[float], Operation[T]], timeout: float | None) -> T:
+        """Run the operation that ends by a deadline, within the caller's timeout or the client's."""
+        deadline = self._deadline(timeout)
         return self._run(operation(deadline), deadline)
 
+    @spelled_out
     def with_timeout(self, timeout: float) -> Cache:
         """This client with another timeout for its calls. Closing either closes both."""
         return Cache(self._core, self._runner, checked_timeout(timeout))
@@ -158,35 +165,54 @@ class Cache(Shell):
     put = _call(calls.put)
 
     @overload
-    def put_many(self, items: PutMany, *, outcomes: Literal[False] = False, **keywords: Unpack[PutKeywords]) -> int: ...
+    def put_many(
+        self,
+        items: PutMany,
+        *,
+        outcomes: Literal[False] = False,
+        timeout: float | None = None,
+        **keywords: Unpack[PutKeywords],
+    ) -> int: ...
     @overload
     def put_many(
-        self, items: PutMany, *, outcomes: Literal[True], **keywords: Unpack[PutKeywords]
+        self,
+        items: PutMany,
+        *,
+        outcomes: Literal[True],
+        timeout: float | None = None,
+        **keywords: Unpack[PutKeywords],
     ) -> list[bool | HoldfastError]: ...
     @spelled_out
     def put_many(
-        self, items: PutMany, *, outcomes: bool = False, **keywords: Unpack[PutKeywords]
+        self,
+        items: PutMany,
+        *,
+        outcomes: bool = False,
+        timeout: float | None = None,
+        **keywords: Unpack[PutKeywords],
     ) -> int | list[bool | HoldfastError]:
-        """Store all of them, given as a dict or as (key, value) pairs; the number stored. Keys that were there already
-        keep their objects, and if a key is given twice the first value counts. With `outcomes`, a list instead: per key
-        True, False if it was there already, or its error."""
+        """Store all of them, given as a dict or as (key, value) pairs. Returns the number stored; keys that were there
+        already keep their objects. With `outcomes`, a list instead: per key True, False if it was there already, or
+        its error."""
         if outcomes:
-            return self._put_each(items, **keywords)
-        return self._put_many(items, **keywords)
+            return self._put_each(items, timeout=timeout, **keywords)
+        return self._put_many(items, timeout=timeout, **keywords)
 
     _put_many = _call(calls.put_many)
     _put_each = _call(calls.put_each)
 
     @overload
-    def get(self, key: str) -> bytes: ...
+    def get(self, key: str, *, timeout: float | None = None) -> bytes: ...
     @overload
-    def get(self, key: str, default: T) -> bytes | T: ...
-    def get(self, key: str, default: Any = RAISE) -> Any:
+    def get(self, key: str, default: T, *, timeout: float | None = None) -> bytes | T: ...
+    @spelled_out
+    def get(self, key: str, default: Any = RAISE, *, timeout: float | None = None) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
+        seconds = self.timeout if timeout is None else checked_timeout(timeout)
         data = self._read_leased(key)
         if data is not None:
             return data
-        deadline = now_seconds() + self.timeout
+        deadline = now_seconds() + seconds
         found = first_tries.get(self._core, self._at_once, checked_key(key), deadline)
         if found is ASK or isinstance(found, tuple):
             place = found if isinstance(found, tuple) else None
@@ -197,26 +223,55 @@ class Cache(Shell):
     get_many = _call(calls.get_many)
     get_many_into = _call(calls.get_many_into)
 
-    def view(self, key: str) -> View:
+    @spelled_out
+    def view(self, key: str, *, timeout: float | None = None) -> View:
         """The object in place, without a copy: `with cache.view(key) as view`. LeaseLost is raised at the end of the
         block if the bytes seen may have been wrong."""
-        return View(self, ViewBlock(self._core, checked_key(key)))
+        return View(self, ViewBlock(self._core, checked_key(key)), timeout)
 
-    def view_many(self, keys: Iterable[str]) -> Views:
+    @spelled_out
+    def view_many(self, keys: Iterable[str], *, timeout: float | None = None) -> Views:
         """Many objects in place: `with cache.view_many(keys) as views`. One for each key, None where it is not stored,
         or the error of that key. Their leases are kept alive until the end of the block."""
-        return Views(self, ViewsBlock(self._core, checked_keys(keys)))
+        return Views(self, ViewsBlock(self._core, checked_keys(keys)), timeout)
 
-    def exists(self, key: str, *, touch: bool = False) -> bool:
+    @spelled_out
+    def exists(self, key: str, *, touch: bool = False, timeout: float | None = None) -> bool:
         """Is it stored and readable? `touch` also leases it and marks it as used, as a read does. False also while no
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
+        seconds = self.timeout if timeout is None else checked_timeout(timeout)
         if not touch and (listed := self._core.in_key_table(key)) is not None:
             return listed
-        deadline = now_seconds() + self.timeout
+        deadline = now_seconds() + seconds
         there = first_tries.exists(self._core, self._at_once, key, touch, deadline)
         return self._run(verbs.exists(self._core, key, touch, deadline), deadline) if there is ASK else there
+
+    def __contains__(self, key: str) -> bool:
+        return self.exists(key)
+
+    def __getitem__(self, key: str) -> bytes:
+        """As `get`: ObjectNotFound, a KeyError, if it is not stored."""
+        return self.get(key)
+
+    def __setitem__(self, key: str, value: PutValue) -> None:
+        """Store it, in the place of an object that the key has (`put` with `upsert`)."""
+        self.put(key, value, upsert=True)
+
+    def __delitem__(self, key: str) -> None:
+        """As `remove`, but ObjectNotFound, a KeyError, if it is not stored."""
+        if not self.remove(key):
+            absent(key, RAISE)
+
+    def __iter__(self) -> Iterator[str]:
+        """As `keys`."""
+        return self.keys()
+
+    def __len__(self) -> int:
+        """The number of keys that `keys` lists, which are counted one by one. Quicker, where there are no tenants:
+        `status().objects`."""
+        return sum(1 for _ in self.keys())
 
     exists_many = _call(calls.exists_many)
     lease_many = _call(calls.lease_many)
@@ -224,28 +279,38 @@ class Cache(Shell):
     use_many = _call(calls.use_many)
 
     @spelled_out
-    def reserve(self, key: str, size: int, **keywords: Unpack[ReserveKeywords]) -> Reservation | None:
+    def reserve(
+        self, key: str, size: int, *, timeout: float | None = None, **keywords: Unpack[ReserveKeywords]
+    ) -> Reservation | None:
         """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
-        reserved = self._reserve(key, size, **keywords)
+        reserved = self._reserve(key, size, timeout=timeout, **keywords)
         return None if reserved is None else Reservation(self, reserved)
 
     @spelled_out
     def reserve_many(
-        self, sizes: Mapping[str, int] | Iterable[tuple[str, int]], **keywords: Unpack[ReserveKeywords]
+        self,
+        sizes: Mapping[str, int] | Iterable[tuple[str, int]],
+        *,
+        timeout: float | None = None,
+        **keywords: Unpack[ReserveKeywords],
     ) -> list[Reservation | HoldfastError | None]:
         """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
-        outcomes = self._reserve_many(sizes, **keywords)
+        outcomes = self._reserve_many(sizes, timeout=timeout, **keywords)
         return [Reservation(self, each) if isinstance(each, reservations.Reserved) else each for each in outcomes]
 
     _reserve = _call(calls.reserve)
     _reserve_many = _call(calls.reserve_many)
 
-    def commit_many(self, reserved: Iterable[Reservation]) -> list[bool | HoldfastError]:
+    @spelled_out
+    def commit_many(
+        self, reserved: Iterable[Reservation], *, timeout: float | None = None
+    ) -> list[bool | HoldfastError]:
         """Store them in one request. Returns for each True, False if another put of the key came first, or its error; a
         reservation that failed may be committed again unless it was lost."""
         listed = own_reservations(self, Reservation, reserved)
-        return self._run_for(lambda deadline: batch_reservations.commit_many(self._core, listed, deadline))
+        return self._run_for(lambda deadline: batch_reservations.commit_many(self._core, listed, deadline), timeout)
 
+    @spelled_out
     def abandon_many(self, reserved: Iterable[Reservation]) -> None:
         """Give their memory back."""
         for each in own_reservations(self, Reservation, reserved):
@@ -256,15 +321,17 @@ class Cache(Shell):
     remove_matching = _call(calls.remove_matching)
     remove_all = _call(calls.remove_all)
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """The keys that begin with `prefix`, in no order, fetched as they are asked for."""
-        return self._keys(checked_text(prefix, "the prefix"))
+    @spelled_out
+    def keys(self, prefix: str = "", *, timeout: float | None = None) -> Iterator[str]:
+        """The keys that begin with `prefix`, in no order, fetched in pages as they are asked for. The timeout is for
+        each page."""
+        return self._keys(checked_text(prefix, "the prefix"), timeout)
 
-    def _keys(self, prefix: str) -> Iterator[str]:
-        page, cursor = self.some_keys(prefix)
+    def _keys(self, prefix: str, timeout: float | None) -> Iterator[str]:
+        page, cursor = self.some_keys(prefix, timeout=timeout)
         yield from page
         while cursor:
-            page, cursor = self.some_keys(prefix, cursor)
+            page, cursor = self.some_keys(prefix, cursor, timeout=timeout)
             yield from page
 
     some_keys = _call(calls.some_keys)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from holdfast.client.arguments import (
     checked_key,
@@ -14,20 +13,21 @@ from holdfast.client.arguments import (
     checked_timeout,
     checked_tls,
     checked_value,
+    iterated,
 )
 from holdfast.client.buffers import BytesLike, flat
 from holdfast.client.bytes.nodes import NodeBytes
-from holdfast.client.calls import PutKeywords, ReserveKeywords, put
 from holdfast.client.operations import reservations
 from holdfast.client.operations.reservations import Reserved
 from holdfast.client.operations.views import Block, ViewBlock
+from holdfast.client.parameters import spelled_out
 from holdfast.client.state.client import Core
 from holdfast.errors import HoldfastError, ObjectNotFound, Refused
 from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
+from holdfast.operations.link import PrimaryLink
 from holdfast.operations.masters import Masters
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 Client = TypeVar("Client", bound="Shell")
 S = TypeVar("S")
 
@@ -40,34 +40,62 @@ def new_state(
     address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
 ) -> tuple[Core, Masters, float]:
     """A client that is not connected yet: its state, the masters to ask, and its timeout."""
-    masters = Masters(address)
+    masters = Masters(checked_text(address, "the address"))
     timeout = checked_timeout(timeout)
     checked_tls(tls)
     core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
     return core, masters, timeout
 
 
+def _not_copied(self: object) -> NoReturn:
+    raise TypeError(
+        "a client is a connection, so neither it nor what it gave can be pickled or copied. Connect again in the other "
+        "process; for another timeout in this one, use with_timeout"
+    )
+
+
 class Shell:
     """A connected client, in either form."""
 
-    def __init__(self, core: Core, timeout: float) -> None:
+    def __init__(self, core: Core, link: PrimaryLink[Any], timeout: float) -> None:
         self.timeout = timeout
         self._core = core
+        self._link = link
         self._read_leased = core.read_leased
 
+    def __repr__(self) -> str:
+        if self._core.closed:
+            now = "closed"
+        else:
+            now = f"connected to {self._link.address}" if self._link.is_connected else "not connected"
+        return f"<holdfast.{type(self).__name__} of {self._link.searched}: {now}, timeout {self.timeout:g} s>"
+
+    def __bool__(self) -> Literal[True]:
+        """True also while nothing is stored: `if cache` asks whether there is a client, and sends nothing."""
+        return True
+
+    __reduce__ = _not_copied
+
+    def _deadline(self, timeout: float | None) -> float:
+        return now_seconds() + (self.timeout if timeout is None else checked_timeout(timeout))
+
+    @spelled_out
     def register(self, buffer: BytesLike) -> None:
         """Announce memory that will be put from or read into. Shared memory and TCP need no registration, so this only
         checks that it is a buffer."""
         flat(buffer, "the buffer")
 
+    @spelled_out
     def unregister(self, buffer: BytesLike) -> None:
         """Announce that the memory is no longer used. It is checked as by `register`."""
         flat(buffer, "the buffer")
 
+    @spelled_out
     def leased_at_once(self, keys: Iterable[str]) -> list[bool]:
         """Which of these this client may read without asking a master, by a lease that is live now. Never waits."""
         return self._core.leases.are_live(checked_keys(keys), now_seconds())
 
+    @spelled_out
     def exists_at_once(self, key: str) -> bool | None:
         """Is it stored, according to memory of this machine? None: only a master knows. Nothing is sent."""
         return self._core.in_key_table(checked_key(key))
@@ -76,11 +104,13 @@ class Shell:
 class InPlace(Generic[Client, S]):
     """A `with` block in which objects are seen in place."""
 
-    __slots__ = ("_block", "_cache")
+    __slots__ = ("_block", "_cache", "_timeout")
+    __reduce__ = _not_copied
 
-    def __init__(self, cache: Client, block: Block[S]) -> None:
+    def __init__(self, cache: Client, block: Block[S], timeout: float | None) -> None:
         self._cache = cache
         self._block: Block[S] = block
+        self._timeout = None if timeout is None else checked_timeout(timeout)
 
 
 class OneInPlace(InPlace[Client, memoryview]):
@@ -104,6 +134,7 @@ class ReservedObject(Generic[Client]):
     """Memory for one object, and the client that reserved it."""
 
     __slots__ = ("_cache", "_reserved")
+    __reduce__ = _not_copied
 
     def __init__(self, cache: Client, reserved: Reserved) -> None:
         self._cache = cache
@@ -141,32 +172,10 @@ def own_reservations(
     cache: Client, kind: type[ReservedObject[Client]], reserved: Iterable[ReservedObject[Client]]
 ) -> list[Reserved]:
     """The reservations of this client. Raises if one is of another client, or is none."""
-    listed = list(reserved)
+    listed = iterated(reserved, "reservations", "changed")
     for each in listed:
         if not isinstance(each, kind):
             raise TypeError(f"a {kind.__name__} is wanted, not {type(each).__name__}; nothing was changed")
         if each._cache is not cache:
             raise Refused(f"{each.key!r} was reserved by another client; nothing was changed")
     return [each._reserved for each in listed]
-
-
-_OPTIONS = {"Unpack[PutKeywords]": PutKeywords, "Unpack[ReserveKeywords]": ReserveKeywords}
-
-
-def spelled_out(method: Method, declared: Callable[..., Any] | None = None) -> Method:
-    """Have `help()` and `inspect` show a method as its call declares it: without the state and the deadline, with the
-    type of the result for that of the operation, and with the keywords that `**keywords` stands for."""
-    signature = inspect.signature(method if declared is None else declared)
-    first, *given = signature.parameters.values()
-    returns = signature.return_annotation
-    if declared is not None:
-        method.__name__, method.__doc__ = declared.__name__, declared.__doc__
-        first, given = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), given[1:]
-        returns = returns.removeprefix("Operation[").removesuffix("]")
-    known = inspect.signature(put).parameters
-    parameters = [first]
-    for each in given:
-        named = _OPTIONS[each.annotation].__annotations__ if each.kind is inspect.Parameter.VAR_KEYWORD else ()
-        parameters += [known[name] for name in known if name in named] if named else [each]
-    method.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
-    return method

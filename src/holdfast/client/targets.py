@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
+from holdfast.client.buffers import BytesLike
 from holdfast.errors import BadValue, BufferTooSmall
 
 Room: TypeAlias = list[tuple[int, memoryview]]
@@ -12,10 +13,10 @@ Room: TypeAlias = list[tuple[int, memoryview]]
 
 
 class Part(NamedTuple):
-    """The bytes of an object from `start` on, as many as fit into the buffer."""
+    """The bytes of an object from `start` on, as many as fit into `buffer`."""
 
     start: int
-    buffer: Any
+    buffer: BytesLike
 
 
 @final

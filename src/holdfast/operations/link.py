@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError, TooManyClients, TryAgain, Unreachable
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
@@ -115,6 +116,15 @@ class PrimaryLink(Generic[C]):
         self._rouse()
         if self.channel is not None:
             self.channel.close()
+
+    @property
+    def searched(self) -> str:
+        """The address that the primary is looked for with, without a password."""
+        return redacted(self._masters.text)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._open_channel() is not None
 
     def _rouse(self) -> None:
         """Have every paused operation check its condition."""

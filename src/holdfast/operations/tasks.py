@@ -21,6 +21,10 @@ from holdfast.transport.async_channel import AsyncChannel, PendingAsyncCall
 
 T = TypeVar("T")
 _SENT = (Message, Call)
+OTHER_LOOP_TEXT = (
+    "this client belongs to the event loop in which it was connected, and this is another one; nothing was sent. "
+    "Connect in the loop that uses it"
+)
 
 
 class TaskRunner(PrimaryLink[AsyncChannel]):
@@ -43,6 +47,7 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
 
     async def run(self, operation: Operation[T], deadline: float = math.inf) -> T:
         """Run it to its end. No message of it is waited for past the deadline."""
+        self.check_loop()
         working: asyncio.Future[Any] | None = None
         channel: AsyncChannel | None = None
         try:
@@ -82,6 +87,11 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
             else:
                 working.add_done_callback(lambda _: operation.close())
             raise
+
+    def check_loop(self) -> None:
+        """Another loop would wait for ever for what this one is to wake."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP_TEXT)
 
     def rouse(self) -> None:
         """Have every paused operation check its condition."""

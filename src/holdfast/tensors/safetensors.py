@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast.client.buffers import BytesLike
 from holdfast.client.cache import Cache
 from holdfast.client.targets import Part
 from holdfast.errors import BadValue, HoldfastError, ObjectNotFound
@@ -38,7 +39,7 @@ def put_safetensors(cache: Cache, file: str | os.PathLike[str], *, prefix: str =
         try:
             found = list(_tensors_in(Path(file).name, content).items())
             for start in range(0, len(found), AT_ONCE):
-                some = {
+                some: dict[str, list[BytesLike]] = {
                     prefix + name: [header.packed(), *data] for name, (header, data) in found[start : start + AT_ONCE]
                 }
                 for key, outcome in zip(some, cache.put_many(some, outcomes=True, **options), strict=True):
