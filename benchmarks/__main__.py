@@ -22,6 +22,7 @@ from benchmarks import (
     failover,
     floods,
     log_speed,
+    metrics,
     outages,
     renewals,
     replicas,
@@ -54,6 +55,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "floods": floods.run,
     "dashboard": dashboard.run,
     "tenants": tenants.run,
+    "metrics": metrics.run,
 }
 
 

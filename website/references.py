@@ -21,7 +21,7 @@ from holdfast.cli.app import VERBS, app_for
 from holdfast.cli.exit_codes import exit_code_of
 from holdfast.dashboard.http import build_app
 from holdfast.errors import HoldfastError, Refused, TryAgain, Uncertain
-from holdfast.master.status.view import _TENANT_GAUGES
+from holdfast.master.status.metrics import TENANT_GAUGES
 from holdfast.settings import MODELS, flag_of, variable_of
 
 MASTER_WITHIN_S = 60.0
@@ -145,7 +145,7 @@ def metrics() -> str:
     text = metrics_of_a_master()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     rows = [[f"`{name}`", kinds[name], told] for name, told in re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE)]
-    tenants = [[f"`holdfast_tenant_{name}`", "gauge", told] for name, told in _TENANT_GAUGES.items()]
+    tenants = [[f"`holdfast_tenant_{name}`", "gauge", told] for name, told in TENANT_GAUGES.items()]
     tenants += [
         ["`holdfast_tenant_evicted_objects_total`", "counter", "Evicted, by tenant."],
         ["`holdfast_tenant_refused_requests_total`", "counter", "Refused by a quota, by tenant."],

@@ -38,6 +38,10 @@ def read_from(source: ReadNs) -> None:
     _read_ns = source
 
 
+def now_ns() -> int:
+    return _read_ns()
+
+
 def now_ms() -> Instant:
     return _read_ns() // 1_000_000
 

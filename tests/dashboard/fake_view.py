@@ -66,7 +66,7 @@ FIGURES: dict[str, Any] = {
     "capacity_bytes": 8,
     "free_bytes": 1,
     "sessions": {"safe": 1},
-    "requests": {"Locate": 3},
+    "requests": {"locate": 3},
 }
 QUOTAS = dict.fromkeys(["used_bytes", "limit_bytes", "guaranteed_bytes", "objects", "clients", "evicted", "refused"], 7)
 

@@ -85,12 +85,16 @@ async def test_roles_are_leader_and_standby(view: FakeView, http: httpx.AsyncCli
 async def test_metrics_have_the_names_of_mooncake_s_dashboards(view: FakeView, http: httpx.AsyncClient) -> None:
     Gauge("holdfast_used_bytes", "", registry=view.registry).set(7)
     asked = Counter("holdfast_requests", "", ["verb"], registry=view.registry)
-    asked.labels("Exists").inc(3)
-    asked.labels("Locate").inc(2)
+    asked.labels("exists").inc(3)
+    asked.labels("locate").inc(2)
+    evicted = Counter("holdfast_evicted_objects", "", ["reason"], registry=view.registry)
+    evicted.labels("put").inc(5)
+    evicted.labels("quota").inc(1)
     Counter("holdfast_failures", "", ["code"], registry=view.registry).labels("no_room").inc(4)
     lines = (await http.get("/metrics")).text.splitlines()
     for line in (
         "master_allocated_bytes 7.0",
+        "master_evicted_key_count 6.0",
         "master_exist_key_requests_total 3.0",
         "master_batch_get_replica_list_requests_total 2.0",
         "master_put_start_requests_total 0.0",

@@ -9,6 +9,7 @@ import numpy as np
 
 from holdfast.core.objects import eviction, puts, room
 from holdfast.core.objects.placement import Room, place
+from holdfast.core.primary.object_counts import EvictionReason
 from tests.simulation.planted import Patch, Planted
 
 
@@ -21,7 +22,7 @@ def evict_the_oldest_until_luck_helps() -> Patch:
             return room.RoomSought()
         margin = int(primary.rules.eviction_margin * primary.capacity_bytes)
         slots = eviction.victims_saved_first(primary, max(need, margin), now)
-        records, freed = eviction.let_go(primary, slots, now)
+        records, freed = eviction.let_go(primary, slots, now, EvictionReason.PUT)
         places = None if records else place(primary, wanted.length, wanted.replicas, wanted.prefer, now)
         return room.RoomSought(None if places is None else Room(wanted.length, places), records, freed)
 

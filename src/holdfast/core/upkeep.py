@@ -23,6 +23,7 @@ from holdfast.core.nodes.restored_memory import settle
 from holdfast.core.objects.eviction import let_go, over_brim, over_watermark, victims_saved_first, within
 from holdfast.core.objects.quotas import evict_beyond_limits
 from holdfast.core.primary.decision import Planned, joined
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.packed_numbers import pack_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import State
@@ -100,7 +101,7 @@ def evict(primary: Primary, now: Instant) -> tuple[bool, Planned]:
     if not len(evictable):
         # Only if this step evicts nothing from memory: one object must not lose both of its places.
         return False, joined(copied, Planned(evict_from_disks(primary, now)))
-    records, freed = let_go(primary, evictable, now)
+    records, freed = let_go(primary, evictable, now, EvictionReason.WATERMARK)
     return True, joined(copied, Planned(records, freed=freed))
 
 

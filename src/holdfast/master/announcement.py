@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from holdfast.coordination.interface import Coordination
 from holdfast.errors import HoldfastError
@@ -16,9 +17,11 @@ ANNOUNCED_MS = 15_000
 class Announcement:
     """Renewed every few seconds, in either role; so its failure also shows that coordination does not answer."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, errors: Counter[str]) -> None:
+        """`errors`: where failures are counted."""
         self._name = MASTERS + name
         self._address = address
+        self._errors = errors
         self.known: list[str] = [address]
         """Addresses of the running masters, as far as known."""
         self.outage = Outage(logging.getLogger("holdfast.master"), "coordination does not answer")
@@ -32,6 +35,7 @@ class Announcement:
                     address.decode(errors="replace") for address in (await coordination.list(MASTERS)).values()
                 )
             except HoldfastError as error:
+                self._errors["announce"] += 1
                 self.outage.seen(error)
             else:
                 self.outage.over()

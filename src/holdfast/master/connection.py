@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import structlog
 
-from holdfast.core.primary.decision import NextStep, Parked, Unfinished
+from holdfast.core.primary.decision import NextStep, Parked, Unfinished, asked_for
 from holdfast.errors import (
     BadRequest,
     ClientRevoked,
@@ -28,7 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.identity.identities import EVERYBODY, Identity
 from holdfast.identity.roles import Role
-from holdfast.instant import Instant, now_ms, now_seconds
+from holdfast.instant import Instant, now_ms, now_ns, now_seconds
 from holdfast.master.access.permissions import (
     CHECKED,
     check_force,
@@ -81,6 +81,7 @@ COSTLY = frozenset({RemoveMatching, ListKeys, Stat, Explain, ListSegments, GetSt
 MAX_UNANSWERED = 4_096
 """Requests of one connection whose replies wait for the log or for room; it is not read beyond."""
 
+NS_PER_MS = 1_000_000
 ONE_REQUEST = 1 << 48
 """In `Connection.asked`, which counts requests and their bytes in one number: an addition costs under 0.1 us."""
 
@@ -118,23 +119,32 @@ def _address_of(stream: socket.socket, transport: asyncio.BaseTransport) -> str:
     return str(name[0]) if name else "an unknown address"
 
 
+class RequestOrigin(NamedTuple):
+    """Where a request came from whose reply comes later."""
+
+    request_id: int
+    verb: type[Message]
+    began_ns: int
+    """When its bytes arrived."""
+
+
 class DurableReply(PendingReply):
     """Sent when its record is durable; if the log is still full at its deadline, an error is sent instead."""
 
-    __slots__ = ("_connection", "_reply", "_request_id")
+    __slots__ = ("_connection", "_origin", "_reply")
 
-    def __init__(self, connection: Connection, request_id: int, reply: Message, deadline: Instant) -> None:
+    def __init__(self, connection: Connection, origin: RequestOrigin, reply: Message, deadline: Instant) -> None:
         super().__init__(deadline)
         self._connection = connection
-        self._request_id = request_id
+        self._origin = origin
         self._reply = reply
 
     def __call__(self) -> None:
-        self._connection.send_late(self._request_id, self._reply)
+        self._connection.send_late(self._origin, self._reply)
 
     def refuse(self, why: str) -> None:
         error = LogFullInDoubt(f"the log is full: {why}. The change was decided and may count once there is room")
-        self._connection.send_late(self._request_id, failed(error))
+        self._connection.send_late(self._origin, failed(error))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -149,8 +159,9 @@ class Connection(asyncio.BufferedProtocol):
         """Reasons why it may not go on, one bit each."""
         self._kept = 0
         """Bytes of its own for what has come and is not handled yet."""
-        self._next: tuple[int, int, Message | NextStep] | None = None
-        """A costly request, or the next step of one, which comes before all that is received: (id, timeout, it)."""
+        self._next: tuple[int, int, Message | NextStep, int] | None = None
+        """A costly request, or the next step of one, which comes before all that is received: (id, timeout, it, when it
+        arrived)."""
         self._unanswered = 0
         self.asked = 0
         """Requests times `ONE_REQUEST`, and their bytes."""
@@ -273,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
                 received = frames.sole_frame(nbytes)
                 if received is not None:
                     if len(received[2]) < LONG_BYTES or self._server.traffic.turns.is_idle:
-                        self._receive(*received, now_ms())
+                        self._receive(*received, now_ns())
                         if self._next is not None:
                             self._queue()
                         return
@@ -337,15 +348,16 @@ class Connection(asyncio.BufferedProtocol):
         """Handle whole frames, in order, as many as one turn allows: one long or costly request, or short ones for as
         long as a turn may take. Its reply leaves before the next turn, so that the client can work on it meanwhile.
         True: more waits."""
-        now = now_ms()
+        began = now_ns()
         waiting, self._next = self._next, None
         if waiting is not None:
-            self._decide(*waiting, now)
+            request_id, timeout_ms, request, arrived = waiting
+            self._decide(request_id, timeout_ms, request, began // NS_PER_MS, type(asked_for(request)), arrived)
             return self._has_more()
         until = now_seconds() + TURN_SECONDS
         count = 0
         while (received := self._frames.next_frame()) is not None:
-            self._receive(*received, now)
+            self._receive(*received, began)
             count += 1
             if (
                 len(received[2]) >= LONG_BYTES
@@ -375,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened = self._frames.take_preamble()
         return self._opened
 
-    def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, now: Instant) -> None:
+    def _receive(self, request_id: int, timeout_ms: int, payload: memoryview, began_ns: int) -> None:
         server = self._server
         try:
             request = self._decode(payload)
@@ -390,16 +402,24 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_greeted:
             self._greet(request_id, request)
         elif kind in COSTLY:
-            self._next = request_id, timeout_ms, request
+            self._next = request_id, timeout_ms, request, began_ns
         else:
-            self._decide(request_id, timeout_ms, request, now)
+            self._decide(request_id, timeout_ms, request, began_ns // NS_PER_MS, kind, began_ns)
 
-    def _decide(self, request_id: int, timeout_ms: int, request: Message | NextStep, now: Instant) -> None:
-        """Have a request, or the next step of one, decided; its reply is sent now or later."""
+    def _decide(
+        self,
+        request_id: int,
+        timeout_ms: int,
+        request: Message | NextStep,
+        now: Instant,
+        verb: type[Message],
+        began_ns: int,
+    ) -> None:
+        """Have a request that arrived at `began_ns`, or the next step of one, decided; its reply is sent now or
+        later."""
         server = self._server
-        kind = type(request)
-        if kind in server.views:
-            server.views[kind](request, partial(self.send, request_id))
+        if verb in server.views:
+            server.views[verb](request, partial(self._send_answer, RequestOrigin(request_id, verb, began_ns)))
         elif server.engine is None:
             self.send(request_id, failed(server.not_leading()))
         elif server.stopping:
@@ -411,19 +431,21 @@ class Connection(asyncio.BufferedProtocol):
                     self.tenancy.inward(request, server.engine.state.catalogue)
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
-                    self._park(request_id, timeout_ms, request, now)
+                    self._park(RequestOrigin(request_id, verb, began_ns), timeout_ms, request, now)
                 elif isinstance(reply, Unfinished):
-                    self._next = request_id, timeout_ms, reply.step
+                    self._next = request_id, timeout_ms, reply.step, began_ns
                 elif after:
                     self._count_unanswered()
                     deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
-                    server.engine.when_durable(after, DurableReply(self, request_id, reply, deadline))
+                    origin = RequestOrigin(request_id, verb, began_ns)
+                    server.engine.when_durable(after, DurableReply(self, origin, reply, deadline))
                 else:
                     self.send(request_id, reply)
+                    server.latencies.answered(verb, began_ns)
             except HoldfastError as error:
                 self.send(request_id, failed(error))
             except Exception as error:  # A defect must not take the master down; it is reported to both sides.
-                log.exception("a request failed unexpectedly", verb=kind.__name__)
+                log.exception("a request failed unexpectedly", verb=verb.__name__)
                 self.send(request_id, Failed("error", f"internal error: {type(error).__name__}: {error}"))
 
     def become(self, identity: Identity) -> None:
@@ -452,11 +474,11 @@ class Connection(asyncio.BufferedProtocol):
             self._server.engine.failures[error.code] += 1
         self.send(request_id, failed(error))
 
-    def _park(self, request_id: int, timeout_ms: int, request: Message | NextStep, now: Instant) -> None:
+    def _park(self, origin: RequestOrigin, timeout_ms: int, request: Message | NextStep, now: Instant) -> None:
         assert isinstance(request, GrantRanges | KeepAlive), "only a grant waits for room, a keepalive for its time"
         deadline = now + (timeout_ms or DEFAULT_TIMEOUT_MS)
         self._count_unanswered()
-        waiting = Waiting(request, self.client, self.number, deadline, partial(self.send_late, request_id))
+        waiting = Waiting(request, self.client, self.number, deadline, partial(self.send_late, origin))
         assert self._server.engine is not None, "it has just parked this"
         self._server.engine.park(waiting, now)
 
@@ -476,12 +498,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._unanswered >= MAX_UNANSWERED:
             self._halt(UNANSWERED)
 
-    def send_late(self, request_id: int, reply: Message) -> None:
+    def _send_answer(self, origin: RequestOrigin, reply: Message) -> None:
+        """Send the answer of a view, at once or later."""
+        self.send(origin.request_id, reply)
+        self._server.latencies.answered(origin.verb, origin.began_ns)
+
+    def send_late(self, origin: RequestOrigin, reply: Message) -> None:
         """Send a reply that had to wait."""
         self._unanswered -= 1
         if self._unanswered < MAX_UNANSWERED:
             self._unhalt(UNANSWERED)
-        self.send(request_id, reply)
+        self._send_answer(origin, reply)
 
     def send(self, request_id: int, reply: Message) -> None:
         if self.tenancy is not None:

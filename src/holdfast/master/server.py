@@ -15,7 +15,7 @@ from holdfast.core.primary.decision import NextStep
 from holdfast.entropy import fresh_bytes
 from holdfast.errors import ClientRevoked, NotLeader, Stopping
 from holdfast.identity.identities import Identities
-from holdfast.instant import Instant, calendar_seconds, now_ms
+from holdfast.instant import Instant, calendar_seconds, now_ms, now_ns
 from holdfast.master.access.client_numbers import check_key, number_of
 from holdfast.master.connection import REVOKED, Connection
 from holdfast.master.engine.engine import Engine
@@ -25,10 +25,12 @@ from holdfast.master.key_table import KeyTablePublisher, may_show
 from holdfast.master.tenancy import Tenancies
 from holdfast.master.traffic.admission import Caps
 from holdfast.master.traffic.handshakes import TlsListener, bound
+from holdfast.master.traffic.latencies import Latencies
 from holdfast.master.traffic.traffic import Traffic
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
+from holdfast.replication.durations import Durations
 from holdfast.supervisor import Supervisor
 from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.host import this_host
@@ -66,6 +68,9 @@ class RpcServer:
         self.identities = identities if identities is not None else of_token
         """Whom connections can belong to."""
         self.requests: Counter[type[Message]] = Counter()
+        self.latencies = Latencies()
+        self.loop_lag = Durations()
+        """By how much the tick was late: so long does a request wait at most before the loop sees it."""
         self.views: dict[type[Message | NextStep], Callable[[Any, Answer], None]] = {
             GiveSign: lambda request, answer: answer(Done())
         }
@@ -206,7 +211,10 @@ class RpcServer:
                 self._showing.tick(now_ms())
             self._part_from_slow_peers(now_ms())
             # Requests get their turn between two steps of an eviction.
-            await asyncio.sleep(0.001 if again else self.tick_seconds)
+            pause = 0.001 if again else self.tick_seconds
+            due = now_ns() + int(pause * 1e9)
+            await asyncio.sleep(pause)
+            self.loop_lag.add(now_ns() - due)
 
     def _part_from_clients(self, engine: Engine, now: Instant) -> None:
         """Close the connections of clients once this master may no longer answer: another may lead already, and

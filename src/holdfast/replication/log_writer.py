@@ -26,7 +26,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast.coordination.interface import CoordinationLost, Deposed, Term, full_store
@@ -35,6 +35,7 @@ from holdfast.instant import Instant, now_seconds
 from holdfast.messages.shapes import Record
 from holdfast.outage import Outage
 from holdfast.replication.batches import HEAD_BYTES, Position, encode_batch, encode_record
+from holdfast.replication.durations import Durations
 
 log = logging.getLogger("holdfast.log")
 PAUSE_SECONDS = 0.02
@@ -176,12 +177,29 @@ class Sent:
     began: float
 
 
+@dataclass(slots=True)
+class LogFigures:
+    """Figures of all logs that this process has written: for metrics."""
+
+    appends: Durations = field(default_factory=Durations)
+    """From sending a batch to knowing that it is durable."""
+    bytes: int = 0
+    errors: int = 0
+    """Appends that failed, and were made again or ended the term."""
+
+
 UnderWay: TypeAlias = deque[tuple[Sent, asyncio.Task[None]]]
 
 
 class LogWriter:
     def __init__(
-        self, term: Term, pending: PendingLog, most_bytes: int, durable: Callable[[], None], most_under_way: int = 1
+        self,
+        term: Term,
+        pending: PendingLog,
+        most_bytes: int,
+        durable: Callable[[], None],
+        most_under_way: int = 1,
+        figures: LogFigures | None = None,
     ) -> None:
         self._term = term
         self._pending = pending
@@ -189,6 +207,7 @@ class LogWriter:
         self._most_bytes = most_bytes
         self._durable = durable
         self._most_under_way = most_under_way
+        self._figures = figures if figures is not None else LogFigures()
         self._wake = asyncio.Event()
         self._at_boundary: list[Callable[[Position], None]] = []
         self._finishing = False
@@ -275,7 +294,10 @@ class LogWriter:
 
     def _written(self, sent: Sent) -> int:
         """The batch is durable: release the replies that waited for it; return their number."""
-        took_ms = (now_seconds() - sent.began) * 1000
+        took_seconds = now_seconds() - sent.began
+        self._figures.appends.add(int(took_seconds * 1e9))
+        self._figures.bytes += len(sent.batch)
+        took_ms = took_seconds * 1000
         self._quick = self._quick + 1 if took_ms < QUICK_MS else 0
         self.append_ms = 0.9 * self.append_ms + 0.1 * took_ms if self.batches else took_ms
         self.batches += 1
@@ -316,11 +338,15 @@ class LogWriter:
                 self._outage.over()
                 return
             except (ReplyLost, CoordinationLost) as error:
-                self._outage.seen(error)
-                self._pending.full = full_store(error)
+                self._failed(error)
             at_once = False
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _failed(self, error: HoldfastError) -> None:
+        self._figures.errors += 1
+        self._outage.seen(error)
+        self._pending.full = full_store(error)
 
     async def _overlap(self) -> None:
         """Write with several appends under way, until nothing is left or the log has become quick."""
@@ -375,8 +401,7 @@ class LogWriter:
                 continue
             if isinstance(failure, Deposed) or not isinstance(failure, HoldfastError):
                 raise failure
-            self._outage.seen(failure)
-            self._pending.full = full_store(failure)
+            self._failed(failure)
             await asyncio.gather(*(append for _, append in under_way), return_exceptions=True)
             while under_way:
                 await self._append(under_way[0][0])

@@ -16,6 +16,7 @@ from holdfast.core.copies.plan import begin, takes_files
 from holdfast.core.objects.checks import check_rows
 from holdfast.core.objects.eviction import evicted, on_disk_too
 from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, NextStep, Planned, Unfinished, joined
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import COPY_BYTES, COPY_OBJECTS, EVICT_STEP, OFFLOAD_SHARE, STEP_OBJECTS
 from holdfast.core.state.apply import Place
@@ -297,4 +298,7 @@ def _evict_from(
         else:  # It can also be read elsewhere.
             places += [(catalogue.id_at[slot], handle, place.offset) for place in replicas if place.segment == handle]
     records: list[Record] = [ReplicaDropped(PlaceRow.pack_rows(places))] if places else []
-    return [*records, evicted(state, np.array(gone, np.intp))] if gone else records
+    if not gone:
+        return records
+    primary.counts.count_evicted(catalogue, np.array(gone, np.intp), EvictionReason.DISK)
+    return [*records, evicted(state, np.array(gone, np.intp))]

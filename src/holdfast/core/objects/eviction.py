@@ -27,6 +27,7 @@ from holdfast.core.catalogue.catalogue import (
 )
 from holdfast.core.catalogue.holdings import memory_bytes_of
 from holdfast.core.objects.surplus import Surplus
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import BRIM_SHARE, EVICT_STEP, Rules
 from holdfast.core.state.apply import Place, ranges_of
@@ -101,7 +102,7 @@ class LetGo(NamedTuple):
     """Memory is free already: objects were evicted without a record."""
 
 
-def let_go(primary: Primary, slots: Slots, now: Instant, logged: bool = False) -> LetGo:
+def let_go(primary: Primary, slots: Slots, now: Instant, reason: EvictionReason, logged: bool = False) -> LetGo:
     """Evict these objects from memory. Objects that are also on a disk lose only their memory replicas, by a record.
     The others are evicted by a record, or, if evictions are not logged, without one, and their memory is free at once.
     `logged`: by a record in any case.
@@ -111,6 +112,7 @@ def let_go(primary: Primary, slots: Slots, now: Instant, logged: bool = False) -
     if not len(slots):
         return LetGo(records)
     state = primary.state
+    primary.counts.count_evicted(state.catalogue, slots, reason)
     if logged or primary.rules.logs_evictions:
         return LetGo([*records, evicted(state, slots)])
     freed = ranges_of(state, slots)

@@ -310,6 +310,8 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
             leaving = _replaced(primary, keys) if gives_way else NOTHING
             records += make_way(primary, Coming(keys, size, request.hard_pin, request.keys), leaving, now)
         replaced, leased = _giving_way(primary, keys, now) if gives_way else (b"", b"")
+        primary.counts.stored += len(keys)
+        primary.counts.stored_bytes += _bytes_in(rows)
         records.append(
             ObjectsCommitted(
                 grant=grant.id,
@@ -366,6 +368,9 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         )
     ):
         return None
+    counts = primary.counts
+    counts.stored += 1
+    counts.stored_bytes += size
     first_id = object_id(state.epoch, state.next_counter)
     return ObjectsCommitted(grant.id, first_id, request.keys, request.rows, request.soft_pin, request.hard_pin)
 
@@ -376,6 +381,12 @@ def _check_namespace(primary: Primary, keys: list[str], client: int) -> None:
         own = primary.namespaces.get(client, FIRST_FREE)
         if any(is_reserved(key) and not key.startswith(own) for key in keys):
             raise BadValue("a key begins with \\x01, which is reserved; nothing was stored")
+
+
+def _bytes_in(rows: bytes) -> int:
+    if PutRow.count(rows) < SCALAR_BELOW:
+        return sum(size for _, size, _ in PutRow.iter_unpack(rows))
+    return int(table_of(PUT_TABLE, rows)["size"].sum())
 
 
 def _check_row_sizes(rows: bytes) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
 from holdfast.core.catalogue.holdings import Held, Holdings, memory_bytes_of
 from holdfast.core.objects.eviction import evicted, let_go
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import EVICT_STEP
 from holdfast.core.state.tenants import Tenant
@@ -201,9 +202,10 @@ def _oldest(primary: Primary, own: Slots, excess: _Excess) -> tuple[Slots, Slots
 
 
 def _records(primary: Primary, gone: Slots, dropped: Slots, now: Instant) -> list[Record]:
+    primary.counts.count_evicted(primary.state.catalogue, gone, EvictionReason.QUOTA)
     records: list[Record] = [evicted(primary.state, gone[at : at + MAX_BATCH]) for at in range(0, len(gone), MAX_BATCH)]
     for at in range(0, len(dropped), MAX_BATCH):
-        records += let_go(primary, dropped[at : at + MAX_BATCH], now, logged=True).records
+        records += let_go(primary, dropped[at : at + MAX_BATCH], now, EvictionReason.QUOTA, logged=True).records
     return records
 
 

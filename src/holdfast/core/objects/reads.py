@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
+from holdfast.core.catalogue.catalogue import ABSENT, DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
 from holdfast.core.objects.checks import check_keys, check_rows
 from holdfast.core.objects.lease_share import leasable, may_lease
 from holdfast.core.primary.decision import Decision, NextStep, Unfinished
@@ -149,13 +149,17 @@ def _locate_one(primary: Primary, request: q.Locate, client: int, now: Instant) 
     if slot < 0 or catalogue.flags_at[slot] & (SEVERAL | ON_DISK) or rules.lease_sync == "every":
         return None
     leased = _lease_one(primary, slot, client, now)
+    size = catalogue.size_at[slot]
     row = LocatedRow.pack(
         catalogue.id_at[slot],
         catalogue.segment_at[slot],
         catalogue.offset_at[slot],
-        catalogue.size_at[slot],
+        size,
         catalogue.checksum_at[slot],
     )
+    counts = primary.counts
+    counts.hits += 1
+    counts.hit_bytes += size
     located = q.Located(row, rules.lease_ttl_ms if leased else 0, state.topology)
     if request.tickets:
         located.tickets = primary.tickets.to_read(client, row, (), now)
@@ -202,13 +206,17 @@ def _few_rows(primary: Primary, slots: list[int], client: int, now: Instant) -> 
             given.append(_LEASED)
             continue
         given.append(_lease_one(primary, slot, client, now))
+        size = catalogue.size_at[slot]
         rows += LocatedRow.pack(
             catalogue.id_at[slot],
             catalogue.segment_at[slot],
             catalogue.offset_at[slot],
-            catalogue.size_at[slot],
+            size,
             catalogue.checksum_at[slot],
         )
+        primary.counts.hits += 1
+        primary.counts.hit_bytes += size
+    primary.counts.misses += slots.count(ABSENT)
     return rows, max(given, default=0) > _LEASED, bytes(map(bool, given)) if 0 in given else b""
 
 
@@ -225,6 +233,9 @@ def _many_rows(primary: Primary, slots: list[int], client: int, now: Instant) ->
     rows["offset"] = catalogue.offsets.take(at)
     rows["size"] = catalogue.sizes.take(at)
     rows["checksum"] = catalogue.checksums.take(at)
+    primary.counts.hits += len(at)
+    primary.counts.hit_bytes += int(rows["size"].sum())
+    primary.counts.misses += len(slots) - len(at)
     if there is None:
         return rows.tobytes(), urgent, leased
     every = new_table(LOCATED_TABLE, len(slots))

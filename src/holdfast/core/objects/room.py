@@ -19,6 +19,7 @@ from holdfast.core.objects.placement import Room, Wanted, in_order, rounded
 from holdfast.core.objects.surplus import NOBODY, Surplus
 from holdfast.core.objects.windows import Layout, Window, is_coming, layout_of
 from holdfast.core.primary.claims import Claim
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import NoWindow, Primary
 from holdfast.core.rules import EVICT_STEP
 from holdfast.core.state.applied import Freed
@@ -220,11 +221,11 @@ def _empty(primary: Primary, grant: GrantId, claim: Claim, further: Slots, now: 
     inside, _ = claim.split(ranges_of(state, step)) if len(step) else ([], [])
     if not _still_good(primary, grant, claim, left, now) or (len(left) == len(step) and claim.missing_bytes(inside)):
         return RoomSought(given_up=primary.give_up(grant))
-    records, freed = let_go(primary, step, now) if len(step) else LetGo([])
+    records, freed = let_go(primary, step, now, EvictionReason.PUT) if len(step) else LetGo([])
     if len(step) < len(left):
         return RoomSought(None, records, freed)
     if len(further):
-        also = let_go(primary, np.setdiff1d(further, step), now)
+        also = let_go(primary, np.setdiff1d(further, step), now, EvictionReason.PUT)
         records, freed = records + also.records, freed or also.freed
         if primary.rules.logs_evictions:
             primary.coming_length = max(primary.coming_length, claim.length)

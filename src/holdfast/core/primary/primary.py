@@ -20,6 +20,7 @@ from holdfast.core.primary.copy_book import CopyBook
 from holdfast.core.primary.decision import Command
 from holdfast.core.primary.doubt import Doubt
 from holdfast.core.primary.lessees import Lessees
+from holdfast.core.primary.object_counts import ObjectCounts
 from holdfast.core.primary.session_book import Book, SessionTimes
 from holdfast.core.primary.tenant_book import TenantBook
 from holdfast.core.primary.tickets import Tickets
@@ -136,6 +137,7 @@ class Primary:
         """The objects of a segment in order of offset, as of the last layout: only to sort them faster."""
         self.evicted = 0
         """Objects evicted since this primary began."""
+        self.counts = ObjectCounts()
         self.lessees = Lessees()
         self.process: ProcessName | None = None
         """The process that this primary runs in, if others may need to know whether it lives."""

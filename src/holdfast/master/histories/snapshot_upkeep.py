@@ -94,6 +94,14 @@ class Snapshots:
         kept = self.store.kept(log_id)
         return kept[0].batch if kept else 0
 
+    def newest_at(self, log_id: int) -> float | None:
+        """When the newest snapshot of that history was written, in seconds since 1970; None: there is none."""
+        kept = self.store.kept(log_id)
+        try:
+            return kept[0].path.stat().st_mtime if kept else None
+        except FileNotFoundError:  # A newer one has displaced it meanwhile.
+            return None
+
     async def write(self, standby: Standby) -> int:
         """Write a snapshot of the standby's state as it is now. Returns the number of its last batch."""
         log_id = standby.state.log_id

@@ -13,6 +13,7 @@ from holdfast.master.histories.restore_order import RestoreOrder
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.plan import Plan
+from holdfast.master.roles.figures import RoleFigures
 from holdfast.master.server import RpcServer
 
 
@@ -30,3 +31,4 @@ class RoleContext:
     announcement: Announcement
     events: EventHistory
     object_events: ObjectEvents | None
+    figures: RoleFigures

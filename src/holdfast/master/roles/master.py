@@ -28,6 +28,7 @@ from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.plan import Plan
 from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.roles.context import RoleContext
+from holdfast.master.roles.figures import RoleFigures
 from holdfast.master.roles.primary_role import PrimaryRole, TermFigures, lead_alone
 from holdfast.master.roles.standby_role import StandbyRole
 from holdfast.master.server import RpcServer
@@ -56,7 +57,8 @@ class Master:
         self.plan = plan
         self.store = store
         self.events = EventHistory()
-        self.announcement = Announcement(server.name, plan.address)
+        self.figures = RoleFigures()
+        self.announcement = Announcement(server.name, plan.address, self.figures.coordination_errors)
         self._object_events = object_events
         self._context = self._context_with(coordination) if coordination is not None else None
         self.standby_role = StandbyRole(self._context) if self._context is not None else None
@@ -83,6 +85,7 @@ class Master:
             announcement=self.announcement,
             events=self.events,
             object_events=self._object_events,
+            figures=self.figures,
         )
 
     # What others may ask of it, whatever its role.

@@ -90,6 +90,7 @@ class PrimaryRole:
             context.coordination.max_batch_bytes,
             lambda: self.engine.after_durable(now_ms()),
             context.coordination.appends_in_flight,
+            context.figures.log,
         )
         self.renewals: RenewalWriter | None = None
         self._promotion_ms = -1
@@ -182,7 +183,9 @@ class PrimaryRole:
         elif context.order.word is not None:
             context.order.fail("this master began to serve while it was ordered; nothing was changed. Order again")
         context.histories.began(state.log_id)
-        self._promotion_ms = round((now_seconds() - self._won_at) * 1000)
+        took_seconds = now_seconds() - self._won_at
+        self._promotion_ms = round(took_seconds * 1000)
+        context.figures.promotions.add(int(took_seconds * 1e9))
         knew = HOW_IT_ENDED.get(term.proof, f"the last one was silent for {context.plan.leader_ttl_ms / 1000:g} s")
         said = f"epoch {term.epoch}, {self._promotion_ms} ms after it won the term: {knew}"
         context.events.add("primary", context.server.name, said, now_ms())

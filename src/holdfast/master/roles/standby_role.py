@@ -50,6 +50,11 @@ class StandbyRole:
         self._last_batch = 0
         """The last batch of the log, as far as known."""
 
+    @property
+    def lag_batches(self) -> int:
+        """Batches of the log, as far as known, that it has not applied."""
+        return max(0, self._last_batch - self.standby.position.batch)
+
     def promotable(self) -> tuple[bool, str]:
         """Could it take over as far as the log is concerned, and why (not)?"""
         histories = self._context.histories
@@ -61,9 +66,9 @@ class StandbyRole:
         announced = self._context.announcement.outage
         if announced.failures > 1:
             return False, f"coordination does not answer: {announced.why}"
-        behind = self._last_batch - self.standby.position.batch
+        behind = self.lag_batches
         if not self._caught_up.is_set() or behind > 0:
-            return False, f"it has not caught up with the log: {max(0, behind)} batches behind"
+            return False, f"it has not caught up with the log: {behind} batches behind"
         return True, f"it follows the log at record {self.standby.position.index}"
 
     # 1. Follow the log. 2. Campaign. 3. Win.
@@ -141,6 +146,7 @@ class StandbyRole:
                     self._caught_up.set()
                 await self._follow_on()
             except CoordinationLost as error:
+                self._context.figures.coordination_errors["follow"] += 1
                 outage.seen(error)
             await asyncio.sleep(self._context.plan.again_seconds)
 

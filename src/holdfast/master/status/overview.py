@@ -14,6 +14,7 @@ from holdfast.core.tenants import tenants_of
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
+from holdfast.master.status.metrics import snake
 from holdfast.master.status.sessions import by_node, node_info, standing_of
 from holdfast.master.status.standings import MasterStanding
 
@@ -48,7 +49,7 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
         "promotion_ms": master.term_figures.promotion_ms,
         "insecure": list(master.plan.insecure),
         "connections": len(master.server.connections),
-        "requests": {kind.__name__: count for kind, count in list(master.server.requests.items())},
+        "requests": {snake(kind.__name__): count for kind, count in list(master.server.requests.items())},
         "capacity_bytes": sum(segment.usable_bytes for segment in state.memory_segments()),
     }
     return found | (_of_primary(engine, now) if engine is not None else {"nodes": [], "tenants": [], "sessions": {}})

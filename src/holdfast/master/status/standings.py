@@ -85,6 +85,7 @@ class Standings:
             try:
                 await self._renew(coordination)
             except HoldfastError as error:
+                self._master.figures.coordination_errors["standings"] += 1
                 self._outage.seen(error)
             else:
                 self._outage.over()

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from holdfast import __version__
 from holdfast.core.catalogue.digest import digest
-from holdfast.core.nodes.restored_memory import unverified_objects
 from holdfast.core.objects.reads import explain, list_keys, stat_of
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
-from holdfast.core.tenants import tenants_of
 from holdfast.errors import HoldfastError, Refused
 from holdfast.ids import COPIES, is_reserved, namespace_of
 from holdfast.instant import now_ms
@@ -30,8 +27,9 @@ from holdfast.master.restoration import Restoration
 from holdfast.master.roles.master import Master
 from holdfast.master.status.clients import Clients
 from holdfast.master.status.memory_map import MemorySurvey
+from holdfast.master.status.metrics import MasterMetrics
 from holdfast.master.status.overview import overview_of
-from holdfast.master.status.sessions import by_node, node_info, session_facts, standing_of
+from holdfast.master.status.sessions import by_node, node_info, session_facts
 from holdfast.master.status.standings import Standings
 from holdfast.master.status.tenants import TenantDesk
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
@@ -51,16 +49,6 @@ from holdfast.messages.shapes import Message
 from holdfast.replication.snapshot_store import SnapshotFailed
 from holdfast.wire.codec import failed
 
-_TENANT_GAUGES = {
-    "used_bytes": "Memory of the tenant's objects.",
-    "objects": "Objects of the tenant.",
-    "guaranteed_bytes": "Memory that others cannot evict.",
-    "limit_bytes": "Memory that the tenant cannot exceed; 0: no limit.",
-    "leased_bytes": "Memory of the tenant under leases, at the last count.",
-    "pinned_bytes": "Memory of the tenant's hard-pinned objects.",
-    "clients": "Clients of the tenant that are connected.",
-}
-
 
 class MasterView:
     def __init__(self, master: Master) -> None:
@@ -69,7 +57,8 @@ class MasterView:
         self._digest: tuple[Callable[[], object], int, str] = (lambda: None, -1, "")
         """The last digest: a weak reference to its catalogue, its index, and the digest."""
         self.registry = CollectorRegistry()
-        self.registry.register(Figures(self))
+        self.registry.register(MasterMetrics(master, partial(self.status_message, with_digest=False)))
+        ProcessCollector(registry=self.registry)
         master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
         master.server.views[ListNodes] = lambda request, answer: answer(self.nodes_message())
         master.server.views[FetchSnapshot] = self._fetch_snapshot
@@ -127,7 +116,8 @@ class MasterView:
             self._digest = (weakref.ref(state.catalogue), state.index, found)
         return found
 
-    def status_message(self) -> Status:
+    def status_message(self, with_digest: bool = True) -> Status:
+        """Without the digest it makes no pass over the primary's catalogue."""
         state, master = self.state, self.master
         engine = master.server.engine
         memory = {segment.handle: segment for segment in state.memory_segments()}
@@ -151,7 +141,7 @@ class MasterView:
             objects=state.objects,
             used_bytes=used,
             capacity_bytes=capacity,
-            digest=self._current_digest(),
+            digest=self._current_digest() if with_digest else "",
             leader=master.leader_address,
             granted_bytes=granted,
             quarantined_bytes=quarantined,
@@ -344,119 +334,3 @@ def _stat_fields(stat: ObjectStat, namespace: str) -> dict[str, Any]:
         "key": stat.key[len(namespace) :],
         "replicas": [_fields(replica) for replica in stat.replicas],
     }
-
-
-def _lost_files(engine: Engine | None) -> Metric:
-    lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
-    for (node, damage), count in list(engine.primary.lost_files.items()) if engine is not None else ():
-        lost.add_metric([node, damage.name.lower()], count)
-    return lost
-
-
-class Figures(Collector):
-    """Metrics read at each scrape, so that counting costs the hot path only an addition."""
-
-    def __init__(self, view: MasterView) -> None:
-        self._view = view
-
-    def collect(self) -> Iterator[Metric]:
-        server = self._view.master.server
-        engine = server.engine
-        status = self._view.status_message()
-        down = len(server.supervisor.down())
-        gauges = {
-            "objects": ("Objects stored.", status.objects),
-            "soft_pinned_objects": ("Objects with a soft pin.", len(self._view.state.catalogue.soft_pin_until)),
-            "capacity_bytes": ("Memory that nodes lend.", status.capacity_bytes),
-            "used_bytes": ("Memory that objects take.", status.used_bytes),
-            "granted_bytes": ("Memory granted to writers and not committed yet.", status.granted_bytes),
-            "quarantined_bytes": ("Memory waiting for a writer's word or a lease's end.", status.quarantined_bytes),
-            "free_bytes": ("Memory that can be granted.", status.free_bytes),
-            "nodes": ("Nodes registered.", status.nodes),
-            "connections": ("Open RPC connections.", status.clients),
-            "lacking_objects": (
-                "Objects with fewer replicas in memory than their put asked for.",
-                len(engine.state.catalogue.lacking) if engine is not None else 0,
-            ),
-            "parked_puts": ("Puts waiting for room.", engine.parked if engine is not None else 0),
-            "primary": ("1 while this master is the primary.", int(status.role == "primary")),
-            "promotable": ("1 while this master could take over.", int(status.promotable)),
-            "tasks_down": ("Background tasks that failed and do not work again yet.", down),
-            "identities_fault": (
-                "1 while its new file of identities cannot be used.",
-                int(bool(status.identities_fault)),
-            ),
-            "epoch": ("The master's epoch.", status.epoch),
-            "log_index": ("Records in the log.", status.log_index),
-            "hidden_objects": ("Objects evicted here that the catalogue still holds.", status.hidden),
-            "renewal_delay_ms": ("From a renewal to when standbys can know of it.", status.renewal_delay_ms),
-        }
-        yield self._sessions()
-        yield self._insecure()
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"holdfast_{name}", text, value)
-        yield CounterMetricFamily("holdfast_evicted_objects", "Objects evicted.", status.evicted)
-        yield CounterMetricFamily("holdfast_renewals", "Leases renewed that standbys were told of.", status.renewals)
-        yield CounterMetricFamily("holdfast_renewal_writes", "Values of renewals written.", status.renewal_writes)
-        yield CounterMetricFamily("holdfast_renewal_bytes", "Bytes of such values.", status.renewal_bytes)
-        yield _lost_files(engine)
-        asked = {kind.__name__: count for kind, count in list(server.requests.items())}
-        yield _counters("requests", "Requests by verb.", "verb", asked)
-        refused, ended = (engine.failures, engine.guard.failures) if engine is not None else ({}, {})
-        yield _counters("failures", "Requests refused, by error.", "code", refused)
-        yield _counters("upkeep_failures", "Steps of upkeep that a defect ended, by kind.", "kind", ended)
-        yield from self._restored()
-        yield from self._tenants()
-
-    def _sessions(self) -> Metric:
-        engine = self._view.master.server.engine
-        standings = Counter(standing_of(one, now_ms()) for one in engine.primary.sessions) if engine is not None else {}
-        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions by standing.", labels=["standing"])
-        for standing in ("safe", "jeopardy"):
-            sessions.add_metric([standing], standings.get(standing, 0))
-        return sessions
-
-    def _insecure(self) -> Metric:
-        """Listeners that strangers can reach: this master's, and those that nodes report."""
-        master = self._view.master
-        found = GaugeMetricFamily("holdfast_insecure", "Listeners open to strangers (--insecure).", labels=["process"])
-        found.add_metric([master.server.name], len(master.plan.insecure))
-        for member in list(master.engine.primary.members.values()) if master.engine is not None else ():
-            if "insecure" in member.figures:  # Not before its first report.
-                found.add_metric([member.name], member.figures["insecure"])
-        return found
-
-    def _tenants(self) -> Iterator[Metric]:
-        """Figures of each tenant, from the primary; none without tenants."""
-        engine = self._view.master.server.engine
-        if engine is None or not engine.state.tenants:
-            return
-        found = tenants_of(engine.primary, now_ms())
-        for field, text in _TENANT_GAUGES.items():
-            gauge = GaugeMetricFamily(f"holdfast_tenant_{field}", text, labels=["tenant"])
-            for tenant in found:
-                gauge.add_metric([tenant.name], getattr(tenant, field))
-            yield gauge
-        yield _counters("tenant_evicted_objects", "Evicted, by tenant.", "tenant", {t.name: t.evicted for t in found})
-        refused = {tenant.name: tenant.refused for tenant in found}
-        yield _counters("tenant_refused_requests", "Refused by a quota, by tenant.", "tenant", refused)
-
-    def _restored(self) -> Iterator[Metric]:
-        """Figures of a restored history; zeros otherwise."""
-        state = self._view.state
-        origin = state.origin
-        yield GaugeMetricFamily("holdfast_restored_objects", "Objects a restored history began with.", origin.objects)
-        unverified = unverified_objects(state)
-        yield GaugeMetricFamily("holdfast_unverified_objects", "Restored and not compared yet.", unverified)
-        dropped = GaugeMetricFamily("holdfast_restore_dropped_objects", "Restored, then given up.", labels=["cause"])
-        dropped.add_metric(["mismatch"], origin.mismatched)
-        dropped.add_metric(["memory_lost"], origin.lost)
-        dropped.add_metric(["file_lost"], origin.lost_files)
-        yield dropped
-
-
-def _counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    found = CounterMetricFamily(f"holdfast_{name}", text, labels=[label])
-    for value, count in list(counts.items()):
-        found.add_metric([value], count)
-    return found

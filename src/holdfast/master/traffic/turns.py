@@ -52,6 +52,10 @@ class Turns:
         """Nobody waits."""
         return not self._queue
 
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
     def enter(self, waiter: Waiter) -> None:
         """Queue a connection that is not in the queue."""
         waiter.credit = TURN_SECONDS
