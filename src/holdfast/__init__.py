@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.client.cache import Cache, Reservation
     from holdfast.client.targets import Part
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 
 def connect(
