@@ -126,7 +126,7 @@ class BadRequest(Refused):
 
 
 class WrongVersion(Refused):
-    """The two sides speak different protocol versions."""
+    """The two sides have no protocol version in common; the text says which of them is to be upgraded first."""
 
     code = "wrong_version"
 

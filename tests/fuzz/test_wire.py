@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRequest, WrongVersion
 from holdfast.messages.shapes import Message
 from holdfast.wire import codec
-from holdfast.wire.frames import FIRST_BYTES, PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.frames import FIRST_BYTES, NEWEST, OLDEST, PREAMBLE, FrameBuffer, check_preamble, frame
 from tests.wire.strategies import of_struct
 
 DECODERS = {
@@ -105,10 +106,11 @@ def test_a_stream_of_requests_with_one_bad_byte_never_misleads(data: st.DataObje
                 decode_or_refuse(codec.decode_request, codec.REQUESTS, one[2])
 
 
-@given(st.binary(min_size=8, max_size=8))
+@given(st.binary(min_size=8, max_size=8) | st.binary(min_size=4, max_size=4).map(lambda rest: PREAMBLE[:4] + rest))
 def test_any_preamble_but_ours_is_refused(given_bytes: bytes) -> None:
-    if given_bytes[:6] == PREAMBLE[:6]:
-        check_preamble(given_bytes)
+    oldest, more = struct.unpack("<HH", given_bytes[4:])
+    if given_bytes[:4] == PREAMBLE[:4] and oldest <= NEWEST and oldest + more >= OLDEST:
+        assert OLDEST <= check_preamble(given_bytes) <= NEWEST
     else:
         with pytest.raises((BadRequest, WrongVersion), match="protocol"):
             check_preamble(given_bytes)

@@ -13,8 +13,9 @@ from holdfast.wire.frames import (
     FIRST_BYTES,
     HEAD_BYTES,
     MAX_FRAME_BYTES,
+    NEWEST,
+    OLDEST,
     PREAMBLE,
-    VERSION,
     FrameBuffer,
     check_preamble,
     frame,
@@ -153,15 +154,40 @@ def test_the_preamble_is_taken_before_the_first_frame() -> None:
     assert receive(buffer, stream[len(PREAMBLE) :]) == [(1, 0, b"hello")]
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
-def test_another_version_is_told_so(version: int) -> None:
-    with pytest.raises(WrongVersion, match=f"version {version}, this side {VERSION}"):
-        check_preamble(PREAMBLE[:4] + struct.pack("<HH", version, 0))
+def preamble_of(oldest: int, newest: int) -> bytes:
+    return PREAMBLE[:4] + struct.pack("<HH", oldest, newest - oldest)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "behind"),
+    [
+        (OLDEST - 1, OLDEST - 1, "the caller"),
+        (NEWEST + 1, NEWEST + 1, "the one that was called"),
+        (NEWEST + 1, NEWEST + 3, "the one that was called"),
+    ],
+)
+def test_a_version_too_far_away_is_told_which_side_to_upgrade(oldest: int, newest: int, behind: str) -> None:
+    text = f"versions {oldest} to {newest}, .* {OLDEST} to {NEWEST} .* Upgrade {behind},"
+    with pytest.raises(WrongVersion, match=text):
+        check_preamble(preamble_of(oldest, newest))
     buffer = FrameBuffer()
-    buffer.space()[: len(PREAMBLE)] = PREAMBLE[:4] + struct.pack("<HH", version, 0)
+    buffer.space()[: len(PREAMBLE)] = preamble_of(oldest, newest)
     buffer.filled(len(PREAMBLE))
     with pytest.raises(WrongVersion):
         buffer.take_preamble()
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "spoken"),
+    [(OLDEST, NEWEST, NEWEST), (1, 1, 1), (NEWEST, NEWEST + 1, NEWEST), (OLDEST, OLDEST, OLDEST)],
+)
+def test_the_newest_version_of_both_sides_is_spoken(oldest: int, newest: int, spoken: int) -> None:
+    assert check_preamble(preamble_of(oldest, newest)) == spoken
+
+
+def test_the_preamble_is_one_that_version_1_takes() -> None:
+    """Version 1 compares the first number with its own, and reads no other: this stays while 1 is spoken."""
+    assert PREAMBLE[4:6] == struct.pack("<H", 1)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +196,6 @@ def test_another_version_is_told_so(version: int) -> None:
 def test_a_stranger_is_told_so(stranger: bytes) -> None:
     with pytest.raises(BadRequest, match="does not speak"):
         check_preamble(stranger)
-
-
-def test_flags_of_a_later_preamble_are_no_reason_to_refuse() -> None:
-    check_preamble(PREAMBLE[:6] + b"\xff\xff")
 
 
 def test_a_receive_that_brought_one_frame_gives_it_at_once() -> None:

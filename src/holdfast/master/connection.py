@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import structlog
 
+from holdfast import __version__
 from holdfast.core.primary.decision import NextStep, Parked, Unfinished, asked_for
 from holdfast.errors import (
     BadRequest,
@@ -486,6 +487,7 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(request, Hello):
             raise BadRequest("the first request must be Hello; the connection is closed")
         welcome = self._server.greet(self, request)
+        welcome.protocol, welcome.version = self._frames.protocol, __version__
         self.looks = request.looks
         self.is_greeted = True
         self._why_not &= ~UNGREETED

@@ -268,6 +268,10 @@ class Welcome(Message, tag=96):
     """The prefix of the keys of the client's tenant in the key table."""
     client: int = 0
     """The client's number, which its grants begin with. 0: the one that it sent; or nobody leads here."""
+    protocol: int = 1
+    """The newest protocol version that both sides speak; 1 if the master knows no other."""
+    version: str = ""
+    """The master's release."""
 
 
 class Failed(Message, tag=97):

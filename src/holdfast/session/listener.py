@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from holdfast import __version__
 from holdfast.addresses import join_address
 from holdfast.core.primary.session_book import MAX_SESSIONS, Book
 from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, TryAgain
@@ -140,6 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
         if not isinstance(request, Hello):
             raise BadRequest("the first request must be Hello; the connection is closed")
         welcome = self._listener.greet(self, request)
+        welcome.protocol, welcome.version = self._frames.protocol, __version__
         self._greeted = True
         answer(welcome)
 

@@ -1,21 +1,27 @@
 """Length-prefixed frames, sans I/O.
 
-A connection opens with an 8-byte preamble (magic, protocol version), so that a stranger or another version is refused
-before anything is decoded. Then each frame is a 12-byte head (payload length, request id, and in a request its timeout
-in milliseconds) and a payload. A length over the limit is refused as soon as the head has arrived, and the buffer grows
-only with the bytes that really arrived. A server with thousands of connections receives all of them into one scratch
-buffer: a connection has memory of its own only for a frame that has not come whole (ADR 51).
+A connection opens with an 8-byte preamble (magic, range of protocol versions that the caller speaks), so that a
+stranger, or a version that is too far away, is refused before anything is decoded (ADR 63). Then each frame is a
+12-byte head (payload length, request id, and in a request its timeout in milliseconds) and a payload. A length over the
+limit is refused as soon as the head has arrived, and the buffer grows only with the bytes that really arrived. A server
+with thousands of connections receives all of them into one scratch buffer: a connection has memory of its own only for
+a frame that has not come whole (ADR 51).
 """
 
 from __future__ import annotations
 
 import struct
 
+from holdfast import __version__
 from holdfast.errors import BadRequest, WrongVersion
 
-VERSION = 1
+OLDEST = 1
+"""The oldest protocol version that this release speaks: at least the newest one of the release before."""
+NEWEST = 2
+"""2: callers name a range, and a welcome the version that was chosen."""
 MAGIC = b"HLDF"
-PREAMBLE = MAGIC + struct.pack("<HH", VERSION, 0)
+PREAMBLE = MAGIC + struct.pack("<HH", OLDEST, NEWEST - OLDEST)
+"""The oldest version, and how many newer ones are spoken too: 0 by version 1, which takes no other oldest one."""
 MAX_FRAME_BYTES = 8 << 20
 HEAD = struct.Struct("<III")
 HEAD_BYTES = HEAD.size
@@ -56,13 +62,19 @@ def told_timeout_ms(left: float) -> int:
     return int((left - _ANSWER_SECONDS) * 1000) if left < _LONGEST_SECONDS else MAX_TIMEOUT_MS
 
 
-def check_preamble(given: bytes) -> None:
-    """Raise unless the peer speaks this protocol in this version."""
+def check_preamble(given: bytes) -> int:
+    """The newest protocol version that both sides speak. Raises if there is none."""
     if given[:4] != MAGIC:
         raise BadRequest("the peer does not speak the holdfast protocol; the connection is closed")
-    version = int.from_bytes(given[4:6], "little")
-    if version != VERSION:
-        raise WrongVersion(f"the peer speaks protocol version {version}, this side {VERSION}: upgrade the older one")
+    oldest, more = struct.unpack_from("<HH", given, 4)
+    newest = oldest + more
+    if oldest <= NEWEST and newest >= OLDEST:
+        return int(min(newest, NEWEST))
+    behind = "the caller" if newest < OLDEST else "the one that was called"
+    raise WrongVersion(
+        f"the caller speaks protocol versions {oldest} to {newest}, the one that it called {OLDEST} to {NEWEST} "
+        f"(holdfast {__version__}); the connection is closed. Upgrade {behind}, one release after the other"
+    )
 
 
 class FrameBuffer:
@@ -74,11 +86,13 @@ class FrameBuffer:
     With a `scratch`, which the buffers of one loop share, call `keep()` before another of them receives.
     """
 
-    __slots__ = ("_bytes", "_scratch", "_start", "_view", "end", "limit")
+    __slots__ = ("_bytes", "_scratch", "_start", "_view", "end", "limit", "protocol")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES, scratch: memoryview | None = None) -> None:
         self.limit = limit
         """The longest payload."""
+        self.protocol = OLDEST
+        """The newest protocol version that both sides speak, once the preamble was taken."""
         self._scratch = scratch
         self._view = scratch if scratch is not None else memoryview(bytearray(FIRST_BYTES))
         self._bytes = self._view.obj
@@ -153,11 +167,11 @@ class FrameBuffer:
         return taken
 
     def take_preamble(self) -> bool:
-        """Take the peer's preamble. False: it has not all arrived. Raises unless the peer speaks this protocol."""
+        """Take the caller's preamble. False: it has not all arrived. Raises if both sides speak no version."""
         given = self.take(len(PREAMBLE))
         if given is None:
             return False
-        check_preamble(given)
+        self.protocol = check_preamble(given)
         return True
 
     def next_frame(self) -> tuple[int, int, memoryview] | None:
