@@ -27,11 +27,12 @@ from holdfast.messages.requests import Hello
 from holdfast.messages.shapes import Message
 from holdfast.transport.channel import Channel
 from tests import prefork
+from tests.failover.releases import THIS
 from tests.namespaces import APART
 from tests.ports import free_ports
 from tests.waiting import stop_all_threads, wait_until
 
-SOURCE = str(Path(holdfast.__file__).parents[1])
+SOURCE = THIS.source
 KEYS_AT_ONCE = 1_000
 START_S = 60.0
 SETTLE_S = 40.0
@@ -55,6 +56,7 @@ class Process:
         self.ready_file = folder / "ready.json"
         self.log_file = folder / "log"
         folder.mkdir(parents=True, exist_ok=True)
+        self.release = THIS
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -67,14 +69,18 @@ class Process:
         flags += [] if self.address.startswith("127.") else ["--insecure"]
         with self.log_file.open("ab") as output:
             self._process = prefork.Popen(
-                [*self._within, sys.executable, "-m", "holdfast", self.kind, *flags],
+                [*self._within, *self._python(), "-m", "holdfast", self.kind, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": SOURCE, PARENT: str(os.getpid())},
+                env={**self.release.environment, PARENT: str(os.getpid())},
                 # Ctrl-C is for whoever started it, who then ends it.
                 start_new_session=True,
             )
+
+    def _python(self) -> list[str]:
+        # The fork server has imported this release, and so serves no other.
+        return [sys.executable] if self.release is THIS else self.release.command()
 
     def wait_until_ready(self) -> None:
         def ready() -> bool:

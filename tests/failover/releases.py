@@ -1,0 +1,72 @@
+"""The release before this one, built from the commit that CHANGELOG.md names for it, to run beside this one.
+
+Its wheel is built once per commit and kept, unpacked, in build/releases. A process of that release is one whose
+PYTHONPATH begins there; its packages are those of this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "build" / "releases"
+RELEASE = re.compile(r"^## (\d+\.\d+\.\d+), commit `([0-9a-f]{40})`$", re.MULTILINE)
+NEEDED = ("src", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", ".gitignore")
+BUILD_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    version: str
+    source: str
+    """The first entry of its processes' PYTHONPATH."""
+
+    def command(self, *arguments: str) -> list[str]:
+        """`-P`: it imports nothing from the directory that it is started in."""
+        return [sys.executable, "-P", *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": self.source}
+
+
+THIS = Release(holdfast.__version__, str(Path(holdfast.__file__).parents[1]))
+
+
+def previous_release() -> Release:
+    """The last release that CHANGELOG.md names with its commit. Skips where git does not have that commit."""
+    version, commit = RELEASE.findall((ROOT / "CHANGELOG.md").read_text())[0]
+    place = KEPT / commit
+    if not place.is_dir():
+        packed = subprocess.run(["git", "archive", commit, *NEEDED], cwd=ROOT, capture_output=True)
+        if packed.returncode:
+            pytest.skip(f"release {version} cannot be built, its commit is not in this clone: {packed.stderr.decode()}")
+        _build(packed.stdout, place)
+    return Release(version, str(place))
+
+
+def _build(archive: bytes, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        with tarfile.open(fileobj=BytesIO(archive)) as sources:
+            sources.extractall(f"{folder}/sources", filter="data")
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", f"{folder}/wheel"]
+        done = subprocess.run(command, cwd=f"{folder}/sources", capture_output=True, text=True, timeout=BUILD_S)
+        assert done.returncode == 0, done.stderr
+        [wheel] = Path(folder, "wheel").glob("*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(f"{folder}/unpacked")
+        Path(folder, "unpacked").rename(place)

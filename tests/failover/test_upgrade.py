@@ -1,0 +1,175 @@
+"""Rolling upgrade from the release before to this one and back, with clients of both at work (docs/upgrades.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from holdfast.messages.of_masters import HandOver
+from holdfast.messages.requests import Done
+from tests.failover.cluster import Cluster, Process, call
+from tests.failover.conftest import place_for
+from tests.failover.releases import THIS, Release, previous_release
+from tests.waiting import wait_until
+
+CLIENT = str(Path(__file__).parent / "scripts" / "client_at_work.py")
+STEP_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def before() -> Release:
+    return previous_release()
+
+
+class ClientAtWork:
+    """A process of a release that runs `client_at_work.py`."""
+
+    def __init__(self, release: Release, address: str, name: str, shared: bool) -> None:
+        self.release = release
+        command = release.command(CLIENT, address, name, "shared" if shared else "tcp")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=release.environment, text=True
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.last = ""
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def goes_on(self) -> None:
+        """Wait until it has made ten steps more, from now on."""
+        for _ in range(self._lines.qsize() + 2):
+            self.last = self._lines.get(timeout=STEP_S)
+            if not self.last.strip().isdigit():
+                pytest.fail(f"{self.release.version}: {self.last}")
+
+    def end(self) -> dict[str, Any]:
+        """Its verdict."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(STEP_S) == 0
+        self._reader.join(STEP_S)
+        while not self._lines.empty():
+            self.last = self._lines.get()
+        verdict: dict[str, Any] = json.loads(self.last)
+        return verdict
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(STEP_S)
+        self._reader.join(STEP_S)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def cluster_of(release: Release, folder: Path, url: str) -> Iterator[Cluster]:
+    """Three masters and two nodes of that release."""
+    cluster = Cluster(folder, url, masters=3, nodes=0)
+    for master in cluster.masters:
+        master.release = release
+    with cluster:
+        for name in ("node-1", "node-2"):
+            node = cluster.new_process("node", name, "--address", cluster.address, "--size", "256MiB")
+            node.release = release
+            cluster.nodes.append(node)
+            node.start()
+        for node in cluster.nodes:
+            node.wait_until_ready()
+        yield cluster
+
+
+def replace_master(master: Process, release: Release) -> None:
+    """Stop it, and start it as another release; until it could take over."""
+    assert master.stop() == 0
+    master.release = release
+    master.start()
+    master.wait_until_ready()
+    wait_until(lambda: master.status().get("promotable"), STEP_S, "the replaced master follows the log")
+    assert master.status()["version"] == release.version
+
+
+def replace_masters(cluster: Cluster, release: Release) -> None:
+    """Standbys first; then the primary hands over and is replaced."""
+    primary = cluster.primary()
+    for standby in [one for one in cluster.masters if one is not primary]:
+        replace_master(standby, release)
+    with primary.channel() as channel:
+        assert isinstance(call(channel, HandOver()), Done)
+    cluster.primary(but=primary)
+    wait_until(lambda: primary.status().get("promotable"), STEP_S, "the former primary follows")
+    replace_master(primary, release)
+
+
+def command(release: Release, cluster: Cluster, *arguments: str) -> None:
+    done = subprocess.run(
+        release.command("-m", "holdfast", *arguments, "--address", cluster.address, "--timeout", "60"),
+        env=release.environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def replace_nodes(cluster: Cluster, release: Release) -> None:
+    """Each is emptied before it is stopped, and takes objects again after."""
+    for number, node in enumerate(cluster.nodes):
+        name = f"node-{number + 1}"
+        command(node.release, cluster, "drain", name)
+        assert node.stop() == 0
+        node.release = release
+        node.start()
+        node.wait_until_ready()
+        command(release, cluster, "nodes", "uncordon", name)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_rolling_upgrade_and_the_way_back_fail_no_request_of_either_releases_clients(
+    backend: str, before: Release, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """I1, I2, I7, I10: 0 errors and nothing lost, with every mix of the two releases on the way."""
+    url = place_for(backend, request, tmp_path)
+    with cluster_of(before, tmp_path, url) as cluster, contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(ClientAtWork(release, cluster.address, f"{release.version} {shared}", shared))
+            for release in (before, THIS)
+            for shared in (True, False)
+        ]
+
+        def work_on() -> None:
+            for client in clients:
+                client.goes_on()
+
+        work_on()
+        replace_masters(cluster, THIS)
+        work_on()
+        replace_nodes(cluster, THIS)
+        work_on()
+        replace_nodes(cluster, before)
+        work_on()
+        replace_masters(cluster, before)
+        work_on()
+        verdicts = [client.end() for client in clients]
+        assert [verdict["error"] for verdict in verdicts] == ["", "", "", ""]
+        assert [verdict["version"] for verdict in verdicts] == [before.version] * 2 + [THIS.version] * 2
+        assert all(verdict["removed"] > 100 for verdict in verdicts), "nobody removed anything"
+        cluster.verify({}, set())
