@@ -204,7 +204,8 @@ def test_an_entry_that_makes_no_sense_costs_that_entry(world: World) -> None:
     catalogue.offsets[bad[0]] = 1 << 40
     catalogue.segments[bad[1]] = 99
     catalogue.sizes[bad[2]] = -1
-    catalogue.keys[bad[3]] = "k9"
+    catalogue.keys.drop(bad[3])
+    catalogue.keys.put(bad[3], b"k9")
     restored = load(b"".join(dump(world.state, Position(), world.now)), 0)
     assert restored.state.catalogue.count == catalogue.count - 4
     assert len(restored.faults) >= 4

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.core.catalogue.catalogue import Catalogue, IdIndex, KeyIndex, ReplicaAt
+from holdfast.core.catalogue.catalogue import Catalogue, IdIndex, ReplicaAt
+from holdfast.core.catalogue.key_index import KeyIndex
 from holdfast.core.nodes import restored_memory
 from holdfast.core.objects import reads
 from holdfast.core.primary.decision import NextStep, Unfinished

@@ -19,6 +19,7 @@ import xxhash
 
 from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.catalogue.holdings import Holdings
+from holdfast.core.catalogue.key_arena import READ_AT_ONCE
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.state import Drain, Origin, Segment, State
 from holdfast.core.state.tenants import Tenant, Tenants
@@ -123,9 +124,9 @@ def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
         yield from _section(name, column.astype(column.dtype.newbyteorder("<")).tobytes())
     yield from _section("lease_left", np.maximum(catalogue.lease_until[slots] - now, 0).astype("<i8").tobytes())
     yield from _section("unused", np.maximum(now - catalogue.last_used[slots], 0).astype("<i8").tobytes())
-    keys = [str(catalogue.keys[slot]).encode() for slot in slots.tolist()]
-    yield from _section("key_lengths", np.array([len(key) for key in keys], "<u2").tobytes())
-    yield from _section("keys", b"".join(keys))
+    parts = [catalogue.keys.bytes_of(slots[at : at + READ_AT_ONCE]) for at in range(0, len(slots), READ_AT_ONCE)]
+    yield from _section("key_lengths", b"".join(lengths.astype("<u2").tobytes() for _, lengths in parts))
+    yield from _section("keys", b"".join(names for names, _ in parts))
     yield from _section("end", b"")
 
 

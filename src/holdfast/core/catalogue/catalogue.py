@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, repeat
-from operator import and_, contains, delitem, setitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from holdfast.core.catalogue.key_arena import KeyArena, pack
+from holdfast.core.catalogue.key_index import KeyIndex
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
 from holdfast.instant import Instant
 
@@ -102,9 +102,10 @@ class Catalogue:
     """Number of memory replicas that the put asked for."""
 
     def __init__(self) -> None:
-        self.by_key = KeyIndex()
+        self.keys = KeyArena()
+        """The key of each slot, or None."""
+        self.by_key = KeyIndex(self.keys)
         self.by_id = IdIndex()
-        self.keys: list[str | None] = []
         self.others: dict[int, tuple[ReplicaAt, ...]] = {}
         self.soft_pin_until: dict[int, Instant] = {}
         self.lacking: dict[int, None] = {}
@@ -153,7 +154,7 @@ class Catalogue:
         if not fresh:
             return reused
         first = self.top
-        self.keys.extend([None] * fresh)
+        self.keys.extend(fresh)
         if self.top > self._nearly_full:
             self._grow(self.top)
         return reused + list(range(first, first + fresh))
@@ -185,18 +186,18 @@ class Catalogue:
         now: Instant,
     ) -> int:
         """Insert one new object; its key must be unbound."""
+        name = key.encode()
         if self._free:
             slot = self._free.pop()
-            self.keys[slot] = key
         else:
             slot = self.top
-            self.keys.append(key)
+            self.keys.extend(1)
             if slot >= self._nearly_full:
                 self._grow(slot + 1)
         self.id_at[slot] = oid
         self.size_at[slot] = size
         self.checksum_at[slot] = checksum
-        self.key_hash_at[slot] = xxh3_64_intdigest(key.encode())
+        self.key_hash_at[slot] = xxh3_64_intdigest(name)
         self.segment_at[slot] = segment
         self.offset_at[slot] = offset
         self.lease_at[slot] = 0
@@ -206,7 +207,8 @@ class Catalogue:
         if size > self.longest:
             self.longest = size
         self.wanted_at[slot] = 1
-        self.by_key.bind(key, slot)
+        self.keys.put(slot, name)
+        self.by_key.bind(name, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
         if self.changes is not None:
@@ -265,14 +267,11 @@ class Catalogue:
         self.renewed[at] = 0
         if keys:
             self.longest = max(self.longest, int(self.sizes[at].max()))
-        self.key_hashes[at] = np.fromiter(map(xxh3_64_intdigest, map(str.encode, keys)), np.uint64, len(keys))
-        named = self.keys
-        if all_fresh:
-            named[len(named) - len(keys) :] = keys
-        else:
-            for slot, key in zip(slots, keys, strict=True):
-                named[slot] = key
-        self.by_key.bind_many(keys, slots)
+        names = [*map(str.encode, keys)]
+        self.key_hashes[at] = np.fromiter(map(xxh3_64_intdigest, names), np.uint64, len(names))
+        taken = np.array(slots, np.intp)
+        self.keys.put_many(taken, pack(names))
+        self.by_key.bind_many(names, taken)
         self.count += len(keys)
         if self.changes is not None:
             self.changes.stored(keys)
@@ -284,24 +283,22 @@ class Catalogue:
 
     def drop(self, slots: list[int]) -> list[str]:
         """Drop these objects; return their keys. The caller must have dealt with their ranges before."""
-        named = self.keys
-        gone: list[str] = [key for key in map(named.__getitem__, slots) if key is not None]
-        assert len(gone) == len(slots), "an object is dropped once"
+        at = np.array(slots, np.intp)
+        gone = self.keys.keys_of(at)
+        assert all(gone), "an object is dropped once"
         if self.holdings is not None:
             self.holdings.change(self, slots, -1)
-        for slot in slots:
-            named[slot] = None
-        self.by_key.unbind(gone)
+        self.by_key.unbind([*map(str.encode, gone)], at)
+        self.keys.drop_many(at)
         if self.changes is not None:
             self.changes.removed(gone)
         if self.key_table is not None:
-            self.key_table.hide(np.array(slots, np.intp))
+            self.key_table.hide(at)
         if len(slots) == 1:
             self.by_id.unbind((self.id_at[slots[0]],))
             self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
             self.flags_at[slots[0]] = 0
         else:
-            at = np.array(slots, np.intp)
             self.by_id.unbind(self.ids[at].tolist())
             if self.on_disk:
                 self.on_disk -= int(np.count_nonzero(self.flags[at] & ON_DISK))
@@ -370,84 +367,6 @@ class Catalogue:
         first = np.flatnonzero((self.segments[:top] == handle) & ((self.flags[:top] & LIVE) != 0)).tolist()
         further = [slot for slot, places in self.others.items() if any(p.segment == handle for p in places)]
         return sorted({*first, *further})
-
-
-SHARDS = 64
-_SHARD_MASK = SHARDS - 1
-ONE_DICT_KEYS = 1 << 16
-ABSENT = -1
-_THERE, _GONE = b"\1", b"\0"
-
-
-class KeyIndex:
-    """From key to slot.
-
-    One dict of a million keys stops the process for 65 to 400 ms when it grows; many small ones grow a little at a
-    time. So a catalogue begins with one dict, whose lookups take half the time, and moves to many before its growth
-    could be noticed. The shard of a key depends on the process's hash seed, so nothing may depend on a shard's order.
-    """
-
-    __slots__ = ("_one", "_shards")
-
-    def __init__(self) -> None:
-        self._one: dict[str, int] | None = {}
-        """All keys, while they are few."""
-        self._shards: list[dict[str, int]] = []
-
-    def __len__(self) -> int:
-        return len(self._one) if self._one is not None else sum(map(len, self._shards))
-
-    def slot_of(self, key: str) -> int:
-        if self._one is not None:
-            return self._one.get(key, ABSENT)
-        return self._shards[hash(key) & _SHARD_MASK].get(key, ABSENT)
-
-    def slots_of(self, keys: list[str]) -> list[int]:
-        if self._one is not None:
-            return [*map(self._one.get, keys, repeat(ABSENT))]
-        shards = self._shards
-        return [shards[h & _SHARD_MASK].get(key, ABSENT) for h, key in zip(map(hash, keys), keys, strict=True)]
-
-    def presence(self, keys: list[str]) -> bytes:
-        """One byte per key: 1 if it is bound."""
-        one, shards = self._one, self._shards
-        if len(keys) == 1:
-            key = keys[0]
-            return _THERE if key in (shards[hash(key) & _SHARD_MASK] if one is None else one) else _GONE
-        if one is not None:
-            return bytes(map(one.__contains__, keys))
-        # No interpreter step per key: the rest is mostly waiting for memory. The fewer instructions between two
-        # lookups, the more lookups the processor overlaps, so all shards are found first.
-        return bytes(map(contains, [*self._shards_of(keys)], keys))
-
-    def _shards_of(self, keys: list[str]) -> Iterator[dict[str, int]]:
-        return map(self._shards.__getitem__, map(and_, map(hash, keys), repeat(_SHARD_MASK)))
-
-    def bind(self, key: str, slot: int) -> None:
-        if self._one is None:
-            self._shards[hash(key) & _SHARD_MASK][key] = slot
-        else:
-            self._one[key] = slot
-            if len(self._one) > ONE_DICT_KEYS:
-                self._go_over(self._one)
-
-    def bind_many(self, keys: list[str], slots: list[int]) -> None:
-        if self._one is not None:
-            if len(self._one) + len(keys) <= ONE_DICT_KEYS:
-                self._one.update(zip(keys, slots, strict=True))
-                return
-            self._go_over(self._one)
-        assert len(keys) == len(slots), "a slot for each key"
-        deque(map(setitem, self._shards_of(keys), keys, slots), maxlen=0)
-
-    def unbind(self, keys: list[str]) -> None:
-        dicts = repeat(self._one) if self._one is not None else self._shards_of(keys)
-        deque(map(delitem, dicts, keys), maxlen=0)
-
-    def _go_over(self, one: dict[str, int]) -> None:
-        """Move from this one dict to many."""
-        self._one, self._shards = None, [{} for _ in range(SHARDS)]
-        self.bind_many(list(one), list(one.values()))
 
 
 PAGE_BITS = 10

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import ABSENT, Slots, aligns_of, extents_of
+from holdfast.core.catalogue.catalogue import Slots, aligns_of, extents_of
+from holdfast.core.catalogue.key_index import ABSENT
 from holdfast.core.objects.checks import check_keys, check_rows, check_sizes, checked_sizes
 from holdfast.core.objects.placement import (
     Wanted,

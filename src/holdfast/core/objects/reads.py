@@ -28,6 +28,7 @@ from holdfast.messages.records import LeasesRenewed
 from holdfast.messages.rows import LocatedRow, SeenRow
 from holdfast.messages.shapes import AttachTicket, MappingRight, Record, SegmentPlace
 
+_NO_SLOTS: Slots = np.empty(0, np.intp)
 _NO_ROW = bytes(LocatedRow.size_bytes)
 _ABSENT_OR_PRESENT = (Decision(q.Presence(b"\0")), Decision(q.Presence(b"\1")))
 """For a probe of one key: 0.26 us with these values made once, 0.37 us with new ones for each."""
@@ -297,13 +298,10 @@ def list_keys(primary: Primary, request: q.ListKeys, client: int, now: Instant) 
     """Without a prefix, those of the default tenant: the prefix of a tenant's listing begins with its namespace."""
     named = primary.state.catalogue.keys
     stop = request.cursor + LIST_SLOTS
-    slice_ = named[request.cursor : stop] if request.cursor >= 0 else []
-    if request.prefix:
-        keys = [key for key in slice_ if key is not None and key.startswith(request.prefix)]
-    elif primary.state.tenants:
-        keys = [key for key in slice_ if key is not None and not is_reserved(key)]
-    else:
-        keys = [key for key in slice_ if key is not None]
+    slots = named.slots_with(request.prefix.encode(), request.cursor, stop) if request.cursor >= 0 else _NO_SLOTS
+    keys = named.keys_of(slots)
+    if primary.state.tenants and not request.prefix:
+        keys = [key for key in keys if not is_reserved(key)]
     if primary.state.mask:
         keys = [key for key in keys if primary.state.mask.slot_of(key) < 0]
     return Decision(q.KeyList(keys, stop if stop < len(named) else 0))

@@ -104,12 +104,11 @@ def matching_step(primary: Primary, step: MatchingStep, client: int, now: Instan
     named = primary.state.catalogue.keys
     until = max(0, request.cursor) + VISIT_SLOTS
     first, stop = step.cursor, min(step.cursor + REMOVAL_STEP_SLOTS, until)
+    inside = named.slots_with(namespace.encode(), first, stop)
     slots = [
         slot
-        for slot, key in enumerate(named[first:stop], first)
-        if key is not None
-        and (key.startswith(namespace) if namespace else not is_reserved(key))
-        and (matches is None or matches(key[len(namespace) :]))
+        for slot, key in zip(inside.tolist(), named.keys_of(inside), strict=True)
+        if (namespace or not is_reserved(key)) and (matches is None or matches(key[len(namespace) :]))
     ]
     cause = Cause.REMOVE_BY_REGEX if pattern else Cause.REMOVE_ALL
     found, records = _remove(primary, slots, request, client, cause, now)

@@ -14,7 +14,8 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import ABSENT, LIVE, MASKED, Catalogue, Slots
+from holdfast.core.catalogue.catalogue import LIVE, MASKED, Catalogue, Slots
+from holdfast.core.catalogue.key_index import ABSENT
 from holdfast.ids import SegmentHandle, extent_of
 
 
@@ -34,17 +35,15 @@ class EvictionMask:
         """Mask these objects; return their keys."""
         if catalogue.holdings is not None:
             catalogue.holdings.change(catalogue, slots, -1)
-        keys: list[str] = []
+        keys = catalogue.keys.keys_of(slots)
+        assert all(keys), "only an object that is there is masked"
         fresh: dict[SegmentHandle, list[int]] = {}
-        for slot in slots.tolist():
-            key = catalogue.keys[slot]
-            assert key is not None, "only an object that is there is masked"
-            keys.append(key)
+        for key, slot in zip(keys, slots.tolist(), strict=True):
             self._by_key[key] = slot
             for place in catalogue.replicas(slot):
                 fresh.setdefault(place.segment, []).append(place.offset)
                 self._slot_at.setdefault(place.segment, {})[place.offset] = slot
-        catalogue.by_key.unbind(keys)
+        catalogue.by_key.unbind([*map(str.encode, keys)], slots)
         catalogue.flags[slots] |= MASKED
         if catalogue.key_table is not None:
             catalogue.key_table.hide(slots)
@@ -64,7 +63,7 @@ class EvictionMask:
             key = catalogue.keys[slot]
             assert key is not None, "a masked object is in the catalogue"
             del self._by_key[key]
-            catalogue.by_key.bind(key, slot)
+            catalogue.by_key.bind(key.encode(), slot)
             flags[slot] &= ~MASKED
             if catalogue.key_table is not None:
                 catalogue.key_table.show_one(slot)
@@ -79,7 +78,7 @@ class EvictionMask:
         if not self._by_key:
             return
         slots = self.slots()
-        catalogue.by_key.bind_many(list(self._by_key), list(self._by_key.values()))
+        catalogue.by_key.bind_many([*map(str.encode, self._by_key)], np.array([*self._by_key.values()], np.intp))
         catalogue.flags[slots] ^= MASKED
         if catalogue.key_table is not None:
             catalogue.key_table.show(slots)
