@@ -89,6 +89,8 @@ class World:
         self.late: list[Message] = []
         self.told: dict[int, int] = {}
         self.commands: list[tuple[int, str, bytes]] = []
+        self.nodes_clear = True
+        """Memory that goes to another tenant is cleared at once (ADR 55)."""
         self._shown = show(self.state.catalogue, FIRST_PLACES)
 
     def check_shown(self) -> None:
@@ -156,7 +158,15 @@ class World:
         assert isinstance(request, q.GrantRanges)
         before = len(self.late)
         self.engine.park(Waiting(request, client, connection, self.now + timeout_ms, self.late.append), self.now)
+        if self.nodes_clear and request.grant in self.primary.former_tenants.awaited:
+            self.obey()
         return self.late.pop() if len(self.late) > before else None
+
+    def obey(self) -> None:
+        """Nodes that are connected do what they were told, and confirm it."""
+        for _ in range(2):
+            for session in [one for one in self.primary.sessions if one.connection not in (0, RESTORED)]:
+                self.keep_alive(session.id, session.connection)
 
     def ask(self, kind: type[T], request: Message, client: int = CLIENT, connection: int = 1) -> T:
         reply = self.send(request, client, connection)

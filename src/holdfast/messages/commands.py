@@ -47,12 +47,24 @@ class CopyObjects(Body):
     bytes_per_second: int = 0
     """0 for no limit."""
     to_disk: bool = False
+    issued: int = 0
+    """Refuse earlier proofs for the granted range before the first byte is written; 0: there are no tenants."""
 
 
 class Clean(Body):
     """Close every connection that still writes to these grants, refuse them from now on, and report."""
 
     grants: list[GrantId]
+
+
+class Clear(Body):
+    """The range goes from one tenant to another: refuse all proofs for it that were given before `issued`, end what is
+    moving with one of them, and wipe the bytes (ADR 55). Once done it is not done again."""
+
+    segment: SegmentName
+    offset: int
+    length: int
+    issued: int
 
 
 class CollectGarbage(Body):
@@ -118,15 +130,19 @@ class TicketTerms(Body):
     generation: int
     good_ms: int
     roll_ms: int
+    issued: int = 0
+    """What the primary would write into a proof now. A node that has just started knows of no range that went to
+    another tenant before, and takes no older ticket."""
 
 
-RECOVER, MIGRATE, OFFLOAD, BRING_BACK, CLEAN = "recover", "migrate", "offload", "bring_back", "clean"
+RECOVER, MIGRATE, OFFLOAD, BRING_BACK, CLEAN, CLEAR = "recover", "migrate", "offload", "bring_back", "clean", "clear"
 BODIES: dict[str, type[Body]] = {
     RECOVER: CopyObjects,
     MIGRATE: CopyObjects,
     OFFLOAD: CopyObjects,
     BRING_BACK: CopyObjects,
     CLEAN: Clean,
+    CLEAR: Clear,
     "gc": CollectGarbage,
     "revoke_lease": RevokeLeases,
     "revoke_client": RevokeClient,
@@ -134,7 +150,7 @@ BODIES: dict[str, type[Body]] = {
     "volume_update": UpdateVolume,
     "config_update": UpdateConfig,
 }
-CONFIRMED = frozenset({"revoke_lease", "revoke_client", "maintenance", "volume_update", "config_update"})
+CONFIRMED = frozenset({CLEAR, "revoke_lease", "revoke_client", "maintenance", "volume_update", "config_update"})
 B = TypeVar("B", bound=Body)
 
 

@@ -60,6 +60,7 @@ class Ticket(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ranges: bytes
     """A `TicketRow` per range; at most MOST_TICKET_RANGES."""
     mac: bytes
+    """It begins with when it was given (`wire/mac.py:issued_at`)."""
 
 
 class MappingRight(enum.IntEnum):

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.ids import GrantId, SegmentName
 
 MAC_BYTES = 16
+ISSUED_BYTES = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 _blake = hashlib.blake2b
@@ -27,15 +28,23 @@ def node_key(secret: bytes, node: str) -> bytes:
     return _blake(node.encode(), key=secret, digest_size=32, person=b"holdfast node").digest()
 
 
-def range_mac(key: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int) -> bytes:
-    """A MAC that proves that `grant` may write [offset, offset + length) of this segment."""
-    return _blake(_encode((segment, grant, offset, length)), key=key, digest_size=MAC_BYTES).digest()
+def issued_at(proof: bytes) -> int:
+    """When this proof of a range was given: (epoch, index of the log), packed as an object id. It is the first word of
+    the proof, and its MAC vouches for it."""
+    return int.from_bytes(proof[:ISSUED_BYTES], "little")
 
 
-def ticket_mac(key: bytes, segment: SegmentName, client: int, generation: int, ranges: bytes) -> bytes:
-    """A MAC that proves that `client` may read these ranges of this segment."""
-    proved = _encode((segment, client, generation, ranges))
-    return _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast read").digest()
+def range_mac(key: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int, issued: int = 0) -> bytes:
+    """Proves that `grant` may write [offset, offset + length) of this segment, unless others were given it since."""
+    proved = _encode((segment, grant, offset, length, issued))
+    return issued.to_bytes(ISSUED_BYTES, "little") + _blake(proved, key=key, digest_size=MAC_BYTES).digest()
+
+
+def ticket_mac(key: bytes, segment: SegmentName, client: int, generation: int, ranges: bytes, issued: int = 0) -> bytes:
+    """Proves that `client` may read these ranges of this segment, unless other tenants were given them since."""
+    proved = _encode((segment, client, generation, ranges, issued))
+    digest = _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast read").digest()
+    return issued.to_bytes(ISSUED_BYTES, "little") + digest
 
 
 def attach_mac(key: bytes, segment: SegmentName, client: int, generation: int, write: bool) -> bytes:

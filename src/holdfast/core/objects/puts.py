@@ -23,7 +23,7 @@ from holdfast.core.objects.placement import (
 from holdfast.core.objects.quotas import NOTHING, Coming, check_grant, fits, make_way
 from holdfast.core.objects.reads import readable_slots
 from holdfast.core.objects.room import RoomSought, lengths_to_try, make_room
-from holdfast.core.primary.decision import PARKED, Decision
+from holdfast.core.primary.decision import PARKED, Command, Decision
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import MAX_GRANTS_PER_CLIENT, NAMED_EVICTIONS, PREFETCH_SHARE, SCALAR_BELOW
 from holdfast.core.state.apply import runs_of
@@ -46,6 +46,7 @@ from holdfast.ids import (
     object_id,
 )
 from holdfast.instant import Instant
+from holdfast.messages import commands as c
 from holdfast.messages import requests as q
 from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
 from holdfast.messages.rows import PutRow, pack_ids, unpack_sizes
@@ -73,6 +74,11 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     if known is not None:
         if known.length < wanted.least:
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
+        if known.id in primary.former_tenants.awaited:
+            return Decision(PARKED, records)
+        if primary.needs_clearance(known.ranges, known.length, client):
+            # By an earlier primary, which may have had it cleared or not: a writer may be in it by now.
+            raise GrantRefused("the memory of the grant cannot be cleared; take another grant. Nothing was changed")
         return Decision(_granted(primary, known.id, known.length, list(known.ranges), taken), records)
     check_possible(
         primary, wanted.least, extent_of(max(sizes)) if request.keys else wanted.least, request.replicas, now
@@ -87,7 +93,29 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         goes_on = sought.freed or request.grant in primary.claims
         return Decision(PARKED, [*records, *sought.records], freed=goes_on, given_up=sought.given_up)
     granted, record = _give(primary, request, sought.room.length, sought.room.places, taken)
-    return Decision(granted, [*records, *sought.records, record], freed=sought.freed, given_up=sought.given_up)
+    told = _clearance(primary, record, client)
+    return Decision(
+        PARKED if told else granted,
+        [*records, *sought.records, record],
+        freed=sought.freed,
+        given_up=sought.given_up,
+        commands=told,
+    )
+
+
+def _clearance(primary: Primary, record: RangesGranted, client: int) -> list[Command]:
+    """What nodes must do before the client may have these ranges, because they were another tenant's."""
+    ranges = primary.needs_clearance(record.ranges, record.length, client)
+    if not ranges:
+        return []
+    segments = primary.state.segments
+    names = [segments[one.segment].name for one in ranges]
+    primary.former_tenants.awaited[record.grant] = {name.node for name in names}
+    issued = primary.tickets.issued() + 1  # All proofs so far were given before the record.
+    return [
+        Command(name.node, c.CLEAR, c.encode_body(c.Clear(name, one.offset, record.length, issued)), True, record.grant)
+        for name, one in zip(names, ranges, strict=True)
+    ]
 
 
 def _check_quota(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], taken: bytes, now: Instant) -> None:
@@ -151,6 +179,10 @@ def _grant_prefetched(
     if places is None:
         return None, []
     granted, record = _give(primary, request, length, places)
+    if primary.needs_clearance(record.ranges, length, client):
+        columns = [(one.segment, np.array([one.offset]), np.array([length])) for one in record.ranges]
+        primary.reclaim(columns)
+        return None, []
     return granted, [record]
 
 
@@ -214,16 +246,16 @@ def _granted(primary: Primary, grant: GrantId, length: int, ranges: list[Range],
             one.segment,
             one.offset,
             0,
-            _mac(primary.state, grant, one, length),
+            _mac(primary.state, grant, one, length, primary.tickets.issued()),
         )
         for one in ranges
     ]
     return q.Granted(length, vouched, state.topology, primary.rules.grant_timeout_ms, taken)
 
 
-def _mac(state: State, grant: GrantId, one: Range, length: int) -> bytes:
+def _mac(state: State, grant: GrantId, one: Range, length: int, issued: int) -> bytes:
     name = state.segments[one.segment].name
-    return range_mac(node_key(state.secret, name.node), name, grant, one.offset, length)
+    return range_mac(node_key(state.secret, name.node), name, grant, one.offset, length, issued)
 
 
 def _beyond_window(primary: Primary, client: int, length: int, ending: list[GrantId]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.state.applied import Freed
+from holdfast.ids import GrantId
 from holdfast.messages.shapes import Message, Record
 
 
@@ -49,6 +50,8 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     name: str
     body: bytes
     confirm: bool = False
+    clears_for: GrantId | None = None
+    """The put that waits until the node has done it."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

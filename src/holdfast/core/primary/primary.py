@@ -19,6 +19,7 @@ from holdfast.core.primary.claims import Claim
 from holdfast.core.primary.copy_book import CopyBook
 from holdfast.core.primary.decision import Command
 from holdfast.core.primary.doubt import Doubt
+from holdfast.core.primary.former_tenants import CLEAN, UNKNOWN, FormerTenants
 from holdfast.core.primary.lessees import Lessees
 from holdfast.core.primary.object_counts import ObjectCounts
 from holdfast.core.primary.session_book import Book, SessionTimes
@@ -31,7 +32,7 @@ from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
-from holdfast.ids import GrantId, ProcessName, SegmentHandle, tenant_of
+from holdfast.ids import COPIES, GrantId, ProcessName, SegmentHandle, tenant_of
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms, encode_body
 from holdfast.messages.of_nodes import Damage
@@ -152,6 +153,8 @@ class Primary:
         self.namespaces: dict[int, str] = {}
         """Client -> the prefix of its tenant's keys, for the clients of tenants that are connected."""
         self.tenants = TenantBook()
+        # A new primary does not know what freed memory held before its time.
+        self.former_tenants = FormerTenants(UNKNOWN if state.tenants.were_there else 0)
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
         """Lost files since this primary began, by the disk's node and the kind of damage."""
 
@@ -183,12 +186,16 @@ class Primary:
             case RangesGranted():
                 self.claims.pop(record.grant, None)
                 self.note_grant(record.grant, now)
+                if state.tenants.were_there and record.grant not in self.former_tenants.awaited:
+                    self._note_tenant(record.ranges, record.length, record.grant.client)
             case GrantEnded():
                 self._forget_grant(record.grant)
             case SegmentMounted():
                 # A disk that comes back keeps its allocator: it is as full as it was.
                 if record.handle not in self.allocators:
                     self.allocators[record.handle] = Allocator(record.size_bytes)
+                    if state.tenants.were_there and not state.continues:
+                        self.former_tenants.put(record.handle, 0, record.size_bytes, CLEAN)
             case SegmentLimited():
                 self.allocators[record.handle].cut_off(record.limit_bytes)
             case SegmentUnmounted():
@@ -205,6 +212,31 @@ class Primary:
         if applied.quarantined:
             self.note_quarantine(applied.quarantined, held_until)
         return Absorbed(applied, freed, hints)
+
+    def _note_tenant(self, ranges: Iterable[Range], length: int, client: int) -> None:
+        tenant = UNKNOWN if client == COPIES else self.tenant_of(client)
+        for one in ranges:
+            self.former_tenants.put(one.segment, one.offset, length, tenant)
+
+    def needs_clearance(self, ranges: Iterable[Range], length: int, client: int) -> list[Range]:
+        """Those of these ranges that may have been another tenant's, which may have kept tickets and grants for them,
+        and whose bytes may still be there (I20)."""
+        if not self.state.tenants.were_there:
+            return []
+        tenant, former = self.tenant_of(client), self.former_tenants
+        return [one for one in ranges if former.differ(one.segment, one.offset, length, tenant)]
+
+    def cleared(self, grant: GrantId, node: str, is_done: bool) -> None:
+        """A node has cleared its ranges of this grant, or will not."""
+        awaited = self.former_tenants.awaited.get(grant)
+        if awaited is None:
+            return
+        awaited.discard(node)
+        if is_done and awaited:
+            return
+        del self.former_tenants.awaited[grant]
+        if is_done and (known := self.state.grants.get(grant)) is not None:
+            self._note_tenant(known.ranges, known.length, grant.client)
 
     def count_by_tenant(self, slots: Sequence[int] | Slots) -> None:
         """Count objects that are about to be evicted."""
@@ -290,6 +322,7 @@ class Primary:
 
     def _forget_grant(self, grant: GrantId) -> None:
         self.copies.ended(self.state, grant)
+        self.former_tenants.awaited.pop(grant, None)
         self.grant_deadline.pop(grant, None)
         mine = self.grants_of.get(grant.client)
         if mine is not None:
@@ -299,6 +332,7 @@ class Primary:
 
     def _forget_segment(self, handle: SegmentHandle) -> None:
         del self.allocators[handle]
+        self.former_tenants.forget(handle)
         self.remembered_order.pop(handle, None)
         for grant in [g for g in self.grant_deadline if g not in self.state.grants]:
             self._forget_grant(grant)

@@ -39,9 +39,14 @@ class Tickets:
     def generation(self, now: Instant) -> int:
         return object_id(self._state.epoch, (now - self.began_at) // self.roll_ms)
 
+    def issued(self) -> int:
+        """When a proof is given that is given now: (epoch, index of the log). Later ones are never less, also those
+        of the next primaries."""
+        return object_id(self._state.epoch, self._state.index)
+
     def terms(self, lease_ttl_ms: int, now: Instant) -> TicketTerms:
         left_ms = self.roll_ms - (now - self.began_at) % self.roll_ms
-        return TicketTerms(self.generation(now), lengthened(left_ms + lease_ttl_ms), self.roll_ms)
+        return TicketTerms(self.generation(now), lengthened(left_ms + lease_ttl_ms), self.roll_ms, self.issued())
 
     def to_read(
         self, client: int, rows: bytes, others: Iterable[tuple[int, SegmentHandle, int]], now: Instant
@@ -64,9 +69,9 @@ class Tickets:
     def to_read_ranges(self, client: int, segment: SegmentHandle, ranges: bytes, generation: int) -> list[Ticket]:
         """Tickets for these ranges of one segment, a `TicketRow` each."""
         name = self._state.segments[segment].name
-        key = node_key(self._state.secret, name.node)
+        key, issued = node_key(self._state.secret, name.node), self.issued()
         return [
-            Ticket(segment, client, generation, some, ticket_mac(key, name, client, generation, some))
+            Ticket(segment, client, generation, some, ticket_mac(key, name, client, generation, some, issued))
             for some in (ranges[start : start + _STEP] for start in range(0, len(ranges), _STEP))
         ]
 

@@ -48,6 +48,11 @@ class Tenants:
     def __len__(self) -> int:
         return len(self.by_number)
 
+    @property
+    def were_there(self) -> bool:
+        """Has there ever been one?"""
+        return self.next_number > 1
+
     def put(self, tenant: Tenant) -> None:
         self.by_number[tenant.number] = tenant
         self._numbers[tenant.name] = tenant.number

@@ -16,6 +16,7 @@ from functools import partial
 from holdfast.core.primary.decision import Command
 from holdfast.core.primary.session_book import Book
 from holdfast.errors import CommandsWaiting, HoldfastError, UnknownNode
+from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.durability import Durability
 from holdfast.master.engine.guard import Guard
@@ -32,6 +33,7 @@ class NodeCommands:
         guard: Guard,
         failures: Counter[str],
         on_return: Callable[[], None],
+        on_cleared: Callable[[GrantId, str, bool], None],
     ) -> None:
         self._sessions = sessions
         self._durability = durability
@@ -39,6 +41,8 @@ class NodeCommands:
         self._failures = failures
         self._on_return = on_return
         """Called when a session that was not live is again."""
+        self._on_cleared = on_cleared
+        """Called when a node has cleared the ranges of a grant, or will not."""
 
     def send(self, commands: Sequence[Command], now: Instant) -> None:
         """Send the commands of a decision whose records are logged. A node that cannot be reached now gets its commands
@@ -47,14 +51,17 @@ class NodeCommands:
             self._guard.run("command", command.node, partial(self._send, command, now))
 
     def _send(self, command: Command, now: Instant) -> None:
+        confirm = partial(self._confirmed, command)
         try:
-            self.notify(command.node, command.name, command.body, now, self._confirmed if command.confirm else None)
+            self.notify(command.node, command.name, command.body, now, confirm if command.confirm else None)
         except (UnknownNode, CommandsWaiting) as error:
-            self._failures[error.code] += 1
+            confirm(error)
 
-    def _confirmed(self, error: HoldfastError | None) -> None:
+    def _confirmed(self, command: Command, error: HoldfastError | None) -> None:
         if error is not None:
             self._failures[error.code] += 1
+        if command.clears_for is not None:
+            self._on_cleared(command.clears_for, command.node, error is None)
 
     def notify(self, node: str, name: str, body: bytes, now: Instant, confirm: Confirm | None = None) -> int:
         """Send a command to the follower of this name. Returns its number."""

@@ -23,6 +23,7 @@ from holdfast.core.state.state import State
 from holdfast.core.tenants import defined
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain
+from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.commands import Confirm, NodeCommands
 from holdfast.master.engine.durability import Durability
@@ -124,7 +125,7 @@ class Engine:
         self._durability = Durability(primary.state, log, durability)
         self._room = WaitingRoom(primary, self._durability, self.failures, self._decide_parked)
         self._commands = NodeCommands(
-            primary.sessions, self._durability, self.guard, self.failures, self._room.note_freed
+            primary.sessions, self._durability, self.guard, self.failures, self._room.note_freed, self._cleared
         )
 
     @property
@@ -295,6 +296,11 @@ class Engine:
         if decision.urgent:
             self.shell.on_urgent()
         return decision.reply, self._durability.required_index(request, decision.reply, before)
+
+    def _cleared(self, grant: GrantId, node: str, is_done: bool) -> None:
+        """Have the put that waits for this decided again."""
+        self.primary.cleared(grant, node, is_done)
+        self._room.note_freed()
 
     def _decide_parked(self, one: Waiting, now: Instant) -> tuple[Reply, int]:
         """Decide one waiting put again. A defect fails that put, with an error (I10), and no other that waits."""

@@ -11,12 +11,13 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
 import xxhash
 
-from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost
+from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost, TryAgain
 from holdfast.ids import GrantId, ObjectId, SegmentName
 from holdfast.instant import Clock
 from holdfast.messages.commands import CopyObjects, Source
@@ -67,6 +68,9 @@ class Gate(Protocol):
     """Decides which grants may write to this node's memory."""
 
     def begin_copy(self, grant: GrantId) -> None: ...
+    def fence(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
+        """Refuse earlier proofs for this range. TryAgain if bytes still move there with one."""
+
     def end_copy(self, grant: GrantId) -> None: ...
     def is_refused(self, grant: GrantId) -> bool: ...
 
@@ -110,7 +114,8 @@ class Copier:
             log.info("a copy was called off before it began", reason=str(error))
             return 0
         try:
-            for some in _pieces(items):
+            fenced = not order.issued or (yield Work(partial(self._fenced, order)))
+            for some in _pieces(items) if fenced else ():
                 if self.gate.is_refused(order.grant):
                     break
                 done += yield Work(_Piece(self, order, some))
@@ -121,6 +126,15 @@ class Copier:
         finally:
             self.gate.end_copy(order.grant)
         return (yield from self._say(order, items, done))
+
+    def _fenced(self, order: CopyObjects) -> bool:
+        """Have proofs for the range refused that were given before it was granted (I20)."""
+        try:
+            self.gate.fence(order.segment, order.offset, order.length, order.issued)
+        except TryAgain as error:
+            log.warning("objects could not be copied here", segment=str(order.segment), reason=str(error))
+            return False
+        return True
 
     def _say(self, order: CopyObjects, items: list[Item], done: list[tuple[Item, int]]) -> Operation[int]:
         copied = {item.oid for item, _ in done}

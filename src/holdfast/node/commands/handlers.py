@@ -56,6 +56,9 @@ class Writers(Protocol):
     def refuse_client(self, client: int) -> None:
         """Accept no further bytes from this client."""
 
+    def clear(self, order: c.Clear) -> None:
+        """Refuse earlier proofs for a range, and wipe it."""
+
 
 class Readers(Protocol):
     """Receives revocations of leases."""
@@ -94,6 +97,7 @@ class Commands:
             c.OFFLOAD: self._copy,
             c.BRING_BACK: self._copy,
             c.CLEAN: self._clean,
+            c.CLEAR: self._writers.clear,
             "gc": self._collect,
             "revoke_lease": self._revoke_leases,
             "revoke_client": self._revoke_client,

@@ -18,8 +18,9 @@ import structlog
 
 from holdfast.addresses import join_address, split_address
 from holdfast.errors import Refused, TryAgain
-from holdfast.ids import COPIES, GrantId
+from holdfast.ids import COPIES, GrantId, SegmentName
 from holdfast.instant import now_ms, now_seconds
+from holdfast.messages.commands import Clear
 from holdfast.messages.of_nodes import CheckFile, ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TwoWords
 from holdfast.node.memory.admission import (
@@ -30,8 +31,8 @@ from holdfast.node.memory.admission import (
     of_one_address,
 )
 from holdfast.node.memory.data_session import DataSession, Transfers, refuse
-from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.memory.refused_grants import RefusedGrants, check_write
+from holdfast.node.memory.lent_memory import Lending, wipe
+from holdfast.node.memory.refused_grants import RefusedGrants
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.supervisor import Supervisor
 from holdfast.transport.certificate_files import ContextSource
@@ -40,6 +41,8 @@ IDLE_SECONDS = 120.0
 STALL_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 5.0
+FENCE_SECONDS = 2.0
+"""A thread that was told to leave a call does so at once; a busy machine may need a while to run it."""
 DISK_BUFFER_BYTES = 64 << 20
 """What all connections together hold of files that they send, unless there are more than a thousand."""
 DISK_CHUNK = 1 << 20
@@ -167,6 +170,29 @@ class DataServer:
                 if session.writing is not None and session.writing.client == client:
                     session.end()
 
+    def clear(self, order: Clear) -> None:
+        """Raise the fence and wipe the range, once. TryAgain if something still moves there with an older proof."""
+        where = (order.segment, order.offset, order.length)
+        if self.tickets.fences.is_up(*where, order.issued):
+            return
+        with self._lending.range_of(*where) as room:
+            self.fence(*where, order.issued)
+            wipe(room)
+
+    def fence(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
+        """Refuse earlier proofs for this range, and end what moves with one. TryAgain if that does not end in time."""
+
+        def older() -> list[DataSession]:
+            moving = [(session, session.moving) for session in self._sessions]
+            return [one for one, its in moving if its is not None and its.is_older(segment, offset, length, issued)]
+
+        with self._changed:
+            self.tickets.fences.put_up(segment, offset, length, issued)
+            for session in older():
+                session.end()
+            if not self._changed.wait_for(lambda: not older(), FENCE_SECONDS):
+                raise TryAgain(f"bytes still move at {offset:,} of {segment} for who may no longer have them")
+
     def begin_copy(self, grant: GrantId) -> None:
         """Let the node itself fill this grant, unless it is refused. Until `end_copy`, `clean` waits for it."""
         with self._changed:
@@ -186,7 +212,7 @@ class DataServer:
         """Let the session write, or raise. Until `end_write`, `clean` waits for it."""
         with self._changed:
             # Under the lock: `enter_history` sees a write with an older history's MAC, or it is refused here.
-            check_write(self.tickets.key, request)
+            self.tickets.check_write(request)
             self._refused.check(request.grant)
             session.writing = request.grant
 
@@ -195,7 +221,7 @@ class DataServer:
 
     def check_read_back(self, request: ReadBack) -> None:
         with self._changed:
-            check_write(self.tickets.key, request)
+            self.tickets.check_write(request)
             self._refused.check(request.grant)
 
     def check_file(self, request: CheckFile) -> None:

@@ -13,7 +13,7 @@ import ssl
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -21,7 +21,7 @@ from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
-from holdfast.messages.rows import TwoWords
+from holdfast.messages.rows import TicketRow, TwoWords
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.admission import STRANGER_BYTES, STRANGER_SECONDS
@@ -29,6 +29,7 @@ from holdfast.node.memory.lent_memory import Lending
 from holdfast.transport.tls import Stream, accepted
 from holdfast.wire.codec import decode_data_request, encode, failed
 from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.mac import issued_at
 
 MAX_REQUEST_BYTES = 16 << 10
 CHUNK = 1 << 20
@@ -54,6 +55,27 @@ class Transfers:
 
     def figures(self) -> dict[str, int]:
         return {f"tcp_{each.name}": getattr(self, each.name) for each in fields(self)}
+
+
+class Moving(NamedTuple):
+    """Bytes that a session reads or writes."""
+
+    segment: SegmentName
+    issued: int
+    """When its proof was given."""
+    ranges: bytes
+    """A `TicketRow` for each."""
+
+    def is_older(self, segment: SegmentName, offset: int, length: int, issued: int) -> bool:
+        """Does it touch this range, with a proof that was given before?"""
+        if self.segment != segment or self.issued >= issued or not TicketRow.is_whole(self.ranges):
+            return False
+        return any(at < offset + length and at + size > offset for at, size in TicketRow.iter_unpack(self.ranges))
+
+
+def _moving_in_grant(request: WriteRange | ReadBack) -> Moving:
+    ranges = TicketRow.pack(request.range_offset, request.range_length)
+    return Moving(request.segment, issued_at(request.mac), ranges)
 
 
 class TransferGate(Protocol):
@@ -96,6 +118,8 @@ class DataSession:
     ) -> None:
         self.writing: GrantId | None = None
         """The grant that is being written to now. Set by the gate."""
+        self.moving: Moving | None = None
+        """What is being read or written now. Set before it is checked, so that a fence sees it or refuses it."""
         self.moved = Transfers()
         self._socket: Stream = connected
         self._tls = tls
@@ -125,6 +149,7 @@ class DataSession:
                 received = self._next_request()
                 self.busy = True
                 self._answer(*received)
+                self.moving = None
                 self.since, self.busy = now_seconds(), False
         except HoldfastError as error:
             log.debug("a data connection is closed", reason=str(error))
@@ -180,12 +205,16 @@ class DataSession:
 
     def _answer(self, request_id: int, request: Message) -> None:
         if isinstance(request, ReadRanges):
+            ranges = request.wanted or request.ticket.ranges
+            self.moving = Moving(request.segment, issued_at(request.ticket.mac), ranges)
             pieces = self._gate.pieces_of(request)
             self._prove()
             self._read(request_id, request.segment, pieces)
         elif isinstance(request, WriteRange):
+            self.moving = _moving_in_grant(request)
             self._write(request_id, request)
         elif isinstance(request, ReadBack):
+            self.moving = _moving_in_grant(request)
             self._gate.check_read_back(request)
             self._prove()
             self._read(request_id, request.segment, [(request.range_offset + request.offset, request.length)])

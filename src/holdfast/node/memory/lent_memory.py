@@ -24,6 +24,7 @@ from holdfast.errors import BadValue, NoRoom, UnknownSegment
 from holdfast.ids import LARGE_ALIGN, SegmentName
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.host_capacity import available_memory, check_memory
+from holdfast.transport.bulk_copy import address_of
 from holdfast.transport.shared_memory import MADV_POPULATE_WRITE, Mapping, create_memory, populate
 
 PIECE = 64 << 20
@@ -214,6 +215,11 @@ def _new_segment(name: SegmentName, size_bytes: int) -> LentSegment:
     with contextlib.suppress(OSError):
         segment.mapping.map.madvise(mmap.MADV_HUGEPAGE)
     return segment
+
+
+def wipe(room: memoryview) -> None:
+    """Make all bytes zero. Other threads run meanwhile."""
+    ctypes.memset(address_of(room), 0, room.nbytes)
 
 
 def check_machine(size_bytes: int) -> None:

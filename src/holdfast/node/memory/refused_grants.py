@@ -14,7 +14,7 @@ from itertools import islice
 from holdfast.errors import GrantRefused
 from holdfast.ids import COPIES, GrantId
 from holdfast.messages.of_nodes import ReadBack, WriteRange
-from holdfast.wire.mac import range_mac, same_mac
+from holdfast.wire.mac import issued_at, range_mac, same_mac
 
 NEWEST_KEPT = 1_000_000
 CLIENTS_KEPT = 1_000_000
@@ -23,7 +23,8 @@ LAST_SERIAL = 1 << 64
 
 def check_write(key: bytes, request: WriteRange | ReadBack) -> None:
     """Raise unless the write, or its reading back, has a valid MAC and is inside its grant's range."""
-    right = range_mac(key, request.segment, request.grant, request.range_offset, request.range_length)
+    issued = issued_at(request.mac)
+    right = range_mac(key, request.segment, request.grant, request.range_offset, request.range_length, issued)
     if not key or not same_mac(request.mac, right):
         raise GrantRefused(f"grant {request.grant} is not vouched for by the master; nothing was written or read")
     if request.offset < 0 or request.length < 0 or request.offset + request.length > request.range_length:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.errors import BadRequest, TicketExpired, TicketRefused
+from holdfast.errors import BadRequest, GrantRefused, TicketExpired, TicketRefused
 from holdfast.ids import COPIES, COUNTER_BITS, COUNTER_MASK, MOST_TICKET_RANGES, SegmentName
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms
-from holdfast.messages.of_nodes import ReadRanges
+from holdfast.messages.of_nodes import ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TicketRow, TwoWords
 from holdfast.messages.shapes import AttachTicket, Ticket
-from holdfast.wire.mac import attach_mac, same_mac, ticket_mac
+from holdfast.node.memory.fences import Fences
+from holdfast.node.memory.refused_grants import check_write
+from holdfast.wire.mac import attach_mac, issued_at, same_mac, ticket_mac
 
 UNHEARD_MS = 60_000
 """A node is unmounted when it has been silent for its lease and its jeopardy, 42 s."""
@@ -32,7 +34,7 @@ REFUSED_CLIENTS_KEPT = 65_536
 class TicketBook:
     """Used by many threads: every change is one assignment."""
 
-    __slots__ = ("_ends", "_heard_at", "_refused", "_terms", "key")
+    __slots__ = ("_ends", "_heard_at", "_refused", "_terms", "fences", "key")
 
     def __init__(self) -> None:
         self.key = b""
@@ -43,11 +45,13 @@ class TicketBook:
         self._ends: dict[int, tuple[int, Instant]] = {}
         """Epoch -> (number of a generation, when its tickets end)."""
         self._refused: dict[int, None] = {}
+        self.fences = Fences()
 
     def trust(self, key: bytes, terms: TicketTerms | None, now: Instant) -> None:
         """A primary has registered the node."""
-        if key != self.key:  # Of another history: its epochs are not these.
+        if key != self.key:  # The first one, or of another history: its epochs are not these.
             self._ends = {}
+            self.fences = Fences(0 if terms is None else terms.issued)
         self.key = key
         if terms is not None:
             self.told(terms, now)
@@ -68,6 +72,7 @@ class TicketBook:
         self._check(request.segment, request.ticket, now)
         ranges = list(TicketRow.iter_unpack(request.ticket.ranges))
         if not request.wanted:
+            self._check_fences(request.segment, ranges, request.ticket)
             return ranges
         if not TicketRow.is_whole(request.wanted):
             raise BadRequest("the wanted ranges are not whole; nothing was read")
@@ -79,13 +84,21 @@ class TicketBook:
                     f"the ticket of client {request.ticket.client} is not for {piece[1]:,} bytes at {piece[0]:,}; "
                     "nothing was read"
                 )
+        self._check_fences(request.segment, wanted, request.ticket)
         return wanted
+
+    def check_write(self, request: WriteRange | ReadBack) -> None:
+        """Raise unless the request is vouched for, inside its grant, and the range is still that grant's tenant's."""
+        check_write(self.key, request)
+        if issued_at(request.mac) < self.fences.since(request.segment, request.range_offset, request.range_length):
+            raise GrantRefused(f"the range of grant {request.grant} is another's now; nothing was written or read")
 
     def check_file(self, segment: SegmentName, ticket: Ticket | None, offset: int, now: Instant) -> None:
         """Raise unless the ticket is for an object at this place."""
         if ticket is None:
             raise TicketRefused("a file is checked only for who shows a ticket for it; nothing was read")
         self._check(segment, ticket, now)
+        self._check_fences(segment, [(offset, 1)], ticket)
         if all(start != offset for start, _ in TicketRow.iter_unpack(ticket.ranges)):
             raise TicketRefused(f"the ticket is not for the file at {offset:,}; nothing was read")
 
@@ -104,12 +117,23 @@ class TicketBook:
         ranges = ticket.ranges
         if not TicketRow.is_whole(ranges) or TicketRow.count(ranges) > MOST_TICKET_RANGES:
             raise BadRequest(f"a ticket is for at most {MOST_TICKET_RANGES} whole ranges; nothing was read")
-        right = ticket_mac(self.key, segment, ticket.client, ticket.generation, ranges)
+        issued = issued_at(ticket.mac)
+        right = ticket_mac(self.key, segment, ticket.client, ticket.generation, ranges, issued)
         if not self.key or not same_mac(ticket.mac, right):
             raise TicketRefused(f"the ticket for {segment} is not the master's; nothing was read")
         if ticket.client in self._refused:
             raise TicketRefused(f"the operator has revoked client {ticket.client}; nothing was read")
         self._check_age(ticket.generation, COPIES_MS if ticket.client == COPIES else 0, now)
+        if issued < self.fences.floor:
+            raise TicketExpired("the ticket was given before the node began; nothing was moved. Ask for another one")
+
+    def _check_fences(self, segment: SegmentName, pieces: Sequence[TwoWords], ticket: Ticket) -> None:
+        """Raise if one of these went to another tenant after the ticket was given."""
+        if not self.fences:
+            return
+        issued = issued_at(ticket.mac)
+        if any(issued < self.fences.since(segment, *piece) for piece in pieces):
+            raise TicketExpired("there are other bytes by now than the ticket is for; nothing was moved. Ask again")
 
     def _check_age(self, generation: int, longer_ms: int, now: Instant) -> None:
         epoch, number = _parts(generation)

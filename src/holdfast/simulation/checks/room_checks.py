@@ -17,6 +17,7 @@ from holdfast.core.objects.puts import least_wanted_bytes
 from holdfast.core.objects.surplus import NOBODY
 from holdfast.core.primary.decision import NextStep, Parked
 from holdfast.core.primary.primary import Primary
+from holdfast.core.state.grants import Grant
 from holdfast.core.state.state import Segment
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, extent_of, tenant_of
 from holdfast.instant import Instant
@@ -50,13 +51,16 @@ class RoomChecks:
         gone = {oid: size for oid, size in before.items() if oid not in left}
         if plain and (lost := soft & gone.keys()):
             self._report("soft pins", f"{name} evicts {min(lost):x} for a put that has a window without it", name)
-        if isinstance(reply, Parked):
+        given: Granted | Grant | None = reply if isinstance(reply, Granted) else None
+        if request.grant in primary.former_tenants.awaited:  # It has its memory, which is being cleared.
+            given = primary.state.grants[request.grant]
+        elif isinstance(reply, Parked):
             self._waits(name, engine, request, sum(gone.values()), primary.tenant_of(caller), now)
-        elif isinstance(reply, Granted) and gone:
+        if given is not None and gone:
             # Two objects may reach beyond a window's ends, and with each its other replicas leave.
-            window = (reply.length + 2 * largest) * request.replicas
+            window = (given.length + 2 * largest) * request.replicas
             if sum(gone.values()) > (window + (window + spare if spare else 0)) * request.replicas:
-                what = f"{name} evicts {sum(gone.values()):,} bytes for a grant of {reply.length:,}"
+                what = f"{name} evicts {sum(gone.values()):,} bytes for a grant of {given.length:,}"
                 self._report("I10", f"{what} x {request.replicas}, with {spare:,} to spare", name)
         return reply, after
 

@@ -118,6 +118,8 @@ class ClientMachine:
         assert self.process is not None
         assert self.core is not None
         now, now_ns = now_seconds(), self.process.scheduler.now_ns
+        if self.thief is not None:
+            self.thief.note_grants(self.core.grants.by_id.values(), self.core.segments.places)
         for key in call.operation.keys:
             lease = self.core.leases.live(key_in(key), now)
             if lease is not None:

@@ -21,6 +21,7 @@ from holdfast.node.commands.handlers import DiskLane, Lane
 from holdfast.node.commands.worker import CONNECT_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.memory.refused_grants import RefusedGrants
+from holdfast.node.memory.tickets import TicketBook
 from holdfast.operations.effects import Operation, Work
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters
@@ -91,8 +92,10 @@ class SimulatedCopies:
         lending: Lending,
         peers: Mapping[str, Peer],
         process: ProcessLoop,
+        tickets: TicketBook,
         disk: SimulatedDisk | None = None,
     ) -> None:
+        self._tickets = tickets
         self.refused = RefusedGrants()
         self._lending = lending
         self._peers = peers
@@ -131,6 +134,9 @@ class SimulatedCopies:
 
     def begin_copy(self, grant: GrantId) -> None:
         self.refused.check(grant)
+
+    def fence(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
+        self._tickets.fences.put_up(segment, offset, length, issued)
 
     def end_copy(self, grant: GrantId) -> None:
         """Does nothing: a piece is copied in one step, so that `clean` never finds one half done."""

@@ -17,14 +17,14 @@ from typing import Protocol
 from holdfast.errors import NameTaken
 from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import Instant
-from holdfast.messages.commands import TicketTerms
+from holdfast.messages.commands import Clear, TicketTerms
 from holdfast.messages.hello import fresh_hello
 from holdfast.messages.of_nodes import AttachSegment, ReadBack, ReadRanges, WriteRange
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.handlers import Commands
-from holdfast.node.memory.lent_memory import Lending, LentMemory
-from holdfast.node.memory.refused_grants import RefusedGrants, check_write
+from holdfast.node.memory.lent_memory import Lending, LentMemory, wipe
+from holdfast.node.memory.refused_grants import RefusedGrants
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
@@ -120,7 +120,9 @@ class ServedNode:
         assert machine.process is not None, "it is started by its process"
         if machine.disk is not None:
             self.lending.disk = machine.disk.opened(name, self.report.lost_files)
-        self._copies = copies = SimulatedCopies(name, self.lending, machine.peers, machine.process, machine.disk)
+        self._copies = copies = SimulatedCopies(
+            name, self.lending, machine.peers, machine.process, self._tickets, machine.disk
+        )
         self._commands = Commands(name, self.lending, self.report, self, self, copies.memory, copies.disk)
         self._card = NodeCard(name, name, f"{name}:7071", f"/{name}")
         self.life = NodeLife(self._card, self, self.report, self._perform, lambda: None)
@@ -222,6 +224,14 @@ class ServedNode:
         self._tickets.refuse_client(client)
         self._refused.add_client(client)
 
+    def clear(self, order: Clear) -> None:
+        """Reads and writes take one step, so none is under way."""
+        where = (order.segment, order.offset, order.length)
+        if not self._tickets.fences.is_up(*where, order.issued):
+            self._tickets.fences.put_up(*where, order.issued)
+            with self.lending.range_of(*where) as room:
+                wipe(room)
+
     def revoke(self, ids: bytes | None) -> None:
         """Does nothing: simulated clients ask the master, or read under the leases that they have."""
 
@@ -230,7 +240,7 @@ class ServedNode:
 
     def write(self, request: WriteRange, source: memoryview) -> None:
         target = self.lending.range_of(request.segment, request.range_offset + request.offset, request.length)
-        check_write(self._tickets.key, request)
+        self._tickets.check_write(request)
         self._refused.check(request.grant)
         target[:] = source
         target.release()
@@ -252,7 +262,7 @@ class ServedNode:
             self._copy_out(segment, offset, target)
 
     def read_back(self, request: ReadBack, target: memoryview) -> None:
-        check_write(self._tickets.key, request)
+        self._tickets.check_write(request)
         self._refused.check(request.grant)
         self._copy_out(request.segment, request.range_offset + request.offset, target)
 

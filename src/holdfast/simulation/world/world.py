@@ -155,10 +155,19 @@ class World:
                 self.longest_lease_ms,
                 self.script.restores,
                 shape.tenant_of(i),
-                Thief(self.nodes, self._longest_ticket_ms() * MS) if shape.tenants else None,
+                self._thief(shape.tenant_of(i)) if shape.tenants else None,
             )
             for i in range(shape.clients)
         }
+
+    def _thief(self, tenant: str) -> Thief:
+        def whose(number: int) -> str | None:
+            calls = self.history.calls
+            return next(
+                (call.tenant for call in calls if call.operation.number == number and call.operation.size_bytes), None
+            )
+
+        return Thief(self.nodes, self._longest_ticket_ms() * MS, tenant, whose)
 
     def _longest_ticket_ms(self) -> int:
         """No ticket is good for longer: its generation, a lease, and the flight of the keepalive that tells of it."""
