@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 
-from holdfast import __version__
 from holdfast.errors import BadRequest, WrongVersion
 
 OLDEST = 1
@@ -72,8 +71,8 @@ def check_preamble(given: bytes) -> int:
         return int(min(newest, NEWEST))
     behind = "the caller" if newest < OLDEST else "the one that was called"
     raise WrongVersion(
-        f"the caller speaks protocol versions {oldest} to {newest}, the one that it called {OLDEST} to {NEWEST} "
-        f"(holdfast {__version__}); the connection is closed. Upgrade {behind}, one release after the other"
+        f"the caller speaks protocol versions {oldest} to {newest}, the one that it called {OLDEST} to {NEWEST}; "
+        f"the connection is closed. Upgrade {behind}, one release after the other"
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import ABSENT, DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
+from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MASKED, ON_DISK, SEVERAL, Slots
+from holdfast.core.catalogue.key_index import ABSENT
 from holdfast.core.objects.checks import check_keys, check_rows
 from holdfast.core.objects.lease_share import leasable, may_lease
 from holdfast.core.primary.decision import Decision, NextStep, Unfinished
