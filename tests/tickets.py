@@ -26,9 +26,10 @@ def read_ticket(
     handle: int = 0,
     client: int = READER,
     generation: int = GENERATION,
+    issued: int = 0,
 ) -> Ticket:
     packed = TicketRow.pack_rows(ranges)
-    return Ticket(handle, client, generation, packed, ticket_mac(key, segment, client, generation, packed))
+    return Ticket(handle, client, generation, packed, ticket_mac(key, segment, client, generation, packed, issued))
 
 
 def wanted(key: bytes, segment: SegmentName, offset: int, target: memoryview) -> WantedRange:

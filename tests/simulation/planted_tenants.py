@@ -8,12 +8,16 @@ from unittest.mock import patch
 from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.objects import puts, quotas, reads
 from holdfast.core.objects.surplus import Surplus
+from holdfast.core.primary.primary import Primary
 from holdfast.core.state.tenants import Tenants
 from holdfast.master import tenancy
 from holdfast.messages import requests
+from holdfast.node.commands.copier import Copier
 from holdfast.node.memory import tickets
+from holdfast.node.memory.refused_grants import check_write
 from holdfast.node.memory.tickets import TicketBook
 from holdfast.replication import snapshot_store
+from holdfast.simulation.world import nodes
 from tests.simulation.planted import Patch, Planted, both
 
 
@@ -141,6 +145,26 @@ def take_tickets_for_other_segments() -> Patch:
     return patch.object(tickets, "same_mac", lambda one, other: True)
 
 
+def give_memory_of_another_tenant_as_it_is() -> Patch:
+    return patch.object(Primary, "needs_clearance", lambda *given: [])
+
+
+def take_tickets_of_the_tenant_before() -> Patch:
+    return patch.object(TicketBook, "_check_fences", lambda *given: None)
+
+
+def take_grants_of_the_tenant_before() -> Patch:
+    return patch.object(TicketBook, "check_write", lambda self, request: check_write(self.key, request))
+
+
+def leave_the_bytes_of_the_tenant_before() -> Patch:
+    return patch.object(nodes, "wipe", lambda room: None)
+
+
+def copy_to_where_another_tenant_was_as_it_is() -> Patch:
+    return patch.object(Copier, "_fenced", lambda *given: True)
+
+
 def _of_tenants(name: str, plant: Any, *promises: str, seeds: int = 60) -> Planted:
     return Planted(name, plant, promises, seeds, scene="tenants")
 
@@ -162,4 +186,11 @@ PLANTED_IN_TENANTS = (
     _of_tenants("take expired tickets", take_expired_tickets, "I20"),
     _of_tenants("take tickets for other ranges", take_tickets_for_other_ranges, "I20"),
     _of_tenants("take tickets for other segments", take_tickets_for_other_segments, "I20"),
+    _of_tenants("give memory of another tenant as it is", give_memory_of_another_tenant_as_it_is, "I20"),
+    _of_tenants("take tickets of the tenant before", take_tickets_of_the_tenant_before, "I20", seeds=150),
+    _of_tenants("take grants of the tenant before", take_grants_of_the_tenant_before, "I20"),
+    _of_tenants("leave the bytes of the tenant before", leave_the_bytes_of_the_tenant_before, "I20"),
+    _of_tenants(
+        "copy to where another tenant was as it is", copy_to_where_another_tenant_was_as_it_is, "I20", seeds=150
+    ),
 )
