@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import math
+import re
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -92,6 +94,29 @@ async def test_every_role_against_every_route(app: FastAPI, name: str) -> None:
             else:
                 expected = 403
             assert status == expected, f"{name or 'a stranger'} asked for {route.path}"
+
+
+@pytest.mark.parametrize("name", ["", "wrong", "old", "nobody", "red", *(role.value for role in Role)])
+@pytest.mark.parametrize("build", [build_app, build_mooncake_app])
+async def test_what_changes_something_is_for_operators_on_every_route(
+    build: Callable[[FakeView, SameLoop], FastAPI], name: str
+) -> None:
+    """I20. By method, not by what the route declares: one that declares too little is found here."""
+    view = FakeView()
+    app = build(view, SameLoop())
+    changes = [(method, route.path) for route in routes(app) for method in set(route.methods or ()) - {"GET", "HEAD"}]
+    assert bool(changes) is (build is build_app)
+    async with asking(app, name) as http:
+        for method, path in changes:
+            body = None if method == "DELETE" else {"mode": "open", "max_objects": 7}
+            status = (await http.request(method, re.sub("{.*?}", "red", path), json=body)).status_code
+            what = f"{name or 'a stranger'}: {method} {path}"
+            if name == "operator":
+                assert status not in (401, 403, 405), what
+            else:
+                assert status == (401 if name in ("", "wrong", "old") else 403), what
+    assert bool(view.orders) is (name == "operator" and build is build_app), "only who may has changed anything"
+    assert ("red" in view.tenants) is not bool(view.orders)
 
 
 async def test_strangers_do_not_learn_which_paths_there_are() -> None:
