@@ -87,7 +87,7 @@ def _renewals(scale: Scale, objects: int) -> list[Row]:
     gc.unfreeze()
     what = f"{RENEWALS_A_SECOND:,} renewals/s of {objects:,} objects"
     return [
-        most_row(f"{what}: coordination writes", sender.written / seconds, "writes/s", 5),
+        most_row(f"{what}: coordination writes", sender.written / seconds, "writes/s", 2),
         most_row(f"{what}: bytes", sender.size_bytes / seconds, "bytes/s", 300_000),
         most_row(f"{what}: primary CPU", 100 * told_s / seconds, "% of a core", 2, note=f"longest {longest_ms:.1f} ms"),
         Row(name=f"{what}: standby CPU", figure=100 * heard_s / seconds, unit="% of a core"),

@@ -25,8 +25,11 @@ PREFIX = "renewals/"
 KEPT_MS = 60_000
 READ_ALL_MS = 30_000
 COALESCE_MS = 10
-SPACING_MS = 250
-"""Least time between two writes: a stream of urgent renewals shares four writes per second."""
+SPACING_MS = 500
+"""Least time between two writes: a stream of urgent renewals shares two writes per second."""
+NUMBERS_KEPT = 2 * KEPT_MS // 100
+"""Values that a receiver knows again: all that can be read at the shortest interval of settings, and as many more for
+those that came in parts."""
 ROW_BYTES = 32
 """The most bytes per row, with every column at its widest."""
 HEAD_BYTES = 256
@@ -213,6 +216,5 @@ class RenewalReceiver:
         for epoch in sorted(self._writers)[:-EPOCHS_KEPT]:
             del self._writers[epoch]
         for heard in self._writers.values():
-            most = KEPT_MS // SPACING_MS * 4
-            if len(heard.numbers) > 2 * most:
-                heard.numbers = set(sorted(heard.numbers)[-most:])
+            if len(heard.numbers) > 2 * NUMBERS_KEPT:
+                heard.numbers = set(sorted(heard.numbers)[-NUMBERS_KEPT:])
