@@ -25,6 +25,8 @@ from holdfast.identity.secret_files import read_token
 MIB = 1 << 20
 GIB = 1 << 30
 PREFIX = "HOLDFAST_"
+NO_VARIABLE = "="
+"""A prefix that no variable can have: the name of a variable ends at its first `=`."""
 READ_FROM_TEXT = "File that holds the token, in the place of token; no other user may read it."
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -134,7 +136,7 @@ class MasterSettings(Settings):
     events_topic: str = Field("holdfast", description="The topic of object events.")
     coordination: str = Field("memory://", description="Where masters elect a primary and keep the log.")
     name: Name = Field("master-1", description="This master's name; each in a cluster has its own.")
-    cluster: Name = Field("holdfast", description="The cluster's name.")
+    cluster: Name = Field("holdfast", description="The cluster's name, where the URL of coordination has none.")
     data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
     advertise: Annotated[str, AfterValidator(_advertise)] = Field(
         "", description="HOST:PORT that others are told, where it differs from --listen."
@@ -432,7 +434,7 @@ def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None
     try:
         return model(**given)
     except ValidationError as error:
-        raise BadSetting(_say(error, flags, named, config)) from error
+        raise BadSetting("; ".join(_faults(error, flags, named, config))) from error
 
 
 def _with_token(given: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -457,21 +459,38 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
         raise BadSetting(f"the settings file {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"the settings file {path} is not TOML: {error}") from error
+    unknown = unknown_keys(tables)
+    if unknown:
+        raise BadSetting(
+            f"the settings file {path} has keys that nothing reads: {', '.join(unknown)}; "
+            f"correct or remove them (tables are {', '.join(f'[{table}]' for table in MODELS)})"
+        )
+    return tables
+
+
+def unknown_keys(tables: Mapping[str, Any]) -> list[str]:
+    """The tables and keys of a settings file that nothing reads."""
     unknown = []
     for table, keys in tables.items():
         if table not in MODELS or not isinstance(keys, dict):
             unknown.append(f"[{table}]" if isinstance(keys, dict) else table)
         else:
             unknown += [f"{table}.{key}" for key in keys if key not in MODELS[table].model_fields]
-    if unknown:
-        raise BadSetting(
-            f"the settings file {path} has keys that nothing reads: {', '.join(sorted(unknown))}; "
-            f"correct or remove them (tables are {', '.join(f'[{table}]' for table in MODELS)})"
-        )
-    return tables
+    return sorted(unknown)
 
 
-def _say(error: ValidationError, flags: Mapping[str, Any], named: Mapping[str, Any], config: Path | None) -> str:
+def check_table(model: type[AnySettings], filed: Mapping[str, Any]) -> AnySettings | list[str]:
+    """The settings that a table of a file gives by itself, without variables and flags, or all that is wrong with them.
+    No file that it names is read."""
+    try:
+        return model(**{**filed, "_env_prefix": NO_VARIABLE})
+    except ValidationError as error:
+        return _faults(error, {}, {}, None)
+
+
+def _faults(
+    error: ValidationError, flags: Mapping[str, Any], named: Mapping[str, Any], config: Path | None
+) -> list[str]:
     said = []
     for fault in error.errors():
         field = str(fault["loc"][0]) if fault["loc"] else ""
@@ -484,5 +503,5 @@ def _say(error: ValidationError, flags: Mapping[str, Any], named: Mapping[str, A
         text = fault["msg"].removeprefix("Value error, ")
         # Our own texts quote the given value; the library's do not. A secret is never quoted.
         quoted = "" if fault["type"] == "value_error" or field == "token" else f" (given: {fault['input']!r})"
-        said.append(f"{source}: {text}{quoted}")
-    return "; ".join(said)
+        said.append(f"{source}: {text}{quoted}" if source else text + quoted)
+    return said

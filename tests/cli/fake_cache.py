@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import holdfast
 from holdfast.errors import BadKey, BufferTooSmall, HoldfastError, ObjectLeased, ObjectNotFound
 from holdfast.messages.requests import NodeInfo, NodeList, ObjectStat, Replica, Status
 
@@ -136,7 +137,7 @@ class FakeCache:
             nodes=1,
             clients=1,
             uptime_ms=90_000,
-            version="0.1.0",
+            version=holdfast.__version__,
         )
 
     def nodes(self) -> NodeList:

@@ -232,7 +232,7 @@ def test_the_newest_sound_snapshot_of_the_shared_place_is_restored(etcd: OwnEtcd
     """The store and the master's disk are lost: the command fetches the catalogue from the shared place itself."""
     shared = tmp_path / "shared"
     url = f"file://{shared}"
-    with Cluster(tmp_path, etcd.url("restored"), masters=1, snapshots=url, cluster="mine") as cluster:
+    with Cluster(tmp_path, etcd.url("restored"), masters=1, snapshots=url, cluster="other") as cluster:
         master = cluster.masters[0]
 
         def share_snapshot() -> Path:
@@ -254,7 +254,10 @@ def test_the_newest_sound_snapshot_of_the_shared_place_is_restored(etcd: OwnEtcd
         etcd.wipe()
         cluster.revive()
         wait_for_waiting(cluster)
-        said = restore(cluster, "--from", url, "--cluster", "mine")
+        assert sound.parent.name == "restored", "the cluster's name is the URL's"
+        with pytest.raises(AssertionError, match="has no sound snapshot"):
+            restore(cluster, "--from", url, "--cluster", "other")
+        said = restore(cluster, "--from", url)
         assert said["from"]["where"] == sound.name
         assert said["restored_objects"] == said["verified_objects"] == 300
         cluster.verify(values, {"late"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import shutil
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -173,3 +175,44 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_request_of_either_releases_c
         assert [verdict["version"] for verdict in verdicts] == [before.version] * 2 + [THIS.version] * 2
         assert all(verdict["removed"] > 100 for verdict in verdicts), "nobody removed anything"
         cluster.verify({}, set())
+
+
+def first_batch(database: Path) -> int:
+    """The oldest batch that the log still has."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        (table,) = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'log %'").fetchone()
+        found: int = connection.execute(f'SELECT min(number) FROM "{table}"').fetchone()[0]
+    return found
+
+
+def test_snapshots_that_the_release_before_shared_are_found_after_an_upgrade(before: Release, tmp_path: Path) -> None:
+    """I1, I13: it shared them under the name in its settings, though the URL names the cluster otherwise."""
+    url, shared = f"sqlite://{tmp_path}/coordination.db?cluster=prod", tmp_path / "shared"
+    cluster = Cluster(tmp_path, url, nodes=0, snapshots=f"file://{shared}", snapshot_bytes=20_000)
+    for master in cluster.masters:
+        master.release = before
+    stored: dict[str, bytes] = {}
+    with cluster:
+        cluster.add_node("node-1")
+
+        def trimmed() -> bool:
+            with cluster.connect() as cache:
+                some = {f"object {len(stored) + number}": b"x" * 100 for number in range(200)}
+                cache.put_many(some)
+                stored.update(some)
+            return first_batch(tmp_path / "coordination.db") > 1
+
+        wait_until(trimmed, STEP_S, "the log is trimmed")
+        assert [place.name for place in shared.iterdir()] == ["holdfast"]
+        for number, master in enumerate(cluster.masters):
+            master.kill()
+            shutil.rmtree(tmp_path / f"master-{number + 1}" / "data")
+            master.release = THIS
+        earlier = sorted(path.name for path in (shared / "holdfast").iterdir())
+        for master in cluster.masters:
+            master.start()
+        for master in cluster.masters:
+            master.wait_until_ready()
+        cluster.verify(stored, set())
+        wait_until((shared / "prod").is_dir, STEP_S, "the cluster has a place under its own name")
+        assert sorted(path.name for path in (shared / "holdfast").iterdir()) == earlier, "a downgrade finds them"

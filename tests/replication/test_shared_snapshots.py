@@ -30,11 +30,21 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["directory", "s3"])
-def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Depot:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "directory":
-        return open_depot(f"file://{tmp_path}/shared", "c")
+        return f"file://{tmp_path}/shared"
     server: S3Server = request.getfixturevalue("s3")
-    return open_depot(f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=here", "c")
+    return f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=here"
+
+
+@pytest.fixture
+def depot(place: str) -> Depot:
+    return open_depot(place, "c")
+
+
+@pytest.fixture
+def earlier(place: str) -> Depot:
+    return open_depot(place, "holdfast")
 
 
 HISTORY, OTHER = 0xA11CE, 0xB0B
@@ -149,6 +159,50 @@ def test_shared_files_of_an_earlier_version_get_the_name_of_their_history(depot:
     assert store.known() == {HISTORY: 7, OTHER: 9}
     assert {file_name(HISTORY, 7), file_name(OTHER, 9)} <= set(depot.names())
     assert f"snapshot-{7:015d}.hfs" not in depot.names()
+
+
+def test_the_place_of_an_earlier_version_is_read_and_left_as_it_is(
+    depot: Depot, earlier: Depot, tmp_path: Path
+) -> None:
+    """I13, I19: a master of that version may still go by what is there."""
+    before = SharedSnapshotStore(tmp_path / "a", earlier)
+    for batch in (10, 20):
+        before.write(batch, content(batch))
+        before.share(HISTORY)
+    before.write(900, content(900, OTHER))
+    before.share(OTHER)
+    there = sorted(earlier.names())
+    store = SharedSnapshotStore(tmp_path / "b", depot, earlier)
+    assert store.known() == {HISTORY: 20, OTHER: 900}
+    restored = brought(store)
+    assert restored is not None
+    assert restored.position.batch == 20
+    assert list(store.histories()) == [HISTORY]
+    assert store.unshared(HISTORY), "it belongs into the place under the cluster's own name as well"
+    for batch in (20, 30, 40, 50, 60):
+        store.write(batch, content(batch))
+        store.share(HISTORY)
+    assert sorted(depot.names()) == [file_name(HISTORY, batch) for batch in (40, 50, 60)]
+    assert sorted(earlier.names()) == there
+    assert store.trim_through(HISTORY) == 50
+
+
+def test_the_newer_of_both_places_is_brought(depot: Depot, earlier: Depot, tmp_path: Path) -> None:
+    """While masters of two versions run, either may have shared the newest."""
+    depot.put(file_name(HISTORY, 30), content(30))
+    earlier.put(file_name(HISTORY, 20), content(20))
+    found = brought(SharedSnapshotStore(tmp_path / "a", depot, earlier))
+    assert found is not None
+    assert found.position.batch == 30
+    earlier.put(file_name(HISTORY, 40), content(40))
+    found = brought(SharedSnapshotStore(tmp_path / "b", depot, earlier))
+    assert found is not None
+    assert found.position.batch == 40
+
+
+def test_looking_makes_no_directory(tmp_path: Path) -> None:
+    assert open_depot(f"file://{tmp_path}/shared", "c").names() == []
+    assert not (tmp_path / "shared").exists()
 
 
 def test_without_the_shared_place_the_own_snapshots_serve_and_nothing_is_trimmed(s3: S3Server, tmp_path: Path) -> None:

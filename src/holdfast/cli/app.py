@@ -29,6 +29,7 @@ VERBS = {
     "node": Verb(
         "processes.run", "Processes", "Example: holdfast node --address 10.0.0.1:7070 --name node-7 --size 64GiB"
     ),
+    "config": Verb("processes.config_file", "Processes", "Example: holdfast config check /etc/holdfast/master.toml"),
     "put": Verb("objects.transfer", "Objects", "Example: holdfast put greeting README.md; date | holdfast put now -"),
     "get": Verb("objects.transfer", "Objects", "Example: holdfast get greeting -o copy.md; holdfast get now | wc -c"),
     "exists": Verb("objects.keys", "Objects", "Example: holdfast exists greeting && echo there"),

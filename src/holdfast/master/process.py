@@ -16,6 +16,7 @@ import structlog
 from holdfast.addresses import join_address, split_address
 from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination, CoordinationLost
+from holdfast.coordination.urls import parse_location
 from holdfast.core.rules import Rules
 from holdfast.dashboard.access import Doorkeeper, GuardedApp, names_of
 from holdfast.dashboard.http import build_app
@@ -205,7 +206,7 @@ def _publisher(settings: MasterSettings, supervisor: Supervisor) -> EventPublish
         if settings.events_replay:
             raise BadSetting("events_replay is for masters that publish object events: give events too")
         return None
-    publisher = EventPublisher(settings.cluster, settings.events_topic, supervisor)
+    publisher = EventPublisher(cluster_of(settings), settings.events_topic, supervisor)
     publisher.open(settings.events, settings.events_replay)
     return publisher
 
@@ -220,7 +221,7 @@ def _master(
 ) -> Master:
     plan = Plan(
         rules=rules_of(settings),
-        cluster=settings.cluster,
+        cluster=cluster_of(settings),
         address=settings.advertise or listening,
         leader_ttl_ms=settings.leader_ttl_ms,
         durability=settings.durability,
@@ -239,7 +240,14 @@ def _store(settings: MasterSettings) -> SnapshotStore:
         return SnapshotStore(directory)
     if directory is None:
         raise BadSetting("snapshots that are shared are kept on this master's disk first: give data_dir too")
-    return SharedSnapshotStore(directory, open_depot(settings.snapshots, settings.cluster))
+    cluster = cluster_of(settings)
+    earlier = open_depot(settings.snapshots, settings.cluster) if cluster != settings.cluster else None
+    return SharedSnapshotStore(directory, open_depot(settings.snapshots, cluster), earlier)
+
+
+def cluster_of(settings: MasterSettings) -> str:
+    """The cluster's name: that in the URL of coordination, or the setting where the URL has none."""
+    return parse_location(settings.coordination, settings.cluster).cluster
 
 
 async def _coordination(

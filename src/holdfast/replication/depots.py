@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from holdfast.entropy import fresh_id
 from holdfast.errors import BadValue, TryAgain
@@ -41,6 +41,15 @@ class Depot(Protocol):
 
 def open_depot(url: str, cluster: str) -> Depot:
     """`s3://bucket/prefix?endpoint=http://host:9000&region=...`, or `file:///a/directory` that all masters mount."""
+    parts, options = parse_place(url)
+    if parts.scheme == "s3":
+        prefix = "/".join(filter(None, [parts.path.strip("/"), cluster])) + "/"
+        return S3Depot(parts.netloc, prefix, options.get("endpoint"), options.get("region"))
+    return DirectoryDepot(Path(parts.path) / cluster)
+
+
+def parse_place(url: str) -> tuple[SplitResult, dict[str, str]]:
+    """The URL and its options; BadValue if this is no place for snapshots. Nothing is opened."""
     try:
         parts = urlsplit(url)
         options = {name: values[-1] for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()}
@@ -50,10 +59,9 @@ def open_depot(url: str, cluster: str) -> Depot:
         unknown = sorted(options.keys() - {"endpoint", "region"})
         if unknown:
             raise BadValue(f"{url!r}: a place for snapshots has no option {unknown[0]!r}; there are endpoint, region")
-        prefix = "/".join(filter(None, [parts.path.strip("/"), cluster])) + "/"
-        return S3Depot(parts.netloc, prefix, options.get("endpoint"), options.get("region"))
+        return parts, options
     if parts.scheme == "file" and not parts.netloc and parts.path and not options:
-        return DirectoryDepot(Path(parts.path) / cluster)
+        return parts, options
     raise BadValue(f"{url!r} says no place for snapshots: write s3://bucket/prefix?endpoint=... or file:///directory")
 
 
@@ -63,8 +71,9 @@ class DirectoryDepot:
 
     def names(self) -> list[str]:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
             return [path.name for path in self._directory.iterdir() if not path.name.startswith(".")]
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise self._failed(error) from None
 

@@ -4,6 +4,9 @@ Snapshots are read and served from the disk; the depot is for the day on which a
 newer snapshot there than on its disk starts from that one. The log is trimmed only through snapshots that are in both
 (I13), so that the depot and the log together always hold everything. Files in the depot are named by their history as
 they are on disk, and those of other histories are left alone (I19).
+
+A master of version 0.2 put them under the name in its settings, even where the URL of coordination names the cluster
+otherwise. That earlier place is read, and nothing is changed there: a master of that version may still use it.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ log = structlog.get_logger("holdfast.snapshots")
 
 
 class SharedSnapshotStore(SnapshotStore):
-    def __init__(self, directory: Path, depot: Depot) -> None:
+    def __init__(self, directory: Path, depot: Depot, earlier: Depot | None = None) -> None:
         super().__init__(directory)
         self._depot = depot
+        self._earlier = earlier
         self._shared: dict[int, list[int]] = {}
         """History -> batches of its snapshots known to be in the depot, the newest first."""
 
@@ -44,23 +48,28 @@ class SharedSnapshotStore(SnapshotStore):
 
     def known(self) -> dict[int, int]:
         known = super().known()
-        for log_id, batches in self._look().items():
-            known[log_id] = max(batches[0], known.get(log_id, 0))
+        for place in (self._look(), self._look_earlier()):
+            for log_id, batches in place.items():
+                known[log_id] = max(batches[0], known.get(log_id, 0))
         return known
 
     def bring(self, log_id: int) -> None:
         self._shared = self._look()
-        for history in [log_id] if log_id else list(self._shared):
-            self._bring_newest(history)
+        places = [(self._depot, self._shared)]
+        if self._earlier is not None:
+            places.append((self._earlier, self._look_earlier()))
+        for depot, there in places:
+            for history in [log_id] if log_id else list(there):
+                self._bring_newest(history, depot, there.get(history, []))
 
     def _look(self) -> dict[int, list[int]]:
         """The batches of the snapshots in the depot by their history, the newest first."""
-        found: dict[int, list[int]] = {}
-        for name in self._depot.names():
-            named = parse_name(name) or (self._name_by_history_there(name) if lacks_history(name) else None)
-            if named is not None:
-                found.setdefault(named[0], []).append(named[1])
-        return {log_id: sorted(set(batches), reverse=True) for log_id, batches in found.items()}
+        names = self._depot.names()
+        renamed = [self._name_by_history_there(name) for name in names if lacks_history(name)]
+        return _by_history([*map(parse_name, names), *renamed])
+
+    def _look_earlier(self) -> dict[int, list[int]]:
+        return _by_history([parse_name(name) for name in self._earlier.names()]) if self._earlier is not None else {}
 
     def _name_by_history_there(self, name: str) -> tuple[int, int] | None:
         """Rename a file of an earlier version to its present name. Another master may be doing the same."""
@@ -76,15 +85,15 @@ class SharedSnapshotStore(SnapshotStore):
         self._depot.remove(name)
         return head.log_id, head.batch
 
-    def _bring_newest(self, log_id: int) -> None:
-        """Fetch the newest sound snapshot from the depot, unless this master has one as new."""
+    def _bring_newest(self, log_id: int, depot: Depot, batches: list[int]) -> None:
+        """Fetch the newest sound snapshot of these in the depot, unless this master has one as new."""
         kept = self.kept(log_id)
         own = kept[0].batch if kept else 0
-        for batch in self._shared.get(log_id, []):
+        for batch in batches:
             if batch <= own:
                 return
             try:
-                self.write(batch, self._depot.get(file_name(log_id, batch)))
+                self.write(batch, depot.get(file_name(log_id, batch)))
                 log.info("snapshot brought from the shared place", batch=batch)
                 return
             except CorruptSnapshot as error:
@@ -94,3 +103,12 @@ class SharedSnapshotStore(SnapshotStore):
         shared = self._shared.get(log_id, [])
         older = shared[1] if len(shared) > 1 else 0
         return min(super().trim_through(log_id), older)
+
+
+def _by_history(named: list[tuple[int, int] | None]) -> dict[int, list[int]]:
+    """History -> its batches, the newest first."""
+    found: dict[int, set[int]] = {}
+    for one in named:
+        if one is not None:
+            found.setdefault(one[0], set()).add(one[1])
+    return {log_id: sorted(batches, reverse=True) for log_id, batches in found.items()}

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,18 @@ def test_a_master_says_which_port_is_in_use(flag: str) -> None:
     assert result.returncode == 1
     assert f":{port}" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(("setting", "warned"), [("a", True), ("b", False)])
+def test_a_master_says_which_of_two_cluster_names_counts(setting: str, warned: bool, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/coordination.db?cluster=b"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        arguments = ["--cluster", setting, "--coordination", url, "--listen", f"127.0.0.1:{port}"]
+        result = ended("master", *ANY_PORTS, *arguments)
+    assert ("cluster is a, and the URL of coordination says b, which counts" in result.stderr) == warned
 
 
 def test_a_node_says_which_port_is_in_use() -> None:

@@ -28,7 +28,7 @@ from holdfast.messages.of_masters import (
     OfferCatalogue,
     RestoreHistory,
 )
-from holdfast.messages.requests import Done
+from holdfast.messages.requests import Done, GetStatus, Status
 from holdfast.settings import ClientSettings
 from holdfast.wire.codec import expect
 
@@ -74,7 +74,9 @@ def restore(
         typer.Option("--from", metavar="FILE|URL|ADDRESS", help="A snapshot, the place of shared ones, or a master."),
     ] = "",
     history: Annotated[str, typer.Option("--history", help="Which history, where several are known.")] = "",
-    cluster: Annotated[str, typer.Option("--cluster", help="Whose snapshots, in a shared place.")] = "holdfast",
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="Whose snapshots, in a shared place, if not this one's.")
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Watch until nodes have verified memory.")] = True,
     yes: Annotated[bool, typer.Option("--yes", help="Restore even if something newer is lost by it.")] = False,
 ) -> None:
@@ -86,6 +88,8 @@ def restore(
             f"no master answers; nothing was changed. Name those that run: --address HOST:PORT,HOST:PORT ({faults})"
         )
     wanted = int(history, 16) if history else 0
+    if "://" in source and not cluster:
+        cluster = ask_one(next(iter(masters)), settings.token, GetStatus(), Status, deadline).cluster
     chosen = choose(masters, source, wanted, cluster)
     replace = check_losses(chosen, masters, yes)
     out.note(f"restoring {chosen}")

@@ -18,7 +18,7 @@ from holdfast.addresses import split_address
 from holdfast.cli.cluster.masters import MasterSeen, await_primary, primary_of, survey
 from holdfast.cli.processes.fleet import Child, Fleet
 from holdfast.cli.processes.ports import further_places, reachable
-from holdfast.coordination.urls import redacted
+from holdfast.coordination.urls import parse_location, redacted
 from holdfast.errors import Refused, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Status
@@ -112,7 +112,8 @@ class LocalCluster:
         for number, (listen, http) in enumerate(zip(listens, https, strict=True), 1):
             name = f"master-{number}"
             arguments = ["master", "--name", name, "--data-dir", str(wanted.data_dir / name)]
-            arguments += ["--cluster", wanted.cluster, *wanted.arguments]
+            cluster = parse_location(wanted.log, wanted.cluster).cluster
+            arguments += ["--cluster", cluster, *wanted.arguments]
             arguments += wanted.master_arguments
             same.append(arguments)
             placed = [*arguments, "--listen", listen, "--http", http]

@@ -29,7 +29,11 @@ def master(settings: MasterSettings) -> int:
 
     die_with_parent()
     keep_private()
-    as_json = configure_logs(settings.log_level, settings.log_format, settings.name, settings.cluster)
+    cluster = cluster_in(settings.coordination, settings.cluster)
+    as_json = configure_logs(settings.log_level, settings.log_format, settings.name, cluster)
+    if "cluster" in settings.model_fields_set and cluster not in ("", settings.cluster):
+        text = "cluster is %s, and the URL of coordination says %s, which counts"
+        logging.getLogger("holdfast.master").warning(text, settings.cluster, cluster)
     from holdfast.master.process import serve
 
     return _served(lambda: serve(settings), as_json)
@@ -48,14 +52,14 @@ def node(settings: NodeSettings) -> int:
     return _served(lambda: serve(settings), as_json)
 
 
-def cluster_in(address: str) -> str:
-    """The cluster that an address names; empty where it names masters only."""
+def cluster_in(address: str, setting: str = "") -> str:
+    """The cluster that an address names. `setting`: its name where the address has none, as that of a master has."""
     if "://" not in address:
-        return ""
+        return setting
     from holdfast.coordination.urls import parse_location
 
     try:
-        return parse_location(address, "holdfast").cluster
+        return parse_location(address, setting or "holdfast").cluster
     except HoldfastError:
         return ""  # Connecting with it reports what is wrong with it.
 

@@ -28,7 +28,7 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
     state = (master.server.engine or master.standby).state
     promotable, reason = master.promotable()
     found: dict[str, Any] = {
-        "cluster": state.cluster or master.plan.cluster,
+        "cluster": master.plan.cluster,
         "name": master.server.name,
         "role": master.role,
         "epoch": state.epoch,

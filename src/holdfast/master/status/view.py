@@ -129,7 +129,7 @@ class MasterView:
         promotable, reason = master.promotable()
         figures = master.term_figures
         return Status(
-            cluster=state.cluster or master.plan.cluster,
+            cluster=master.plan.cluster,
             name=master.server.name,
             role=master.role,
             epoch=state.epoch,
