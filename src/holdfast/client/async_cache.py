@@ -174,8 +174,10 @@ def _call(
     """The method that runs this call, within the caller's timeout or the client's."""
 
     async def method(self: AsyncCache, /, *args: P.args, **named: P.kwargs) -> T:
-        timeout = named.pop("timeout", None)
-        deadline = now_seconds() + (self.timeout if timeout is None else checked_timeout(timeout))
+        seconds = self.timeout
+        if "timeout" in named and (given := named.pop("timeout")) is not None:
+            seconds = checked_timeout(given)
+        deadline = now_seconds() + seconds
         return await self._run(call(self._core, deadline, *args, **named), deadline)
 
     method.__qualname__ = f"AsyncCache.{call.__name__}"
@@ -266,11 +268,12 @@ class AsyncCache(Shell):
     @spelled_out
     async def get(self, key: str, default: Any = RAISE, *, timeout: float | None = None) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
         data = self._read_leased(key)
         if data is not None:
             return data
-        deadline = now_seconds() + seconds
+        deadline = now_seconds() + (timeout or self.timeout)
         data = await self._run(gets.get(self._core, checked_key(key), deadline), deadline)
         return data if data is not None else absent(key, default)
 
@@ -296,10 +299,11 @@ class AsyncCache(Shell):
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
         if not touch and (listed := self._core.in_key_table(key)) is not None:
             return listed
-        deadline = now_seconds() + seconds
+        deadline = now_seconds() + (timeout or self.timeout)
         return await self._run(verbs.exists(self._core, key, touch, deadline), deadline)
 
     exists_many = _call(calls.exists_many)

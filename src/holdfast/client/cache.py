@@ -122,8 +122,10 @@ def _call(call: Callable[Concatenate[Core, float, P], Operation[T]]) -> Callable
     """The method that runs this call, within the caller's timeout or the client's."""
 
     def method(self: Cache, /, *args: P.args, **named: P.kwargs) -> T:
-        timeout = named.pop("timeout", None)
-        deadline = now_seconds() + (self.timeout if timeout is None else checked_timeout(timeout))
+        seconds = self.timeout
+        if "timeout" in named and (given := named.pop("timeout")) is not None:
+            seconds = checked_timeout(given)
+        deadline = now_seconds() + seconds
         return self._run(call(self._core, deadline, *args, **named), deadline)
 
     method.__qualname__ = f"Cache.{call.__name__}"
@@ -208,11 +210,12 @@ class Cache(Shell):
     @spelled_out
     def get(self, key: str, default: Any = RAISE, *, timeout: float | None = None) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
         data = self._read_leased(key)
         if data is not None:
             return data
-        deadline = now_seconds() + seconds
+        deadline = now_seconds() + (timeout or self.timeout)
         found = first_tries.get(self._core, self._at_once, checked_key(key), deadline)
         if found is ASK or isinstance(found, tuple):
             place = found if isinstance(found, tuple) else None
@@ -241,10 +244,11 @@ class Cache(Shell):
         node that holds it answers, though a put would still find the key taken."""
         checked_key(key)
         touch = bool(touch)
-        seconds = self.timeout if timeout is None else checked_timeout(timeout)
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
         if not touch and (listed := self._core.in_key_table(key)) is not None:
             return listed
-        deadline = now_seconds() + seconds
+        deadline = now_seconds() + (timeout or self.timeout)
         there = first_tries.exists(self._core, self._at_once, key, touch, deadline)
         return self._run(verbs.exists(self._core, key, touch, deadline), deadline) if there is ASK else there
 
