@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-import holdfast
 from tests.deploy.commands import CHART
+from tests.failover.releases import newest_release
 
 HELM = Path(sys.executable).parent / "helm"
 KUBERNETES = ("1.29", "1.37")
@@ -100,7 +100,7 @@ def test_masters_and_nodes_are_told_where_the_others_are() -> None:
     [coordination] = [one["value"] for one in master["env"] if one["name"] == "HOLDFAST_COORDINATION"]
     members = ",".join(f"cache-etcd-{number}.cache-etcd.serving.svc:2379" for number in range(3))
     assert coordination.startswith(f"etcd://{members}/site?")
-    assert master["image"] == f"holdfast:{holdfast.__version__}"
+    assert master["image"] == f"holdfast:{newest_release()[0]}"
     elsewhere = rendered(ELSEWHERE)
     assert not [name for _, name in elsewhere if "etcd" in name]
     [coordination] = [

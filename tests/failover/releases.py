@@ -46,9 +46,15 @@ class Release:
 THIS = Release(holdfast.__version__, str(Path(holdfast.__file__).parents[1]))
 
 
+def newest_release() -> tuple[str, str]:
+    """Number and commit of the last release that CHANGELOG.md names."""
+    version, commit = RELEASE.findall((ROOT / "CHANGELOG.md").read_text())[0]
+    return version, commit
+
+
 def previous_release() -> Release:
     """The last release that CHANGELOG.md names with its commit. Skips where git does not have that commit."""
-    version, commit = RELEASE.findall((ROOT / "CHANGELOG.md").read_text())[0]
+    version, commit = newest_release()
     place = KEPT / commit
     if not place.is_dir():
         packed = subprocess.run(["git", "archive", commit, *NEEDED], cwd=ROOT, capture_output=True)

@@ -167,7 +167,7 @@ def preamble_of(oldest: int, newest: int) -> bytes:
     ],
 )
 def test_a_version_too_far_away_is_told_which_side_to_upgrade(oldest: int, newest: int, behind: str) -> None:
-    text = f"versions {oldest} to {newest}, .* {OLDEST} to {NEWEST} .* Upgrade {behind},"
+    text = f"versions {oldest} to {newest}, .* {OLDEST} to {NEWEST}; .* Upgrade {behind},"
     with pytest.raises(WrongVersion, match=text):
         check_preamble(preamble_of(oldest, newest))
     buffer = FrameBuffer()

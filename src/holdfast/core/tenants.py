@@ -160,6 +160,6 @@ def _info(primary: Primary, tenant: Tenant, now: Instant) -> TenantInfo:
         pinned_bytes=held.pinned_bytes,
         leased_bytes=book.lease_room.leased.get(number, 0),
         clients=_clients(primary, number),
-        evicted=book.evicted[number] if holdings is not None else primary.evicted,
+        evicted=book.evicted[number] if holdings is not None else primary.counts.evicted.total(),
         refused=book.refused[number],
     )

@@ -41,7 +41,7 @@ def test_under_a_storm_that_the_disk_keeps_up_with_nothing_is_lost() -> None:
     keys = storm(world, nodes, 40)
     assert all(world.has(*keys))
     assert len(files(world, DISK)) > 130, "memory holds 65 of these"
-    assert world.primary.evicted == 0
+    assert world.engine.evicted == 0
     world.check()
 
 

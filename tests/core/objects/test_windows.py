@@ -58,7 +58,7 @@ def test_small_puts_through_shared_grants_do_not_empty_a_cache_with_a_few_leases
     for at in range(0, len(keys), 100):
         world.put(*keys[at : at + 100], size=4 * KIB)
     world.pass_time(10)
-    before = world.primary.evicted
+    before = world.engine.evicted
     kept = [key for key in random.Random(7).sample(keys, int(share * len(keys))) if world.has(key) == [True]]
     world.touch(*kept)
     granted: q.Granted | None = None
@@ -75,7 +75,7 @@ def test_small_puts_through_shared_grants_do_not_empty_a_cache_with_a_few_leases
         if number % 50 == 0:
             world.pass_time(1)
         assert world.primary.free_bytes <= 0.20 * world.primary.capacity_bytes, "watermark less twice the margin"
-    assert world.primary.evicted - before <= 1.5 * 1_500
+    assert world.engine.evicted - before <= 1.5 * 1_500
     assert grants <= 1_500 / 8, "a grant serves many small puts"
     assert all(world.has(*kept))
     world.check()
@@ -290,7 +290,7 @@ def test_a_choice_among_objects_of_all_sizes_never_overlaps_what_stays() -> None
             world.ask(q.Done, q.ReturnGrants([held.pop(0)]))
         if chance.random() < 0.5:
             world.pass_time(chance.choice((1, 300, 3_000)))
-    assert world.primary.evicted > 100
+    assert world.engine.evicted > 100
     assert all(world.has(*pinned))
     world.check()
 

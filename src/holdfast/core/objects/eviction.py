@@ -118,7 +118,6 @@ def let_go(primary: Primary, slots: Slots, now: Instant, reason: EvictionReason,
     freed = ranges_of(state, slots)
     primary.count_by_tenant(slots)
     state.departed.add(state.mask.add(state.catalogue, slots), "EVICTED", now)
-    primary.evicted += len(slots)
     primary.reclaim(primary.unclaimed(freed))
     return LetGo(records, freed=True)
 

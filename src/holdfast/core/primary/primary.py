@@ -30,7 +30,7 @@ from holdfast.core.space.allocator import Allocator
 from holdfast.core.state.applied import Applied, Freed, bytes_of
 from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
-from holdfast.core.state.packed_numbers import count_sorted_ids, unpack_sorted_ids
+from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
 from holdfast.ids import COPIES, GrantId, ProcessName, SegmentHandle, tenant_of
 from holdfast.instant import Instant
@@ -136,8 +136,6 @@ class Primary:
         """The last choice that found no window."""
         self.remembered_order: dict[SegmentHandle, Slots] = {}
         """The objects of a segment in order of offset, as of the last layout: only to sort them faster."""
-        self.evicted = 0
-        """Objects evicted since this primary began."""
         self.counts = ObjectCounts()
         self.lessees = Lessees()
         self.process: ProcessName | None = None
@@ -174,10 +172,8 @@ class Primary:
         obsolete = self.copies.obsolete_files(state, record)
         audits = self.copies.disks_released(state, record)
         hints = self.copies.hints_to_readers(state, record)
-        if type(record) is ObjectsEvicted:
-            self.evicted += count_sorted_ids(record.ids)
-            if state.catalogue.holdings is not None:
-                self.count_by_tenant(state.catalogue.by_id.slots_of(unpack_sorted_ids(record.ids).tolist()))
+        if type(record) is ObjectsEvicted and state.catalogue.holdings is not None:
+            self.count_by_tenant(state.catalogue.by_id.slots_of(unpack_sorted_ids(record.ids).tolist()))
         applied = apply(state, record, now)
         self.copies.forget_files(obsolete)
         self.copies.audits.update(dict.fromkeys(audits))

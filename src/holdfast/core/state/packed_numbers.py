@@ -46,11 +46,6 @@ def unpack_column(packed: bytes) -> npt.NDArray[np.uint64]:
     return np.frombuffer(packed, _WIDTHS[width], offset=_HEAD.size).astype(np.uint64) + np.uint64(least)
 
 
-def count_of(packed: bytes) -> int:
-    """Count of the numbers in a packed column."""
-    return int(_HEAD.unpack_from(packed)[1]) if packed else 0
-
-
 def pack_sorted_ids(ids: Iterable[int] | npt.NDArray[np.uint64]) -> bytes:
     """Pack ids, given in any order, in ascending order."""
     given = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.uint64)
@@ -68,7 +63,3 @@ def unpack_sorted_ids(packed: bytes) -> npt.NDArray[np.uint64]:
         raise BadValue(f"{len(packed)} bytes hold no id")
     first = np.array([int.from_bytes(packed[:8], "little")], np.uint64)
     return np.cumsum(np.concatenate([first, unpack_column(packed[8:])]), dtype=np.uint64)
-
-
-def count_sorted_ids(packed: bytes) -> int:
-    return 1 + count_of(packed[8:]) if packed else 0

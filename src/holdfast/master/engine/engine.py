@@ -155,7 +155,8 @@ class Engine:
 
     @property
     def evicted(self) -> int:
-        return self.primary.evicted
+        """Objects, since this primary began."""
+        return self.primary.counts.evicted.total()
 
     @property
     def parked(self) -> int:

@@ -63,7 +63,7 @@ def _of_primary(engine: Engine, now: Instant) -> dict[str, Any]:
     nodes = [msgspec.structs.asdict(info) for info in infos]
     return {
         "free_bytes": primary.free_bytes,
-        "evicted": primary.evicted,
+        "evicted": engine.evicted,
         "parked_puts": engine.parked,
         "failures": dict(engine.failures),
         "nodes": nodes,
