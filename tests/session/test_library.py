@@ -33,6 +33,7 @@ from holdfast.session import (
     SessionTimes,
     Standing,
 )
+from holdfast.session.follower import MOST_REFUSALS
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import expect
 
@@ -185,6 +186,15 @@ async def test_a_master_without_the_sessions_has_them_opened_anew(told: Told) ->
         await until(lambda: told.events.count(Happening.OPENED) == 2)
         assert Happening.EXPIRED in told.events
         await follower.stop()
+
+
+async def test_no_refusal_is_lost_however_many_there_are_at_once(told: Told) -> None:
+    """I6: a command that was refused and counts as done would be taken for done."""
+    async with leading(told) as (master, address), following(address, told):
+        await until(master.sessions)
+        orders = [master.notify("f", "refuse", confirm=True) for _ in range(3 * MOST_REFUSALS)]
+        results = await asyncio.gather(*orders, return_exceptions=True)
+        assert all(isinstance(one, CommandRefused) for one in results)
 
 
 async def test_a_second_follower_with_a_live_name_is_refused(told: Told) -> None:

@@ -81,6 +81,15 @@ class RangesGranted(Record, tag=6):
     wanted: int = 0
     """Replicas that the put asked for, if there were too few nodes and fewer replicas were allowed; 0: as many as
     there are ranges. Objects committed here lack the others until they are made."""
+    uncleared: bool = False
+    """The ranges may hold bytes of another tenant: nobody has a proof for the grant, and nothing is committed in it,
+    before `GrantCleared`."""
+
+
+class GrantCleared(Record, tag=53):
+    """Its nodes have wiped the ranges of this grant, and refuse earlier proofs for them (ADR 55)."""
+
+    grant: GrantId
 
 
 class GrantEnded(Record, tag=7):

@@ -34,6 +34,7 @@ _decode = msgspec.msgpack.Decoder(
         | r.SegmentUnmounted
         | r.RangesGranted
         | r.GrantEnded
+        | r.GrantCleared
         | r.RangesFreed
         | r.ObjectsCommitted
         | r.ObjectsRemoved

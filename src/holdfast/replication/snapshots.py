@@ -92,6 +92,7 @@ class Head(msgspec.Struct, array_like=True):
     next_tenant: int = 1
     session_owners: dict[int, str] = {}
     revoked: list[int] = []
+    uncleared: list[GrantId] = []
 
 
 @dataclass(slots=True)
@@ -178,6 +179,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         tenants=list(state.tenants.by_number.values()),
         next_tenant=state.tenants.next_number,
         revoked=list(state.revoked),
+        uncleared=[grant.id for grant in state.grants.values() if grant.uncleared],
     )
 
 
@@ -330,12 +332,13 @@ def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Resto
 
 def _restore_grants(restored: Restored, head: Head) -> None:
     state = restored.state
-    wanted = dict(head.wanted)
+    wanted, uncleared = dict(head.wanted), set(head.uncleared)
     for grant, length, ranges, taken, commits in head.grants:
         if any(place.segment not in state.segments for place in ranges):
             restored.faults.append(f"grant {grant} lies on a segment that is not there")
             continue
         made = Grant(grant, length, tuple(ranges), commits=commits, wanted=wanted.get(grant, 0))
+        made.uncleared = grant in uncleared
         for start, end in taken:
             made.taken.add(start, end)
         state.grants[grant] = made

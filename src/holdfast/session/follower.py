@@ -233,7 +233,8 @@ class Follower:
         self.renewals += 1
         self._refused = []
         for command in answer.commands:
-            if command.number > self._handled:
+            # The others come again: an order that was refused must not count as done.
+            if command.number > self._handled and len(self._refused) < MOST_REFUSALS:
                 self._obey(command.name, command.body, command.number)
         self._tell(Happening.ANSWERED, body=answer.body)
 
@@ -242,7 +243,7 @@ class Follower:
             self._perform(name, body)
         except HoldfastError as error:
             # Reported with the next keepalive, so that the sender of the command learns why.
-            self._refused = [*self._refused[: MOST_REFUSALS - 1], (number, f"{error.code}: {error}")]
+            self._refused = [*self._refused, (number, f"{error.code}: {error}")]
         self._handled = number
         self._tell(Happening.COMMAND, name, body)
 

@@ -30,21 +30,26 @@ def node_key(secret: bytes, node: str) -> bytes:
 
 def issued_at(proof: bytes) -> int:
     """When this proof of a range was given: (epoch, index of the log), packed as an object id. It is the first word of
-    the proof, and its MAC vouches for it."""
-    return int.from_bytes(proof[:ISSUED_BYTES], "little")
+    the proof, and its MAC vouches for it. 0 for a bare MAC, which is given where there are no tenants."""
+    return int.from_bytes(proof[:ISSUED_BYTES], "little") if len(proof) == ISSUED_BYTES + MAC_BYTES else 0
 
 
 def range_mac(key: bytes, segment: SegmentName, grant: GrantId, offset: int, length: int, issued: int = 0) -> bytes:
     """Proves that `grant` may write [offset, offset + length) of this segment, unless others were given it since."""
-    proved = _encode((segment, grant, offset, length, issued))
-    return issued.to_bytes(ISSUED_BYTES, "little") + _blake(proved, key=key, digest_size=MAC_BYTES).digest()
+    return _proof(_encode((segment, grant, offset, length)), key, issued, b"")
 
 
 def ticket_mac(key: bytes, segment: SegmentName, client: int, generation: int, ranges: bytes, issued: int = 0) -> bytes:
     """Proves that `client` may read these ranges of this segment, unless other tenants were given them since."""
-    proved = _encode((segment, client, generation, ranges, issued))
-    digest = _blake(proved, key=key, digest_size=MAC_BYTES, person=b"holdfast read").digest()
-    return issued.to_bytes(ISSUED_BYTES, "little") + digest
+    return _proof(_encode((segment, client, generation, ranges)), key, issued, b"holdfast read")
+
+
+def _proof(proved: bytes, key: bytes, issued: int, person: bytes) -> bytes:
+    """A MAC behind the word that says when it was given; without it if that is 0, as older nodes know it."""
+    if not issued:
+        return _blake(proved, key=key, digest_size=MAC_BYTES, person=person).digest()
+    word = issued.to_bytes(ISSUED_BYTES, "little")
+    return word + _blake(word + proved, key=key, digest_size=MAC_BYTES, person=person + b"+").digest()
 
 
 def attach_mac(key: bytes, segment: SegmentName, client: int, generation: int, write: bool) -> bytes:

@@ -6,13 +6,17 @@ import struct
 
 import pytest
 
+from holdfast.core.primary import former_tenants
+from holdfast.core.primary.decision import Clearing
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.errors import GrantRefused
-from holdfast.ids import GrantId
+from holdfast.ids import GrantId, namespace_of
 from holdfast.master.engine.engine import Engine
 from holdfast.messages import commands as c
 from holdfast.messages import requests as q
+from holdfast.replication.batches import Position
+from holdfast.replication.snapshots import dump, load
 from holdfast.wire.mac import issued_at
 from tests.core.tenants_world import KIB, TenantsWorld
 from tests.core.test_tenants import PRESETS
@@ -100,19 +104,95 @@ def test_a_put_whose_memory_cannot_be_cleared_is_told_to_take_another_grant() ->
     world.nodes_clear = False
     request, granted = ask(world, 1)
     assert granted is None
-    world.engine.connection_lost(100)
-    world.primary.cleared(request.grant, "a", is_done=False)
+    world.primary.former_tenants.confirmed("a", Clearing(request.grant, SIZE), is_done=False)
     with pytest.raises(GrantRefused):
         world.ask(q.Granted, request, 101)
+    with pytest.raises(GrantRefused):
+        world.commit(request.grant, [("\x01\x02\x03stolen", 0, SIZE)])
 
 
-def test_a_new_primary_gives_no_grant_again_that_it_does_not_know_as_cleared() -> None:
-    """The client may have got it before, and be writing: it must not be wiped now."""
+def test_nothing_is_committed_in_memory_that_is_not_cleared() -> None:
+    """I20: who named its grant itself needs no reply to commit, and would read what the tenant before left."""
+    world = world_of()
+    world.define(1)
+    world.nodes_clear = False
+    request, _ = ask(world, 1)
+    for keys in (["stolen"], ["one", "two"]):
+        with pytest.raises(GrantRefused):
+            world.commit(request.grant, [(namespace_of(1) + key, 64 * at, 64) for at, key in enumerate(keys)])
+    assert not world.names_of(1)
+
+
+def test_memory_that_is_not_cleared_is_not_given_with_a_commit_either() -> None:
+    """I20: what is asked for ahead may be the grant that waits."""
+    world = world_of()
+    mine, granted = ask(world, 1, 4096)
+    assert granted is not None
+    world.nodes_clear = False
+    waits, _ = ask(world, 1, 4096)
+    assert world.state.grants[waits.grant].uncleared
+    ahead = q.GrantRanges(waits.grant, struct.pack("<Q", 64))
+    rows = struct.pack("<3Q", 0, 64, 1)
+    committed = world.ask(q.Committed, q.CommitPuts(mine.grant, [namespace_of(1) + "a"], rows, ahead=ahead), 101)
+    assert committed.stored == b"\1"
+    assert committed.ahead is None
+
+
+def test_a_new_primary_knows_what_is_cleared_and_what_is_not() -> None:
+    """I20, and I11: what was given before may be committed. It knows it from a snapshot, too."""
+    world = world_of()
+    world.node("b", SIZE, boot=6, connection=101)
+    first, granted = ask(world, 1)
+    second, _ = ask(world, 1) if granted is not None else (first, None)
+    cleared = [grant for grant in world.state.grants if not world.state.grants[grant].uncleared]
+    assert len(cleared) == 2
+    world.ask(q.Done, q.ReturnGrants([second.grant]), 101)
+    world.nodes_clear = False
+    third, _ = ask(world, 2)
+    restored = load(b"".join(dump(world.state, Position(0, 0, b""), world.now)), world.now).state
+    for state in (world.state, restored):
+        primary = promote(state, Rules(), 5_000, proven=True, now=world.now)
+        primary.namespaces.update(world.primary.namespaces)
+        engine = Engine(primary)
+        assert isinstance(engine.handle(first, 101, 1, world.now)[0], q.Granted)
+        reply, _ = engine.handle(third, 102, 1, world.now)
+        assert isinstance(reply, q.Failed)
+        assert reply.code == GrantRefused.code
+        key = namespace_of(2) + "stolen"
+        reply, _ = engine.handle(q.CommitPuts(third.grant, [key], struct.pack("<3Q", 0, 64, 1)), 102, 1, world.now)
+        assert isinstance(reply, q.Failed)
+
+
+def test_memory_is_its_tenants_also_if_the_client_was_away_when_it_was_cleared() -> None:
+    """I20: it comes back, asks again, and writes."""
     world = world_of()
     world.nodes_clear = False
     request, _ = ask(world, 1)
-    primary = promote(world.state, Rules(), 5_000, proven=True, now=world.now)
-    primary.namespaces.update(world.primary.namespaces)
-    reply, _ = Engine(primary).handle(request, 101, 1, world.now)
-    assert isinstance(reply, q.Failed)
-    assert reply.code == GrantRefused.code
+    prefix = world.primary.namespaces.pop(101)
+    world.obey()
+    world.primary.namespaces[101] = prefix
+    again = world.ask(q.Granted, request, 101)
+    former = world.primary.former_tenants
+    [place] = again.ranges
+    assert former.differ(place.segment, place.offset, again.length, tenant=0)
+    assert not former.differ(place.segment, place.offset, again.length, tenant=1)
+
+
+def test_a_node_is_told_to_wipe_no_more_at_a_time_than_its_session_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: it is silent meanwhile, and one client's huge put must not cost everybody the node's memory."""
+    monkeypatch.setattr(former_tenants, "CLEARED_AT_ONCE", SIZE // 8)
+    world = world_of()
+    world.nodes_clear = False
+    request, granted = ask(world, 1)
+    assert granted is None
+    most = 0
+    while world.primary.former_tenants.awaited[request.grant].left_bytes:
+        told = len(clears(world))
+        world.obey()
+        most = max(most, len(clears(world)) - told)
+        assert len(clears(world)) <= 8
+        if not world.state.grants[request.grant].uncleared:
+            break
+    assert [(one.offset, one.length) for one in clears(world)] == [(at * SIZE // 8, SIZE // 8) for at in range(8)]
+    assert most <= 2, "one for each keepalive"
+    assert isinstance(world.late[-1], q.Granted)

@@ -118,7 +118,7 @@ def _begun(
         sources=[_source(primary, one, target, bytes(wanted_of[one]), now) for one in sources],
         bytes_per_second=rate(primary),
         to_disk=target.kind == DISK,
-        issued=primary.tickets.issued() + 1 if state.tenants.were_there else 0,
+        issued=primary.tickets.issued() + 1 if state.tenants.were_there else 0,  # As in `puts._clearance`.
     )
     ids = [catalogue.id_at[slot] for slot, _ in wanted]
     book.began(state, Copy(grant, target.name.node, target.handle, ids, at, target.kind == DISK, ahead))

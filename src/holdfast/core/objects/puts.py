@@ -6,6 +6,7 @@ A grant holds no key. Its client names it, so a repeated request gets the same g
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import Slots, aligns_of, extents_of
@@ -48,7 +49,7 @@ from holdfast.ids import (
 from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import requests as q
-from holdfast.messages.records import GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
+from holdfast.messages.records import GrantCleared, GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
 from holdfast.messages.rows import PutRow, pack_ids, unpack_sizes
 from holdfast.messages.shapes import Range, Record
 from holdfast.wire.mac import node_key, range_mac
@@ -74,11 +75,13 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     if known is not None:
         if known.length < wanted.least:
             raise GrantRefused("the grant was given for less, and cannot grow; take another. Nothing was changed")
-        if known.id in primary.former_tenants.awaited:
-            return Decision(PARKED, records)
-        if primary.needs_clearance(known.ranges, known.length, client):
-            # By an earlier primary, which may have had it cleared or not: a writer may be in it by now.
-            raise GrantRefused("the memory of the grant cannot be cleared; take another grant. Nothing was changed")
+        if known.uncleared:
+            clearance = primary.former_tenants.awaited.get(known.id)
+            if clearance is None:
+                raise GrantRefused("the memory of the grant cannot be cleared; take another grant. Nothing was changed")
+            if clearance.left_bytes:
+                return Decision(PARKED, records)
+            records.append(GrantCleared(known.id))
         return Decision(_granted(primary, known.id, known.length, list(known.ranges), taken), records)
     check_possible(
         primary, wanted.least, extent_of(max(sizes)) if request.keys else wanted.least, request.replicas, now
@@ -93,29 +96,23 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
         goes_on = sought.freed or request.grant in primary.claims
         return Decision(PARKED, [*records, *sought.records], freed=goes_on, given_up=sought.given_up)
     granted, record = _give(primary, request, sought.room.length, sought.room.places, taken)
-    told = _clearance(primary, record, client)
+    ranges = primary.needs_clearance(record.ranges, record.length, client)
+    told = _clearance(primary, record, ranges, client) if ranges else []
     return Decision(
         PARKED if told else granted,
-        [*records, *sought.records, record],
+        [*records, *sought.records, msgspec.structs.replace(record, uncleared=True) if told else record],
         freed=sought.freed,
         given_up=sought.given_up,
         commands=told,
     )
 
 
-def _clearance(primary: Primary, record: RangesGranted, client: int) -> list[Command]:
+def _clearance(primary: Primary, record: RangesGranted, ranges: list[Range], client: int) -> list[Command]:
     """What nodes must do before the client may have these ranges, because they were another tenant's."""
-    ranges = primary.needs_clearance(record.ranges, record.length, client)
-    if not ranges:
-        return []
     segments = primary.state.segments
-    names = [segments[one.segment].name for one in ranges]
-    primary.former_tenants.awaited[record.grant] = {name.node for name in names}
     issued = primary.tickets.issued() + 1  # All proofs so far were given before the record.
-    return [
-        Command(name.node, c.CLEAR, c.encode_body(c.Clear(name, one.offset, record.length, issued)), True, record.grant)
-        for name, one in zip(names, ranges, strict=True)
-    ]
+    orders = [c.Clear(segments[one.segment].name, one.offset, record.length, issued) for one in ranges]
+    return primary.former_tenants.clear(record.grant, primary.tenant_of(client), orders)
 
 
 def _check_quota(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], taken: bytes, now: Instant) -> None:
@@ -167,7 +164,8 @@ def _grant_prefetched(
     length = extent_of(sizes[0])
     known = primary.state.grants.get(request.grant)
     if known is not None:
-        return (_granted(primary, known.id, known.length, list(known.ranges)) if known.length >= length else None), []
+        fits_in = known.length >= length and not known.uncleared
+        return (_granted(primary, known.id, known.length, list(known.ranges)) if fits_in else None), []
     if primary.state.mask:
         # The ranges may hold an unlogged eviction that the commit drops as well: two records would name it.
         return None, []
@@ -326,6 +324,8 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
         raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
     if grant is None:
         raise GrantTimedOut("the grant has ended; nothing was stored. Put again with a new grant")
+    if grant.uncleared:
+        raise GrantRefused("the memory of the grant is not cleared, and nobody was given it; nothing was stored")
     if not request.keys:
         return q.Committed(b""), _finish(primary, request.finished, client, settled=True)
     _check_row_sizes(request.rows)
@@ -391,6 +391,7 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or (key < FIRST_FREE and is_reserved(key) and not key.startswith(primary.namespaces.get(client, FIRST_FREE)))
         or size == 0
         or offset % align
+        or grant.uncleared
         or end > grant.length
         or grant.taken.overlaps(offset, end)
         or primary.seen_gone(grant.ranges)

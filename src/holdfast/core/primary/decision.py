@@ -8,6 +8,7 @@ logged, then come the memory that is free without a record, the commands, and th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,6 +44,13 @@ class Unfinished(msgspec.Struct, frozen=True, gc=False):
     step: NextStep
 
 
+class Clearing(NamedTuple):
+    """A grant that waits until a node has cleared bytes for it."""
+
+    grant: GrantId
+    size_bytes: int
+
+
 class Command(msgspec.Struct, frozen=True, gc=False):
     """A command to send to a node once everything logged before it is durable."""
 
@@ -50,8 +58,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     name: str
     body: bytes
     confirm: bool = False
-    clears_for: GrantId | None = None
-    """The put that waits until the node has done it."""
+    clears: Clearing | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

@@ -38,6 +38,7 @@ from holdfast.messages.commands import TicketTerms, encode_body
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import (
     EpochStarted,
+    GrantCleared,
     GrantEnded,
     LogStarted,
     ObjectsCommitted,
@@ -123,7 +124,6 @@ class Primary:
         self.sessions = Book(times, state.epoch, state.session_epoch, state.log_id)
         self.sessions.continues = state.continues
         self.tickets = Tickets(state)
-        # With every answer: a node must know how old a ticket may be without asking.
         self.sessions.add_to_answer = lambda session, now: encode_body(self.ticket_terms(now))
         self.unlent: dict[int, Freed] = {}
         """Ranges freed by records that are not durable yet, and so about to be lent again; by `release` number."""
@@ -151,7 +151,6 @@ class Primary:
         self.namespaces: dict[int, str] = {}
         """Client -> the prefix of its tenant's keys, for the clients of tenants that are connected."""
         self.tenants = TenantBook()
-        # A new primary does not know what freed memory held before its time.
         self.former_tenants = FormerTenants(UNKNOWN if state.tenants.were_there else 0)
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
         """Lost files since this primary began, by the disk's node and the kind of damage."""
@@ -162,6 +161,7 @@ class Primary:
         self.longest_until = 0
 
     def ticket_terms(self, now: Instant) -> TicketTerms:
+        """How old a ticket may be, which nodes must know without asking."""
         return self.tickets.terms(self.rules.lease_ttl_ms, now)
 
     def absorb(self, record: Record, now: Instant) -> Absorbed:
@@ -182,8 +182,11 @@ class Primary:
             case RangesGranted():
                 self.claims.pop(record.grant, None)
                 self.note_grant(record.grant, now)
-                if state.tenants.were_there and record.grant not in self.former_tenants.awaited:
-                    self._note_tenant(record.ranges, record.length, record.grant.client)
+                if state.tenants.were_there and not record.uncleared:
+                    client = record.grant.client
+                    self._note_tenant(record.grant, UNKNOWN if client == COPIES else self.tenant_of(client))
+            case GrantCleared():
+                self._note_tenant(record.grant, self.former_tenants.awaited.pop(record.grant).tenant)
             case GrantEnded():
                 self._forget_grant(record.grant)
             case SegmentMounted():
@@ -209,10 +212,10 @@ class Primary:
             self.note_quarantine(applied.quarantined, held_until)
         return Absorbed(applied, freed, hints)
 
-    def _note_tenant(self, ranges: Iterable[Range], length: int, client: int) -> None:
-        tenant = UNKNOWN if client == COPIES else self.tenant_of(client)
-        for one in ranges:
-            self.former_tenants.put(one.segment, one.offset, length, tenant)
+    def _note_tenant(self, grant: GrantId, tenant: int) -> None:
+        known = self.state.grants[grant]
+        for one in known.ranges:
+            self.former_tenants.put(one.segment, one.offset, known.length, tenant)
 
     def needs_clearance(self, ranges: Iterable[Range], length: int, client: int) -> list[Range]:
         """Those of these ranges that may have been another tenant's, which may have kept tickets and grants for them,
@@ -221,18 +224,6 @@ class Primary:
             return []
         tenant, former = self.tenant_of(client), self.former_tenants
         return [one for one in ranges if former.differ(one.segment, one.offset, length, tenant)]
-
-    def cleared(self, grant: GrantId, node: str, is_done: bool) -> None:
-        """A node has cleared its ranges of this grant, or will not."""
-        awaited = self.former_tenants.awaited.get(grant)
-        if awaited is None:
-            return
-        awaited.discard(node)
-        if is_done and awaited:
-            return
-        del self.former_tenants.awaited[grant]
-        if is_done and (known := self.state.grants.get(grant)) is not None:
-            self._note_tenant(known.ranges, known.length, grant.client)
 
     def count_by_tenant(self, slots: Sequence[int] | Slots) -> None:
         """Count objects that are about to be evicted."""

@@ -41,8 +41,9 @@ class Tickets:
 
     def issued(self) -> int:
         """When a proof is given that is given now: (epoch, index of the log). Later ones are never less, also those
-        of the next primaries."""
-        return object_id(self._state.epoch, self._state.index)
+        of the next primaries. 0 until there are tenants: nobody needs to know."""
+        state = self._state
+        return object_id(state.epoch, state.index) if state.tenants.were_there else 0
 
     def terms(self, lease_ttl_ms: int, now: Instant) -> TicketTerms:
         left_ms = self.roll_ms - (now - self.began_at) % self.roll_ms

@@ -131,7 +131,9 @@ def _ranges_granted(state: State, record: r.RangesGranted, now: Instant) -> Appl
             keys += _drop(state, lying_in(state.catalogue, place.segment, place.offset, record.length), "EVICTED", now)
     elif record.evicted:
         keys = _drop(state, _named(state, unpack_sorted_ids(record.evicted).tolist()), "EVICTED", now)
-    state.grants[record.grant] = Grant(record.grant, record.length, tuple(record.ranges), wanted=record.wanted)
+    state.grants[record.grant] = Grant(
+        record.grant, record.length, tuple(record.ranges), wanted=record.wanted, uncleared=record.uncleared
+    )
     return Applied(keys=keys) if keys else UNREMARKABLE
 
 
@@ -156,6 +158,11 @@ def _end_grant(state: State, grant: Grant, settled: list[SegmentHandle]) -> Appl
             pieces = tuple((place.offset + start, end - start) for start, end in gaps)
             quarantined.append(state.enter_quarantine(Quarantined(place.segment, pieces, grant.id, place.writer)))
     return Applied(freed, quarantined=quarantined)
+
+
+def _grant_cleared(state: State, record: r.GrantCleared, now: Instant) -> Applied:
+    state.grants[record.grant].uncleared = False
+    return UNREMARKABLE
 
 
 def _grant_ended(state: State, record: r.GrantEnded, now: Instant) -> Applied:
@@ -438,6 +445,7 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.SegmentUnmounted: _segment_unmounted,
     r.RangesGranted: _ranges_granted,
     r.GrantEnded: _grant_ended,
+    r.GrantCleared: _grant_cleared,
     r.RangesFreed: _ranges_freed,
     r.ObjectsCommitted: _objects_committed,
     r.ObjectsRemoved: _objects_removed,

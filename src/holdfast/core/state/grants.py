@@ -86,6 +86,8 @@ class Grant:
     """Offset in the grant -> the object committed there: this makes a commit idempotent."""
     wanted: int = 0
     """Replicas that its objects should have, if there are fewer ranges; 0: as many as there are ranges."""
+    uncleared: bool = False
+    """Bytes of another tenant may lie there."""
 
     @property
     def left_bytes(self) -> int:

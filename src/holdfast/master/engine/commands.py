@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from holdfast.core.primary.decision import Command
+from holdfast.core.primary.decision import Clearing, Command
 from holdfast.core.primary.session_book import Book
 from holdfast.errors import CommandsWaiting, HoldfastError, UnknownNode
-from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.durability import Durability
 from holdfast.master.engine.guard import Guard
@@ -33,7 +32,7 @@ class NodeCommands:
         guard: Guard,
         failures: Counter[str],
         on_return: Callable[[], None],
-        on_cleared: Callable[[GrantId, str, bool], None],
+        on_cleared: Callable[[str, Clearing, bool], list[Command]],
     ) -> None:
         self._sessions = sessions
         self._durability = durability
@@ -42,7 +41,8 @@ class NodeCommands:
         self._on_return = on_return
         """Called when a session that was not live is again."""
         self._on_cleared = on_cleared
-        """Called when a node has cleared the ranges of a grant, or will not."""
+        """Called when a node has cleared bytes for a grant, or will not. Returns the next commands."""
+        self._next: list[Command] = []
 
     def send(self, commands: Sequence[Command], now: Instant) -> None:
         """Send the commands of a decision whose records are logged. A node that cannot be reached now gets its commands
@@ -60,8 +60,8 @@ class NodeCommands:
     def _confirmed(self, command: Command, error: HoldfastError | None) -> None:
         if error is not None:
             self._failures[error.code] += 1
-        if command.clears_for is not None:
-            self._on_cleared(command.clears_for, command.node, error is None)
+        if command.clears is not None:
+            self._next += self._on_cleared(command.node, command.clears, error is None)
 
     def notify(self, node: str, name: str, body: bytes, now: Instant, confirm: Confirm | None = None) -> int:
         """Send a command to the follower of this name. Returns its number."""
@@ -81,6 +81,9 @@ class NodeCommands:
         if self._sessions.say(self._durability.durable, now):
             self._on_return()
         self.hand_out()
+        if self._next:
+            commands, self._next = self._next, []
+            self.send(commands, now)
 
     def answer_due(self, now: Instant) -> None:
         """Answer the keepalives that are due."""

@@ -16,14 +16,13 @@ from typing import TypeAlias
 from holdfast.core.decide import decide
 from holdfast.core.live_settings import settings_changed
 from holdfast.core.nodes.node_operations import revoke_clients
-from holdfast.core.primary.decision import Command, NextStep, Parked, Planned, Unfinished, asked_for
+from holdfast.core.primary.decision import Clearing, Command, NextStep, Parked, Planned, Unfinished, asked_for
 from holdfast.core.primary.primary import Absorbed, Primary
 from holdfast.core.promotion import evicted_alone
 from holdfast.core.state.state import State
 from holdfast.core.tenants import defined
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain
-from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.commands import Confirm, NodeCommands
 from holdfast.master.engine.durability import Durability
@@ -298,10 +297,10 @@ class Engine:
             self.shell.on_urgent()
         return decision.reply, self._durability.required_index(request, decision.reply, before)
 
-    def _cleared(self, grant: GrantId, node: str, is_done: bool) -> None:
-        """Have the put that waits for this decided again."""
-        self.primary.cleared(grant, node, is_done)
+    def _cleared(self, node: str, clearing: Clearing, is_done: bool) -> list[Command]:
+        """Have the put that waits for this decided again. Returns what to tell the node next."""
         self._room.note_freed()
+        return self.primary.former_tenants.confirmed(node, clearing, is_done)
 
     def _decide_parked(self, one: Waiting, now: Instant) -> tuple[Reply, int]:
         """Decide one waiting put again. A defect fails that put, with an error (I10), and no other that waits."""

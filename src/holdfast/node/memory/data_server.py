@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 import structlog
@@ -43,6 +44,8 @@ LOOK_SECONDS = 0.5
 STOP_SECONDS = 5.0
 FENCE_SECONDS = 2.0
 """A thread that was told to leave a call does so at once; a busy machine may need a while to run it."""
+CLEARED_KEPT = 1_024
+"""As many as there may be commands on the way to one node."""
 DISK_BUFFER_BYTES = 64 << 20
 """What all connections together hold of files that they send, unless there are more than a thousand."""
 DISK_CHUNK = 1 << 20
@@ -79,6 +82,8 @@ class DataServer:
         self._refused = RefusedGrants()
         self._moved = Transfers()
         """Bytes moved by connections that have ended."""
+        self._cleared: deque[Clear] = deque(maxlen=CLEARED_KEPT)
+        """The last orders that were carried out: one that comes again would wipe the next tenant's bytes."""
         self._copying: set[GrantId] = set()
         self._older: set[GrantId] = set()
         """Grants that were being written when the history changed."""
@@ -172,12 +177,13 @@ class DataServer:
 
     def clear(self, order: Clear) -> None:
         """Raise the fence and wipe the range, once. TryAgain if something still moves there with an older proof."""
-        where = (order.segment, order.offset, order.length)
-        if self.tickets.fences.is_up(*where, order.issued):
+        if order in self._cleared:
             return
+        where = (order.segment, order.offset, order.length)
         with self._lending.range_of(*where) as room:
             self.fence(*where, order.issued)
             wipe(room)
+        self._cleared.append(order)
 
     def fence(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
         """Refuse earlier proofs for this range, and end what moves with one. TryAgain if that does not end in time."""

@@ -34,11 +34,6 @@ class Fences:
         found = self._maps.get(segment)
         return 0 if found is None or length <= 0 else max(found.over(offset, length))
 
-    def is_up(self, segment: SegmentName, offset: int, length: int, issued: int) -> bool:
-        """Was this fence raised already, or a later one, in the whole range?"""
-        found = self._maps.get(segment)
-        return found is not None and min(found.over(offset, length)) >= issued
-
     def put_up(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
         found = self._maps.get(segment)
         changed = RangeMap(0) if found is None else found.copy()

@@ -90,7 +90,8 @@ class TicketBook:
     def check_write(self, request: WriteRange | ReadBack) -> None:
         """Raise unless the request is vouched for, inside its grant, and the range is still that grant's tenant's."""
         check_write(self.key, request)
-        if issued_at(request.mac) < self.fences.since(request.segment, request.range_offset, request.range_length):
+        since = self.fences.since(request.segment, request.range_offset, request.range_length)
+        if issued_at(request.mac) < max(since, self.fences.floor):
             raise GrantRefused(f"the range of grant {request.grant} is another's now; nothing was written or read")
 
     def check_file(self, segment: SegmentName, ticket: Ticket | None, offset: int, now: Instant) -> None:

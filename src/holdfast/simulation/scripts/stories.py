@@ -73,7 +73,7 @@ def subjects_of(record: Record, key_of: Callable[[int], str]) -> tuple[str, ...]
             return tuple(map(key_of, unpack_ids(record.ids) + unpack_ids(record.leased)))
         case r.ObjectsEvicted():
             return tuple(map(key_of, unpack_sorted_ids(record.ids).tolist()))
-        case r.RangesGranted() | r.GrantEnded():
+        case r.RangesGranted() | r.GrantEnded() | r.GrantCleared():
             return (f"grant {record.grant.serial}",)
         case r.RangesFreed():
             return tuple(f"quarantine entry {entry}" for entry in record.entries)

@@ -227,10 +227,9 @@ class ServedNode:
     def clear(self, order: Clear) -> None:
         """Reads and writes take one step, so none is under way."""
         where = (order.segment, order.offset, order.length)
-        if not self._tickets.fences.is_up(*where, order.issued):
+        with self.lending.range_of(*where) as room:
             self._tickets.fences.put_up(*where, order.issued)
-            with self.lending.range_of(*where) as room:
-                wipe(room)
+            wipe(room)
 
     def revoke(self, ids: bytes | None) -> None:
         """Does nothing: simulated clients ask the master, or read under the leases that they have."""
