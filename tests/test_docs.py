@@ -76,6 +76,7 @@ def test_references_have_all_that_is_declared(site: Path) -> None:
     assert not [code for code in codes if code not in page("errors")]
     assert "holdfast_parked_puts" in page("metrics")
     assert "holdfast_tenant_limit_bytes" in page("metrics")
+    assert "holdfast_node_tcp_bytes_total" in page("metrics")
     assert "GET /api/v1/sessions" in page("http")
     assert "Cache.put_many" in page("python")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
@@ -24,15 +25,22 @@ from holdfast.errors import HoldfastError, Refused, TryAgain, Uncertain
 from holdfast.master.status.metrics import TENANT_GAUGES
 from holdfast.settings import MODELS, flag_of, variable_of
 
-MASTER_WITHIN_S = 60.0
+STARTED_WITHIN_S = 60.0
 SETTINGS = """# Settings
 
 Every setting is a flag, a variable and a key of a TOML file (`--config FILE`), in the table of its process. A flag wins
 over the variable, the variable over the file, the file over the default. An unknown key is refused by name."""
 METRICS = """# Metrics
 
-Served by every master at `/metrics`, in the text format of Prometheus. Figures of the cluster are the primary's. A
-dashboard for Grafana and alert rules are in [deploy/](../../deploy/README.md)."""
+Served by every master at `/metrics`, and by nodes that are told where (`--http`), in the text format of Prometheus. A
+dashboard for Grafana and alert rules are in [deploy/](../../deploy/README.md).
+
+## Of a master
+
+Figures of the cluster are the primary's."""
+OF_NODES = """## Of a node
+
+What passes through the node's process. Bytes in mapped memory do not: clients count those."""
 HTTP = """# HTTP
 
 Served by every master at `--http`. Answers are JSON, but for `/metrics`. Who may ask, and how to show who you are:
@@ -141,37 +149,46 @@ def default(value: object) -> str:
 
 
 def metrics() -> str:
-    """From a real master: the names, kinds and texts that it shows."""
-    text = metrics_of_a_master()
-    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
-    rows = [[f"`{name}`", kinds[name], told] for name, told in re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE)]
+    """From a real master and a real node: the names, kinds and texts that they show."""
+    of_master, of_node = metrics_of_processes()
     tenants = [[f"`holdfast_tenant_{name}`", "gauge", told] for name, told in TENANT_GAUGES.items()]
     tenants += [
         ["`holdfast_tenant_evicted_objects_total`", "counter", "Evicted, by tenant."],
         ["`holdfast_tenant_refused_requests_total`", "counter", "Refused by a quota, by tenant."],
     ]
-    listed = table(["name", "kind", "meaning"], sorted(rows))
     of_tenants = table(["name", "kind", "meaning"], sorted(tenants))
-    apart = "## Where there are tenants\n\nEach with the label `tenant`."
-    return f"{METRICS}\n\n{listed}\n\n{apart}\n\n{of_tenants}\n"
+    apart = "### Where there are tenants\n\nEach with the label `tenant`."
+    return "\n\n".join([METRICS, families(of_master), apart, of_tenants, OF_NODES, families(of_node)]) + "\n"
 
 
-def metrics_of_a_master() -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder) / "ready.json"
-        local = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready), "--log-level", "error")
-        master = subprocess.Popen([sys.executable, "-m", "holdfast", "master", *local])
-        try:
-            give_up_at = time.monotonic() + MASTER_WITHIN_S
+def families(text: str) -> str:
+    """The families in a text of metrics, as a table."""
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    rows = [[f"`{name}`", kinds[name], told] for name, told in re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE)]
+    return table(["name", "kind", "meaning"], sorted(rows))
+
+
+def metrics_of_processes() -> tuple[str, str]:
+    """What a master and its node show."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as processes:
+        found: dict[str, str] = {}
+        address: tuple[str, ...] = ()
+        for kind in ("master", "node"):
+            ready = Path(folder) / f"{kind}.json"
+            local = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready), *address)
+            process = subprocess.Popen([sys.executable, "-m", "holdfast", kind, *local, "--log-level", "error"])
+            processes.callback(process.wait, 30)
+            processes.callback(process.terminate)
+            give_up_at = time.monotonic() + STARTED_WITHIN_S
             while not ready.exists():
-                if master.poll() is not None or time.monotonic() > give_up_at:
-                    raise RuntimeError("the master whose metrics are to be listed did not start")
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise RuntimeError(f"the {kind} whose metrics are to be listed did not start")
                 time.sleep(0.05)
-            with urlopen(f"http://{json.loads(ready.read_text())['http']}/metrics", timeout=30) as answer:
-                return cast("str", answer.read().decode())
-        finally:
-            master.terminate()
-            master.wait(30)
+            facts = json.loads(ready.read_text())
+            address = ("--address", facts.get("address", ""), "--size", "1MiB")
+            with urlopen(f"http://{facts['http']}/metrics", timeout=30) as answer:
+                found[kind] = answer.read().decode()
+        return found["master"], found["node"]
 
 
 def http() -> str:

@@ -282,6 +282,15 @@ class NodeSettings(Settings):
     advertise: Annotated[str, AfterValidator(_advertise)] = Field(
         "", description="HOST:PORT that clients are told, where it differs from --listen."
     )
+    http: Annotated[str, AfterValidator(_advertise)] = Field(
+        "", description="HOST:PORT where /metrics, /healthz and /readyz are served. Empty: nowhere."
+    )
+    http_hosts: str = Field(
+        "", description="Names by which HTTP is asked, beside localhost and addresses, with commas between them."
+    )
+    identities: Path | None = Field(
+        None, description="File of those who may ask --http, as the masters'; without it, whoever shows the token."
+    )
     name: Name = Field("node-1", description="This node's name; each in a cluster has its own.")
     size: Size = Field(GIB, description="Memory to lend, like 4GiB.")
     max_size: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(

@@ -132,3 +132,6 @@ def test_budgets_select_the_pods_and_services_name_their_ports() -> None:
             target = how.get("httpGet") or how.get("tcpSocket")
             assert target is None or target["port"] in declared, f"{name}: {probe}"
     assert json.dumps(manifests["StatefulSet", "cache-masters"]).count("/readyz") == 1
+    # While no master answers, nodes go on serving: their names must stay known though they are not ready.
+    assert manifests["Service", "cache-nodes"]["spec"]["publishNotReadyAddresses"] is True
+    assert json.dumps(manifests["StatefulSet", "cache-nodes"]).count("/readyz") == 2

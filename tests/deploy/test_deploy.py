@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 import typer
@@ -159,11 +160,12 @@ def test_the_commands_of_the_compose_file_run_with_the_secrets_of_its_script(tmp
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": f"{command.parent}:{os.environ['PATH']}"}
     script = ["sh", str(DEPLOY / "docker" / "prepare.sh"), str(tmp_path)]
     subprocess.run(script, check=True, capture_output=True, timeout=100, env=environment)
-    rpc, http, data = free_ports(3)
+    rpc, http, data, of_node = free_ports(4)
     places = {
         "0.0.0.0:7070": f"127.0.0.1:{rpc}",
         "0.0.0.0:7080": f"127.0.0.1:{http}",
         "0.0.0.0:7071": f"127.0.0.1:{data}",
+        "0.0.0.0:7081": f"127.0.0.1:{of_node}",
         "master-1:7070,master-2:7070": f"127.0.0.1:{rpc}",
         "master-1:7070": f"127.0.0.1:{rpc}",
         "node-1:7071": f"127.0.0.1:{data}",
@@ -194,6 +196,11 @@ def test_the_commands_of_the_compose_file_run_with_the_secrets_of_its_script(tmp
         with holdfast.connect(f"127.0.0.1:{rpc}", tls=tls, token_file=token) as cache:
             assert cache.put("greeting", b"hello")
             assert cache.get("greeting") == b"hello"
+        shown = {"authorization": f"Bearer {(tmp_path / 'secrets' / 'prometheus.token').read_text().strip()}"}
+        for port, metric in ((http, "holdfast_primary 1.0"), (of_node, "holdfast_node_ready 1.0")):
+            request = Request(f"https://127.0.0.1:{port}/metrics", headers=shown)
+            with urlopen(request, timeout=30, context=tls) as answer:
+                assert metric in answer.read().decode()
     finally:
         for process in reversed(started):
             process.terminate()

@@ -17,6 +17,7 @@ import yaml
 from holdfast.cli.main import main
 from tests.deploy.commands import DEPLOY
 from tests.e2e.rig import Rig
+from tests.ports import free_ports
 
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 CASES = DEPLOY / "prometheus" / "alerts_test.yml"
@@ -26,14 +27,18 @@ METRIC = re.compile(r"\bholdfast_\w+")
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[dict[str, str]]:
-    """The kind of each metric, by name, of a real master with a node and a tenant."""
-    with Rig("16MiB") as rig:
+    """The kind of each metric, by name, of a real master with a tenant and of its node."""
+    [port] = free_ports(1)
+    with Rig("16MiB", nodes=0) as rig:
+        rig.add_node("node-1", "--http", f"127.0.0.1:{port}")
         assert main(["tenants", "set", "blue", "--limit", "1MiB", "--address", rig.address]) == 0
         with rig.connect() as cache:
             cache.put("greeting", b"hello")
         [(_, facts)] = rig.masters.values()
-        with urlopen(f"http://{facts['http']}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = ""
+        for place in (facts["http"], f"127.0.0.1:{port}"):
+            with urlopen(f"http://{place}/metrics", timeout=30) as answer:
+                text += answer.read().decode()
         yield dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
 
 

@@ -7,32 +7,25 @@ no boot ids, no addresses of nodes and no places of bytes, and of tenants only t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi import FastAPI, Path, Query
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from starlette.routing import Match
 
-from holdfast.core.state.tenants import DEFAULT_NAME
-from holdfast.dashboard.access import Asker, needs, open_to_all
+from holdfast.dashboard.access import Asker, needs
 from holdfast.dashboard.live import add_live
 from holdfast.dashboard.loop_calls import Calls
 from holdfast.dashboard.orders import add_explanation, add_orders
 from holdfast.dashboard.page_files import add_page
+from holdfast.dashboard.probes import REFUSALS, add_metrics, add_probes, new_app, tenant_of
 from holdfast.dashboard.view import (
     ClientsShown,
     EventsShown,
-    HealthShown,
     NodesShown,
     ObjectsShown,
     QuotasGiven,
-    ReadinessShown,
     RefusalShown,
     RevocationShown,
     SessionsShown,
@@ -42,7 +35,6 @@ from holdfast.dashboard.view import (
     TenantShown,
     TenantsShown,
 )
-from holdfast.errors import Busy, HoldfastError, TryAgain, UnknownClient
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
 from holdfast.messages.of_masters import ClientList
@@ -59,24 +51,15 @@ MAX_CURSOR = 2**62
 PLACES_OF_NODES = frozenset({"boot", "data_address", "host"})
 PLACES_OF_REPLICAS = frozenset({"segment", "offset"})
 HIDDEN_OF_SESSIONS = frozenset({"session"})
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"model": RefusalShown, "description": "No token or certificate that is known"},
-    403: {"model": RefusalShown, "description": "Another role is needed"},
-    421: {"model": RefusalShown, "description": "Asked by a name that is not this server's"},
-    503: {"model": RefusalShown, "description": "Too many ask at once, or the master did not answer in time"},
-}
 REFUSED: dict[str, Any] = {"model": RefusalShown, "description": "The master refuses it; nothing was changed"}
 TenantName = Annotated[str, Path(min_length=1, max_length=64, description="The tenant; 'default' for clients of none.")]
 
 
 def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
     """The application that shows this view. Serve it behind `access.GuardedApp`, which checks the roles."""
-    # Without the documentation pages, which would load scripts from elsewhere.
-    app = FastAPI(title="holdfast", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.add_exception_handler(HoldfastError, on_failure)
-    app.add_exception_handler(405, on_other_method)
-    _add_probes(app, view, calls)
-    _add_metrics(app, view, calls)
+    app = new_app()
+    add_probes(app, view, calls)
+    add_metrics(app, view, calls)
     _add_cluster(app, view, calls)
     _add_objects(app, view, calls)
     _add_clients(app, view, calls)
@@ -92,68 +75,6 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
         return JSONResponse(app.openapi())
 
     return app
-
-
-async def on_failure(request: Request, error: Exception) -> Response:
-    """A route's answer to an error of the master's."""
-    status = 503 if isinstance(error, TryAgain) else 404 if isinstance(error, UnknownClient) else 409
-    return JSONResponse({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
-
-
-async def on_other_method(request: Request, error: Exception) -> Response:
-    """Routes of one path are several, one for each method: the answer names all of them."""
-    found = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    allowed = sorted({method for route in found for method in route.methods})
-    return JSONResponse({"detail": "Method Not Allowed"}, 405, {"allow": ", ".join(allowed)})
-
-
-def _add_probes(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
-    @app.get("/healthz", tags=["probes"], responses={503: REFUSALS[503]})
-    @open_to_all
-    async def healthz() -> HealthShown:
-        """The process lives, and its loop turns."""
-        await calls.recent(view.ready)
-        return HealthShown(ok=True)
-
-    @app.get("/readyz", tags=["probes"], responses={503: {"model": ReadinessShown, "description": "Not serving"}})
-    @open_to_all
-    async def readyz(response: Response, asker: Asker) -> ReadinessShown:
-        """The master serves requests; 503 while it does not. The reason is for those who may read."""
-        try:
-            ready, reason = await calls.recent(view.ready)
-        except Busy as error:
-            ready, reason = False, str(error)
-        response.status_code = 200 if ready else 503
-        return ReadinessShown(ready=ready, reason=reason if asker.may(Role.READER) else "")
-
-
-class Collected(Collector):
-    """Metrics that were collected in the master's loop, to be written down elsewhere; of tenants only one's own,
-    unless for an operator."""
-
-    def __init__(self, found: list[Metric], asker: Identity) -> None:
-        self._found = found
-        self._asker = asker
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._found:
-            if not self._asker.may(Role.OPERATOR):
-                family.samples = [one for one in family.samples if self._is_for_asker(one.labels)]
-            yield family
-
-    def _is_for_asker(self, labels: dict[str, str]) -> bool:
-        return labels.get("tenant", _tenant_of(self._asker)) == _tenant_of(self._asker)
-
-
-def _add_metrics(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
-    answers: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}, **REFUSALS}
-
-    @app.get("/metrics", tags=["probes"], response_class=Response, responses=answers)
-    @needs(Role.READER)
-    async def metrics(asker: Asker) -> Response:
-        """Metrics in the text format of Prometheus."""
-        found = Collected(await calls.ask(lambda: list(view.registry.collect())), asker)
-        return Response(generate_latest(found), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _add_cluster(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
@@ -241,7 +162,7 @@ def _add_tenants(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     @needs(Role.READER)
     async def tenants(asker: Asker) -> dict[str, Any]:
         """What each tenant holds of its quotas; to operators all of them, to others their own."""
-        tenant = None if asker.may(Role.OPERATOR) else _tenant_of(asker)
+        tenant = None if asker.may(Role.OPERATOR) else tenant_of(asker)
         found = expect(await calls.begin(partial(view.list_tenants, tenant)), TenantList)
         return {"tenants": [msgspec.structs.asdict(one) for one in found.tenants]}
 
@@ -258,11 +179,6 @@ def _add_tenants(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     async def remove_tenant(name: TenantName) -> TenantRemovalShown:
         """Remove a tenant that has no objects and no clients; of the default tenant, its quotas."""
         return TenantRemovalShown(removed=expect(await calls.begin(partial(view.remove_tenant, name)), Done).count)
-
-
-def _tenant_of(asker: Identity) -> str:
-    """The name under which its tenant is listed."""
-    return asker.tenant or DEFAULT_NAME
 
 
 def _without_places(shown: dict[str, Any], asker: Identity) -> dict[str, Any]:

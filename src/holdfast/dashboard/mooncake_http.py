@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.dashboard.access import Asker, needs
-from holdfast.dashboard.http import Collected, on_failure
 from holdfast.dashboard.loop_calls import Calls
+from holdfast.dashboard.probes import Collected, on_failure
 from holdfast.dashboard.view import ShownMaster
 from holdfast.errors import HoldfastError
 from holdfast.identity.roles import Role

@@ -30,7 +30,7 @@ from holdfast.master.traffic.traffic import Traffic
 from holdfast.messages.of_sessions import GiveSign
 from holdfast.messages.requests import Done, Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.replication.durations import Durations
+from holdfast.operations.durations import Durations
 from holdfast.supervisor import Supervisor
 from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.host import this_host

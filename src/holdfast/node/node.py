@@ -20,6 +20,7 @@ from holdfast.ids import LARGE_ALIGN, GrantId, object_id
 from holdfast.instant import now_ms
 from holdfast.messages.commands import TicketTerms
 from holdfast.messages.hello import fresh_hello
+from holdfast.messages.rows import MismatchRow, VerifyRow
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.commands.worker import CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles
@@ -84,21 +85,23 @@ class Node:
         self._made_dir: str | None = None
         self._started = False
         self._history = 0
+        self.verified_bytes = 0
+        self.mismatched_ranges = 0
         masters = Masters(plan.address)
         caller = PlainCaller(fresh_hello(plan.token, control=True))
         runner = ThreadRunner(masters, caller, LinkOptions(CONNECT_SECONDS))
-        self._lending = Lending()
-        self._report = Report(runner.rouse)
+        self.lending = Lending()
+        self.report = Report(runner.rouse)
         _check_size(plan)
         if plan.disk is not None:
-            self._lending.disk = _open_disk(plan, plan.disk, self._report.lost_files)
+            self.lending.disk = _open_disk(plan, plan.disk, self.report.lost_files)
         self._tickets = TicketBook()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = connections_within(descriptors, plan.max_connections)
         self._most_bytes = plan.max_size_bytes or most_memory()
-        self._data = DataServer(
+        self.data = DataServer(
             plan.listen,
-            self._lending,
+            self.lending,
             most,
             tls=plan.tls,
             supervisor=self.supervisor,
@@ -106,27 +109,27 @@ class Node:
         )
         try:
             path = self._socket_path()
-            self._attach = AttachServer(path, self._lending, self._report, most, self.supervisor, self._tickets)
+            self.attach = AttachServer(path, self.lending, self.report, most, self.supervisor, self._tickets)
             self.card = NodeCard(plan.name, this_host(), self._data_address(masters.direction), path)
         except BaseException:
-            self._data.stop()
+            self.data.stop()
             self._close_disk()
             self._remove_made_dir()
             raise
-        self._workers = CommandWorkers(plan.name, plan.address, plan.token, self._lending, self._data, self.supervisor)
-        memory, disk = self._workers.memory, self._workers.disk
+        self.workers = CommandWorkers(plan.name, plan.address, plan.token, self.lending, self.data, self.supervisor)
+        memory, disk = self.workers.memory, self.workers.disk
         self._commands = Commands(
-            plan.name, self._lending, self._report, self._data, self._attach, memory, disk, self._most_bytes
+            plan.name, self.lending, self.report, self.data, self.attach, memory, disk, self._most_bytes
         )
-        life = NodeLife(self.card, self, self._report, self._commands.perform, lambda: when_registered(self))
-        self._session = SessionThreads(life, runner, self.supervisor)
+        life = NodeLife(self.card, self, self.report, self._commands.perform, lambda: when_registered(self))
+        self.session = SessionThreads(life, runner, self.supervisor)
 
     @property
     def failure(self) -> HoldfastError | None:
         """Why the node cannot go on; None while it can."""
-        if self._session.failure is None and self._started and not (self._attach.alive and self._data.alive):
+        if self.session.failure is None and self._started and not (self.attach.alive and self.data.alive):
             return HoldfastError("a server of the node has ended unexpectedly, the log says why; start the node again")
-        return self._session.failure
+        return self.session.failure
 
     @property
     def boot(self) -> int:
@@ -136,39 +139,49 @@ class Node:
     def sizes(self) -> list[int]:
         return self._memory.sizes if self._memory is not None else []
 
+    def ready(self) -> tuple[bool, str]:
+        """Whether the cluster's clients find bytes here, and why not. While no master answers, it serves on."""
+        if not self._started or self.failure is not None:
+            return False, "the node is stopping" if self._stopping.is_set() else "a server of the node has ended"
+        for name, why in self.supervisor.down().items():
+            return False, f"its background thread {name!r} is down: {why}"
+        if not self.session.life.is_mounted:
+            return False, "it has no session, or its memory is not mounted yet"
+        return True, f"serving; its session is {self.session.life.follower.standing().value}"
+
     def start(self) -> None:
-        self._attach.start()
-        self._data.start()
+        self.attach.start()
+        self.data.start()
         self._started = True
-        self._workers.start()
-        self._session.start()
+        self.workers.start()
+        self.session.start()
 
     def stop(self) -> None:
         """Leave first, so that the master sends no more clients here; then end the servers."""
         self._stopping.set()
         self._started = False
-        self._session.stop()
-        self._workers.stop()
-        self._data.stop()
-        self._attach.stop()
-        self._lending.withdraw()
+        self.session.stop()
+        self.workers.stop()
+        self.data.stop()
+        self.attach.stop()
+        self.lending.withdraw()
         self._close_disk()
         self._remove_made_dir()
 
     def renew_memory(self) -> None:
         # Between withdrawing and lending nothing can be attached or read, so reports about the new memory hold nothing
         # of the old.
-        self._lending.withdraw()
+        self.lending.withdraw()
         self._memory = None
-        self._attach.memory_voided()
-        self._report.memory_voided()
-        self._data.memory_voided()
+        self.attach.memory_voided()
+        self.report.memory_voided()
+        self.data.memory_voided()
         plan = self._plan
         memory = LentMemory.create(plan.name, plan.size_bytes, plan.segments, self._stopping.is_set)
         if self._stopping.is_set():
             memory.close()
             raise Stopping("the node is stopping")
-        self._lending.lend(memory)
+        self.lending.lend(memory)
         self._memory = memory
         log.info("memory is ready", size_bytes=sum(memory.sizes), boot=f"{memory.boot:016x}")
 
@@ -177,15 +190,15 @@ class Node:
             "lent_bytes": sum(self.sizes),
             **({"max_size_bytes": self._most_bytes} if self._most_bytes else {}),
             **({"memory_to_lend_bytes": memory_to_lend(left)} if (left := available_memory()) is not None else {}),
-            "healthy": int(self._attach.alive and self._data.alive and not self.supervisor.down()),
+            "healthy": int(self.attach.alive and self.data.alive and not self.supervisor.down()),
             "threads_down": len(self.supervisor.down()),
-            "writers": self._report.writers,
-            "attached": self._attach.connections,
-            "tcp_connections": self._data.connections,
-            "copied_bytes": self._workers.copied_bytes,
-            "lost_files": self._report.lost_files.found.total(),
+            "writers": self.report.writers,
+            "attached": self.attach.connections,
+            "tcp_connections": self.data.connections,
+            "copied_bytes": self.workers.copied_bytes,
+            "lost_files": self.report.lost_files.found.total(),
             "insecure": self._plan.insecure,
-            **self._data.transfers().figures(),
+            **self.data.transfers().figures(),
         }
 
     def trust(self, key: bytes, terms: TicketTerms | None) -> None:
@@ -196,23 +209,26 @@ class Node:
         self._tickets.told(terms, now_ms())
 
     def enter_history(self, history: int, older: list[int], epoch: int) -> None:
-        self._attach.enter_history(history, older)
+        self.attach.enter_history(history, older)
         if older and history != self._history:
-            self._data.enter_history(object_id(epoch, 0) - 1)
+            self.data.enter_history(object_id(epoch, 0) - 1)
         self._history = history
 
     def older_writers(self) -> int:
-        return self._attach.older_writers() + self._data.older_writers()
+        return self.attach.older_writers() + self.data.older_writers()
 
     def mismatched(self, rows: bytes) -> bytes:
-        return mismatched(self._lending, self._plan.name, self.boot, rows)
+        failed = mismatched(self.lending, self._plan.name, self.boot, rows)
+        self.verified_bytes += sum(size for _, _, _, size, _ in VerifyRow.iter_unpack(rows))
+        self.mismatched_ranges += len(failed) // MismatchRow.size_bytes
+        return failed
 
     def _close_disk(self) -> None:
-        if self._lending.disk is not None:
-            self._lending.disk.close()
+        if self.lending.disk is not None:
+            self.lending.disk.close()
 
     def clean(self, grants: list[GrantId], deadline: float) -> list[GrantId]:
-        return self._data.clean(grants, deadline)
+        return self.data.clean(grants, deadline)
 
     def _socket_path(self) -> str:
         directory = self._plan.socket_dir
@@ -239,8 +255,8 @@ class Node:
     def _data_address(self, master: str) -> str:
         if self._plan.advertise:
             return self._plan.advertise
-        host, port = split_address(self._data.address)
-        return join_address(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self._data.address
+        host, port = split_address(self.data.address)
+        return join_address(own_host_towards(master), port) if host in ("0.0.0.0", "::") else self.data.address
 
 
 def _check_size(plan: NodePlan) -> None:

@@ -33,9 +33,9 @@ from holdfast.coordination.interface import CoordinationLost, Deposed, Term, ful
 from holdfast.errors import HoldfastError, ReplyLost
 from holdfast.instant import Instant, now_seconds
 from holdfast.messages.shapes import Record
+from holdfast.operations.durations import Durations
 from holdfast.outage import Outage
 from holdfast.replication.batches import HEAD_BYTES, Position, encode_batch, encode_record
-from holdfast.replication.durations import Durations
 
 log = logging.getLogger("holdfast.log")
 PAUSE_SECONDS = 0.02

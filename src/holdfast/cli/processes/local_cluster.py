@@ -131,7 +131,8 @@ class LocalCluster:
         for number, listen in enumerate(further_places(wanted.listen, wanted.nodes, 1, taken), 1):
             name = f"node-{number}"
             place = ["--listen", listen, "--address", self.address, "--size", str(wanted.size_bytes)]
-            arguments = ["node", "--name", name, *place, *wanted.arguments, *wanted.node_arguments]
+            # HOLDFAST_HTTP, if there is one, is the first master's.
+            arguments = ["node", "--name", name, *place, "--http", "", *wanted.arguments, *wanted.node_arguments]
             children.append(Child(name, arguments, wanted.run_dir / f"{name}.json", wanted.environment))
         # A node touches its memory before it lends it, so that no put ever waits for a page.
         within_s = START_WITHIN_S + wanted.nodes * wanted.size_bytes / TOUCHED_BYTES_A_SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from holdfast.replication.durations import Durations
+from holdfast.operations.durations import Durations
 from holdfast.replication.log_writer import LogFigures
 
 

@@ -7,27 +7,34 @@ the primary; a standby shows its own. Counters begin at 0 with each term of a pr
 
 from __future__ import annotations
 
-import platform
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast import __version__
 from holdfast.core.catalogue.catalogue import HARD_PIN, LIVE, MASKED, SOFT_PIN, extents_of
 from holdfast.core.nodes.restored_memory import unverified_objects
 from holdfast.core.primary.object_counts import EvictionReason, ObjectCounts
+from holdfast.core.primary.primary import Primary
 from holdfast.core.state.state import State
 from holdfast.core.tenants import tenants_of
+from holdfast.dashboard.metric_families import (
+    buckets_of,
+    build_info,
+    counter,
+    counters,
+    gauge,
+    gauges,
+    histogram,
+    snake,
+)
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
 from holdfast.master.status.sessions import standing_of
 from holdfast.messages.requests import Status
-from holdfast.replication.durations import BOUNDS_SECONDS, Durations
 
 TENANT_GAUGES = {
     "used_bytes": "Memory of the tenant's objects.",
@@ -38,52 +45,6 @@ TENANT_GAUGES = {
     "pinned_bytes": "Memory of the tenant's hard-pinned objects.",
     "clients": "Clients of the tenant that are connected.",
 }
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def snake(name: str) -> str:
-    """CommitPuts -> commit_puts."""
-    return _HUMP.sub("_", name).lower()
-
-
-def gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"holdfast_{name}", text, value)
-
-
-def counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"holdfast_{name}", text, value)
-
-
-def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
-    found = CounterMetricFamily(f"holdfast_{name}", text, labels=[label])
-    for value, count in list(counts.items()):
-        found.add_metric([value], count)
-    return found
-
-
-def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    found = GaugeMetricFamily(f"holdfast_{name}", text, labels=[label])
-    for value, count in list(values.items()):
-        found.add_metric([value], count)
-    return found
-
-
-def histogram(name: str, text: str, durations: Durations) -> Metric:
-    found = HistogramMetricFamily(f"holdfast_{name}", text)
-    found.add_metric([], buckets_of(durations), durations.total_ns / 1e9)
-    return found
-
-
-def buckets_of(durations: Durations) -> list[tuple[str, float]]:
-    bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
-    return list(zip(bounds, durations.cumulative(), strict=True))
-
-
-def build_info() -> Metric:
-    labels = ["version", "python"]
-    found = GaugeMetricFamily("holdfast_build_info", "1, with the version of holdfast and of Python.", labels=labels)
-    found.add_metric([__version__, platform.python_version()], 1)
-    return found
 
 
 class MasterMetrics(Collector):
@@ -236,10 +197,32 @@ class MasterMetrics(Collector):
         told = {member.name: member.figures["insecure"] for member in members if "insecure" in member.figures}
         exposed = {server.name: len(plan.insecure)} | told
         yield gauges("insecure", "Listeners open to strangers (--insecure).", "process", exposed)
+        yield self._memory_by_node(primary)
         lost = CounterMetricFamily("holdfast_lost_files", "Disk files found gone or spoiled.", labels=["node", "seen"])
         for (node, damage), count in list(primary.lost_files.items()) if primary is not None else ():
             lost.add_metric([node, damage.name.lower()], count)
         yield lost
+
+    def _memory_by_node(self, primary: Primary | None) -> Metric:
+        found = GaugeMetricFamily(
+            "holdfast_node_memory_bytes", "Memory that a node lends, by use; none at a standby.", labels=["node", "use"]
+        )
+        if primary is None:
+            return found
+        state = primary.state
+        uses: dict[str, Counter[str]] = {}
+        nodes = {segment.handle: segment.name.node for segment in state.memory_segments()}
+        for segment in state.memory_segments():
+            of_node = uses.setdefault(segment.name.node, Counter(granted=0, quarantined=0))
+            free = primary.allocators[segment.handle].free_bytes
+            of_node.update(free=free, used=segment.usable_bytes - free)
+        for kind, segment_handle, size in _reserved(state):
+            if segment_handle in nodes:
+                uses[nodes[segment_handle]].update({kind: size, "used": -size})
+        for node, of_node in uses.items():
+            for use, size in of_node.items():
+                found.add_metric([node, use], size)
+        return found
 
     def _tenants(self, engine: Engine | None, now: Instant) -> Iterator[Metric]:
         """Figures of each tenant, from the primary; none without tenants."""
@@ -261,3 +244,12 @@ class MasterMetrics(Collector):
         yield gauge("unverified_objects", "Restored and not compared yet.", unverified_objects(state))
         dropped = {"mismatch": origin.mismatched, "memory_lost": origin.lost, "file_lost": origin.lost_files}
         yield gauges("restore_dropped_objects", "Restored, then given up.", "cause", dropped)
+
+
+def _reserved(state: State) -> Iterator[tuple[str, int, int]]:
+    """What is neither an object's nor free: (use, segment, size)."""
+    for grant in state.grants.values():
+        for one in grant.ranges:
+            yield "granted", one.segment, grant.left_bytes
+    for entry in state.quarantine.values():
+        yield "quarantined", entry.segment, entry.size_bytes

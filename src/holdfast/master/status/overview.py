@@ -11,10 +11,10 @@ import msgspec
 from holdfast import __version__
 from holdfast.core.primary.primary import Primary
 from holdfast.core.tenants import tenants_of
+from holdfast.dashboard.metric_families import snake
 from holdfast.instant import Instant, now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
-from holdfast.master.status.metrics import snake
 from holdfast.master.status.sessions import by_node, node_info, standing_of
 from holdfast.master.status.standings import MasterStanding
 

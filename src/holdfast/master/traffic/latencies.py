@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.instant import now_ns
 from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.shapes import Message
-from holdfast.replication.durations import Durations
+from holdfast.operations.durations import Durations
 
 
 class Latencies:

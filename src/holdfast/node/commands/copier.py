@@ -102,6 +102,8 @@ class Copier:
     pace: Pace
     clock: Clock
     copied_bytes: int = 0
+    copied_objects: int = 0
+    failed_objects: int = 0
 
     def carry_out(self, order: CopyObjects) -> Operation[int]:
         """Carry out an order. Returns the number of replicas that it added."""
@@ -139,6 +141,8 @@ class Copier:
     def _say(self, order: CopyObjects, items: list[Item], done: list[tuple[Item, int]]) -> Operation[int]:
         copied = {item.oid for item, _ in done}
         failed = [item.oid for item in items if item.oid not in copied]
+        self.copied_objects += len(copied)
+        self.failed_objects += len(failed)
         rows = CopiedRow.pack_rows(
             (item.oid, item.offset, item.source.handle, item.source_offset, checksum) for item, checksum in done
         )

@@ -97,10 +97,12 @@ class CommandWorker:
         self._caller = PlainCaller(fresh_hello(token), Stopping)
         self._runner = ThreadRunner(Masters(address), self._caller, LinkOptions(CONNECT_SECONDS))
         self._orders: queue.Queue[tuple[str, Operation[Any]] | None] = queue.Queue(MOST_WAITING)
+        self.name = name
         self._thread = threading.Thread(
             target=supervisor.keep_thread, args=(name, self._run, self._stopping.wait), name=name, daemon=True
         )
         self.done = 0
+        self.failed = 0
         self.dropped = 0
 
     def start(self) -> None:
@@ -118,6 +120,10 @@ class CommandWorker:
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
         self._runner.hang_up(STOPPING_TEXT)
+
+    @property
+    def waiting(self) -> int:
+        return self._orders.qsize()
 
     def add(self, what: str, order: Operation[Any]) -> bool:
         try:
@@ -140,8 +146,10 @@ class CommandWorker:
             except HoldfastError as error:
                 if self._stopping.is_set():
                     return
+                self.failed += 1
                 log.warning("an order was not carried out", order=what, reason=str(error))
             except Exception:  # A defect fails this order only; the thread goes on.
+                self.failed += 1
                 log.exception("an order failed unexpectedly", order=what)
 
 
@@ -153,10 +161,13 @@ class CommandWorkers:
     ) -> None:
         self._peers: list[PeerBytes] = []
         self._threads: list[CommandWorker | Scrub] = []
+        self.queues: list[CommandWorker] = []
         pace = Pace()
 
         def worker(name: str) -> CommandWorker:
-            self._threads.append(made := CommandWorker(name, address, token, supervisor))
+            made = CommandWorker(name, address, token, supervisor)
+            self._threads.append(made)
+            self.queues.append(made)
             return made
 
         def copier() -> Copier:

@@ -257,13 +257,14 @@ class DiskStore:
         whole = len(target) == stored.size_bytes and len(target) <= CHUNK
         self._examined(stored, lambda: self._fill(stored, offset - stored.offset, target, whole))
 
-    def check(self, offset: int, checksum: int = 0) -> None:
+    def check(self, offset: int, checksum: int = 0) -> int:
         """Read the whole file of the object around this place: DamagedFile if it has changed, or has another checksum
-        than this one."""
+        than this one. Returns the object's size."""
         stored = self._around(offset)
         if stored is None:
             raise UnknownSegment(f"the disk holds no object at {offset:,} (any more); nothing was checked")
         self._examined(stored, lambda: self._compare(stored, checksum))
+        return stored.size_bytes
 
     def check_size(self, offset: int) -> None:
         """As `check`, but compare only the file's length."""

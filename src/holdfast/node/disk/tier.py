@@ -47,6 +47,7 @@ class DiskTier:
         self._verification: Verification | None = None
         """The one that is under way, or waits to be."""
         self._pending: set[int] = set()
+        self.read_bytes = self.written_bytes = self.checked_bytes = 0
         self._lock = threading.Lock()
 
     def is_mine(self, name: SegmentName) -> bool:
@@ -63,15 +64,21 @@ class DiskTier:
             self._pending.add(offset)
         with self._noting():
             self.store.write(oid, offset, data, checksum)
+        with self._lock:
+            self.written_bytes += len(data)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         with self._noting():
             self.store.read_into(offset, target)
+        with self._lock:
+            self.read_bytes += len(target)
 
     def check(self, offset: int) -> None:
         """Read the whole file around this place; if it is missing or wrong, report that and raise ReplicaLost."""
         with self._noting():
-            self.store.check(offset)
+            size_bytes = self.store.check(offset)
+        with self._lock:
+            self.checked_bytes += size_bytes
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -148,7 +155,9 @@ class DiskTier:
                 continue
             try:
                 with self._noting():
-                    self.store.check(offset, checksum)
+                    size_bytes = self.store.check(offset, checksum)
+                with self._lock:
+                    self.checked_bytes += size_bytes
             except TryAgain:
                 again.append(one)
             except (DamagedFile, UnknownSegment):

@@ -90,6 +90,8 @@ class AttachServer:
         self._report = report
         self._max_connections = max_connections
         self.attachments: set[_Attachment] = set()
+        self.read_attaches = 0
+        self.write_attaches = 0
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -317,6 +319,10 @@ class AttachServer:
             answer = Attached(attachment.writer, segment.size_bytes)
             descriptor = segment.descriptor if request.write else segment.read_descriptor
             _send(attachment, request_id, answer, [descriptor])
+        if request.write:
+            self.write_attaches += 1
+        else:
+            self.read_attaches += 1
 
     def _refuse(self, attachment: _Attachment, error: HoldfastError) -> None:
         """Refuse a peer that breaks the protocol. A writer is no longer read from, but its connection stays open."""

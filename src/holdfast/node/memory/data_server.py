@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import structlog
@@ -84,6 +84,10 @@ class DataServer:
         """Bytes moved by connections that have ended."""
         self._cleared: deque[Clear] = deque(maxlen=CLEARED_KEPT)
         """The last orders that were carried out: one that comes again would wipe the next tenant's bytes."""
+        self.refusals: Counter[str] = Counter()
+        """Connections that ended with an error of their peer, by its code."""
+        self.fences = 0
+        self.cleared_bytes = 0
         self._copying: set[GrantId] = set()
         self._older: set[GrantId] = set()
         """Grants that were being written when the history changed."""
@@ -183,6 +187,7 @@ class DataServer:
         with self._lending.range_of(*where) as room:
             self.fence(*where, order.issued)
             wipe(room)
+            self.cleared_bytes += order.length
         self._cleared.append(order)
 
     def fence(self, segment: SegmentName, offset: int, length: int, issued: int) -> None:
@@ -194,6 +199,7 @@ class DataServer:
 
         with self._changed:
             self.tickets.fences.put_up(segment, offset, length, issued)
+            self.fences += 1
             for session in older():
                 session.end()
             if not self._changed.wait_for(lambda: not older(), FENCE_SECONDS):
@@ -310,6 +316,8 @@ class DataServer:
             with self._changed:
                 self._sessions.pop(session, None)
                 self._moved.add(session.moved)
+                if session.refused is not None:
+                    self.refusals[session.refused.code] += 1
                 self._changed.notify_all()
 
 

@@ -121,6 +121,8 @@ class DataSession:
         self.moving: Moving | None = None
         """What is being read or written now. Set before it is checked, so that a fence sees it or refuses it."""
         self.moved = Transfers()
+        self.refused: HoldfastError | None = None
+        """What the peer was refused with, which ended the connection."""
         self._socket: Stream = connected
         self._tls = tls
         self._gate = gate
@@ -153,6 +155,7 @@ class DataSession:
                 self.since, self.busy = now_seconds(), False
         except HoldfastError as error:
             log.debug("a data connection is closed", reason=str(error))
+            self.refused = error
             refuse(self._socket, error)
         except (_PeerLeft, OSError) as error:
             log.debug("a data connection ended", reason=str(error))
@@ -295,6 +298,8 @@ class DataSession:
                 return
             self._send_all(b"".join([head, piece]) if head else piece, until)
             head = b""
+        self.moved.reads += 1
+        self.moved.read_bytes += length
 
     def _check_file(self, request_id: int, request: CheckFile) -> None:
         """Check a file in which a reader found wrong bytes. Its replica is given up only if the file is wrong."""

@@ -12,6 +12,7 @@ then compares every range with the restored catalogue.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -112,6 +113,9 @@ class NodeLife:
         self._mounted_under = 0
         self._offered_under = 0
         self.has_been_member = False
+        self.happenings: Counter[Happening] = Counter()
+        self.voided = 0
+        """How often the memory was replaced because a master did not know it."""
         self._reported_at = 0.0
         self._reported_under: tuple[int, int] | None = None
         """The value of `_mounted` at the last report of figures that was answered. Only `tell` writes these two: a
@@ -128,6 +132,11 @@ class NodeLife:
     def stop(self) -> None:
         self.follower.stopping = True
 
+    @property
+    def is_mounted(self) -> bool:
+        """Did a master accept the memory, under the session that it has?"""
+        return self._mounted is not None
+
     def belong(self) -> Operation[None]:
         """Run until `stop` or a permanent failure. Restarted after a defect, it offers the memory that it has."""
         if not self._lender.boot:
@@ -138,6 +147,7 @@ class NodeLife:
         yield from self.follower.farewell()
 
     def _on_event(self, event: Event) -> None:
+        self.happenings[event.kind] += 1
         match event.kind:
             case Happening.OPENED:
                 log.info("a session is open", epoch=event.epoch)
@@ -206,6 +216,7 @@ class NodeLife:
     def _renew_memory(self, reason: str) -> Operation[None]:
         log.warning("the node's memory is void, taking new memory", reason=reason)
         self._mounted = None
+        self.voided += 1
         self._mounted_under = self._offered_under = 0
         self.follower.heard = (0, 0)  # Log positions seen with the old memory do not apply to the new.
         yield Work(self._lender.renew_memory)
@@ -327,7 +338,7 @@ class SessionThreads:
     def __init__(self, life: NodeLife, runner: ThreadRunner, supervisor: Supervisor) -> None:
         self.failure: HoldfastError | None = None
         """Why the node cannot go on; None while it can."""
-        self._life = life
+        self.life = life
         self._supervisor = supervisor
         self._stopping = threading.Event()
         self._runner = runner
@@ -343,10 +354,10 @@ class SessionThreads:
     def stop(self) -> None:
         """End the threads, and say goodbye to the master if it can be reached."""
         self._stopping.set()
-        self._life.stop()
+        self.life.stop()
         self._runner.rouse()
         try:
-            self._runner.run(self._life.farewell())
+            self._runner.run(self.life.farewell())
         except HoldfastError as error:
             log.info("no master heard the goodbye", reason=str(error))
         self._runner.hang_up(CLOSED_TEXT)
@@ -358,21 +369,21 @@ class SessionThreads:
         try:
             self._supervisor.keep_thread(name, lambda: self._carry_out(operation()), self._stops)
         finally:
-            self._life.stop()
+            self.life.stop()
             self._runner.rouse()
 
     def _stops(self, seconds: float) -> bool:
-        return self._stopping.wait(seconds) or self._life.is_stopping()
+        return self._stopping.wait(seconds) or self.life.is_stopping()
 
     def _carry_out(self, operation: Operation[None]) -> None:
         try:
             self._runner.run(operation)
         except HoldfastError as error:
-            if not self._life.is_stopping():
+            if not self.life.is_stopping():
                 log.error("the node cannot go on", reason=str(error), code=error.code)
             self.failure = error
         except Exception as error:
-            if self._life.has_been_member:
+            if self.life.has_been_member:
                 raise  # Its memory is in use: the supervisor tries again.
             log.exception("the node cannot begin")
             self.failure = HoldfastError(f"the node cannot begin ({error!r}); no memory is lent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.replication.durations import BOUNDS_SECONDS, Durations
+from holdfast.operations.durations import BOUNDS_SECONDS, Durations
 
 
 @given(st.lists(st.integers(0, 10**11), max_size=50))
