@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadValue, GrantRefused, TryAgain, UnknownSegment
+from holdfast.errors import BadRequest, BadValue, GrantRefused, TryAgain, UnknownSegment
 from holdfast.ids import GrantId
 from holdfast.messages.of_nodes import AttachSegment, ReadRanges, WriteRange
 from holdfast.messages.requests import Failed
@@ -113,6 +113,14 @@ def test_a_range_that_leaves_the_segment_is_refused_even_with_a_mac(served: Serv
     with served.connection() as connection, pytest.raises(BadValue):
         mac = served.mac(GRANT, SIZE - 64, 4096)
         connection.write(GrantedRange(served.name(), GRANT, SIZE - 64, 4096, mac), 0, memoryview(b"x" * 100), soon())
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 64), (0, -64)])
+def test_a_range_below_0_is_refused_even_with_a_mac(served: Served, offset: int, length: int) -> None:
+    mac = served.mac(GRANT, offset, length)
+    with served.connection() as connection, pytest.raises(BadRequest):
+        connection.write(GrantedRange(served.name(), GRANT, offset, length, mac), 0, memoryview(b"x"), soon())
+    assert served.bytes_at(0, 4096) == bytes(4096)
 
 
 def begin_write(served: Served, connected: socket.socket, grant: GrantId, size: int, sent: int) -> None:

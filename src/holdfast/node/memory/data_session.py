@@ -74,6 +74,8 @@ class Moving(NamedTuple):
 
 
 def _moving_in_grant(request: WriteRange | ReadBack) -> Moving:
+    if min(request.range_offset, request.range_length) < 0:
+        raise BadRequest("a range begins at 0 or above, and is no shorter than 0; nothing was read or written")
     ranges = TicketRow.pack(request.range_offset, request.range_length)
     return Moving(request.segment, issued_at(request.mac), ranges)
 
