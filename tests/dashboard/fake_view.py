@@ -67,6 +67,8 @@ FIGURES: dict[str, Any] = {
     "free_bytes": 1,
     "sessions": {"safe": 1},
     "requests": {"locate": 3},
+    "latencies": {"locate": [1, 3, 3]},
+    "latency_bounds_seconds": [0.000008, 0.000016],
 }
 QUOTAS = dict.fromkeys(["used_bytes", "limit_bytes", "guaranteed_bytes", "objects", "clients", "evicted", "refused"], 7)
 
@@ -150,7 +152,8 @@ class FakeView:
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         found = [
-            {"number": n, "age_ms": 5, "kind": "session_created", "subject": "node-1", "text": ""} for n in range(1, 6)
+            {"number": n, "age_ms": 5, "kind": "session_created", "subject": "node-1", "text": "", "master": "master-1"}
+            for n in range(1, 6)
         ]
         return [event for event in found if int(str(event["number"])) > after][:limit]
 

@@ -107,7 +107,7 @@ def _add_cluster(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
         after: Annotated[int, Query(ge=0, le=MAX_CURSOR, description="Only later ones than this number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="The most events to give.")] = 100,
     ) -> dict[str, Any]:
-        """Recent events at this master, the oldest first."""
+        """Recent events of all masters, in the order in which this one learned of them."""
         return {"events": await calls.ask(lambda: view.events(after, limit))}
 
 

@@ -50,6 +50,7 @@ class MasterShown(Shown):
     index: int = Field(description="Records that it has applied, as it said within the last seconds.")
     promotable: bool
     reason: str
+    lag_batches: int = Field(0, description="Batches of the log that it has not applied, as far as it knew.")
 
 
 class OverviewShown(Shown):
@@ -63,6 +64,10 @@ class OverviewShown(Shown):
     nodes: list[NodeShown]
     objects: int
     requests: dict[str, int] = Field(description="Requests by verb, since the process began.")
+    latencies: dict[str, list[int]] = Field(
+        description="Verb -> requests answered within each of `latency_bounds_seconds`, and last all of them."
+    )
+    latency_bounds_seconds: list[float]
 
 
 class SegmentMapShown(BaseModel):

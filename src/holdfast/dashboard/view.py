@@ -142,6 +142,7 @@ class EventShown(BaseModel):
     kind: str
     subject: str
     text: str
+    master: str = Field(description="The one that noted it.")
 
 
 class ObjectShown(Shown):

@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import signal
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -116,10 +117,7 @@ async def _serve(settings: MasterSettings) -> int:
     spare_the_collector()
     running = asyncio.create_task(supervisor.keep("roles", master.run))
     url = url_of(served[0].address, master.plan.address, settings.tls_cert is not None)
-    keeping = [asyncio.create_task(supervisor.keep("identities", one.run)) for one in upkeep]
-    if tls is not None:
-        keeping.append(asyncio.create_task(supervisor.keep("certificates", tls.follow)))
-    keeping.append(asyncio.create_task(supervisor.keep("standings", lambda: view.standings.run(url))))
+    keeping = _keep(supervisor, view, url, upkeep, tls)
     log.info("serving", address=master.plan.address, http=served[0].address)
     if settings.ready_file is not None:
         _write_ready(settings, master.plan.address, [http.address for http in served], publisher)
@@ -134,6 +132,17 @@ async def _serve(settings: MasterSettings) -> int:
         await http.stop()
     await _close(coordination, publisher)
     return 0
+
+
+def _keep(
+    supervisor: Supervisor, view: MasterView, url: str, upkeep: list[IdentityUpkeep], tls: CertificateFiles | None
+) -> list[asyncio.Task[None]]:
+    """Start what runs beside the roles. `url`: of the dashboard."""
+    work: list[tuple[str, Callable[[], Awaitable[object]]]] = [("identities", one.run) for one in upkeep]
+    if tls is not None:
+        work.append(("certificates", tls.follow))
+    work += [("standings", lambda: view.standings.run(url)), ("events", view.timeline.run)]
+    return [asyncio.create_task(supervisor.keep(name, run)) for name, run in work]
 
 
 async def _close(coordination: Coordination | None, publisher: EventPublisher | None) -> None:

@@ -5,6 +5,9 @@ It holds no callbacks and no timers (I15): a promotion takes its state and posit
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
 from holdfast.errors import MALFORMED
@@ -13,6 +16,8 @@ from holdfast.messages.records import HistoryRestored
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import AlteredRecord, BrokenChain, Position, UnknownRecord, decode_batch
 from holdfast.replication.carried import Carried
+
+Note: TypeAlias = Callable[[State, Record, Instant], None]
 
 
 class Standby:
@@ -28,12 +33,13 @@ class Standby:
         """Is a history being restored in the log? The pieces read so far are in no snapshot."""
         return self._carried.begun
 
-    def take(self, number: int, batch: bytes, now: Instant) -> None:
-        """Apply the next batch. BrokenChain, UnknownRecord: nothing of it was applied (I13). AlteredRecord: part of it
-        was, so that this copy is given up; it never serves and is in no snapshot."""
+    def take(self, number: int, batch: bytes, now: Instant, note: Note | None = None) -> None:
+        """Apply the next batch; `note` is called before each record. BrokenChain, UnknownRecord: nothing of it was
+        applied (I13). AlteredRecord: part of it was, so that this copy is given up; it never serves and is in no
+        snapshot."""
         records, position = decode_batch(self.position, number, batch)
         try:
-            self._apply(records, position, now)
+            self._apply(records, position, now, note)
         except (BrokenChain, UnknownRecord):
             raise
         except MALFORMED as error:
@@ -44,7 +50,7 @@ class Standby:
             ) from error
         self.position = position
 
-    def _apply(self, records: list[Record], position: Position, now: Instant) -> None:
+    def _apply(self, records: list[Record], position: Position, now: Instant, note: Note | None) -> None:
         if records and isinstance(records[0], HistoryRestored):  # It stands alone in its batch.
             self.state = self._carried.restored(records[0], position.index, now)
         else:
@@ -52,4 +58,6 @@ class Standby:
                 if self._carried.takes(record):
                     self.state.index += 1
                 else:
+                    if note is not None:
+                        note(self.state, record, now)
                     apply(self.state, record, now)

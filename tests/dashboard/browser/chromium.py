@@ -19,8 +19,10 @@ from selenium.common.exceptions import NoSuchElementException, StaleElementRefer
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+__all__ = ["PAGE_S", "Keys", "Page", "chromium"]
 PAGE_S = 30.0
 FLAGS = (
     "--headless",

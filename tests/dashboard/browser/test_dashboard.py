@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.client.cache import Cache
-from tests.dashboard.browser.chromium import PAGE_S, Page, chromium
-from tests.failover.cluster import Cluster
+from holdfast.messages.requests import ChangeSettings
+from tests.dashboard.browser.chromium import PAGE_S, Keys, Page, chromium
+from tests.failover.cluster import Cluster, call
 from tests.waiting import wait_until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -59,6 +60,9 @@ def test_the_first_look_shows_who_leads_and_what_there_is(seen: Page, cluster: C
     seen.until("#kinds tbody tr[data-key=hard_pinned]", "1.0 MiB")
     wait_until(lambda: len(seen.all("#charts svg path[d^=M]")) > 4, PAGE_S, "the charts are drawn")
     seen.until("#events", "segment mounted")
+    seen.until("#sessions", "2 safe, 0 in jeopardy")
+    seen.until("#verbs tr[data-key=commit_puts]", "commit puts")
+    assert [row.text.split()[0] for row in seen.all("#evictions tbody tr")] == ["watermark", "put", "quota", "disk"]
     assert seen.run(
         "return performance.getEntriesByType('resource').every((one) => one.name.startsWith(location.origin))"
     )
@@ -97,6 +101,38 @@ def test_figures_move_while_the_page_is_open(seen: Page, cache: Cache) -> None:
     cache.put_many({f"more/{number}": b"x" for number in range(5)})
     wait_until(lambda: seen.text("#summary") != before, PAGE_S, "the number of objects changes")
     seen.until("#clients tbody", "node")
+
+
+def test_hit_rate_and_latency_by_verb_follow_the_reads(seen: Page, cluster: Cluster) -> None:
+    def shown() -> str:
+        with cluster.connect() as reader:  # It has no leases, so it asks the master.
+            reader.get_many(["block/1", "block/2", "block/3", "no such key"])
+        charts = seen.text("#charts")
+        return charts.split("Hit rate of reads that asked\n")[1].split("\n")[0] if "Hit rate" in charts else ""
+
+    wait_until(lambda: shown() == "75.0%", PAGE_S, "three of four keys are found")
+    row = seen.until("#verbs tr[data-key=locate]", "s ")
+    _, rate, half, half_unit, most, most_unit, count = row.split()
+    assert {half_unit, most_unit} <= {"µs", "ms", "s"}
+    assert (float(rate) > 0, float(half) > 0, float(most) > 0, int(count) > 0) == (True,) * 4
+
+
+def test_everything_is_done_with_the_keyboard(seen: Page) -> None:
+    def press(key: str) -> None:
+        seen.browser.switch_to.active_element.send_keys(key)
+
+    press(Keys.TAB)
+    assert seen.browser.switch_to.active_element.text == "Skip to the content"
+    seen.run("document.querySelector('#failover').focus()")
+    press(Keys.ENTER)
+    wait_until(lambda: seen.one("#confirm").is_displayed(), PAGE_S, "it asks")
+    press(Keys.TAB)
+    assert seen.run("return document.querySelector('#confirm').contains(document.activeElement)")
+    press(Keys.ESCAPE)
+    wait_until(lambda: not seen.one("#confirm").is_displayed(), PAGE_S, "it is left")
+    assert seen.run("return document.activeElement.id") == "failover"
+    press(Keys.TAB)
+    assert seen.run("return document.activeElement.id") == "snapshot"
 
 
 def test_a_node_is_drained_from_the_page(seen: Page, cache: Cache) -> None:
@@ -163,6 +199,21 @@ def test_the_primary_hands_over_from_the_page(seen: Page, cluster: Cluster) -> N
     seen.until("#summary", "a standby")
     link = seen.one("#masters tbody a").get_attribute("href")
     assert link == f"http://{cluster.primary().http}/", "it says where the primary is"
+    seen.open(cluster.primary().http)
+    assert f"({before.folder.name})" in seen.until("#events", "node drained"), (
+        "what the earlier primary noted, and who it was"
+    )
+
+
+def test_evictions_are_shown_by_reason_and_in_the_events(seen: Page, cache: Cache) -> None:
+    cache.put_many({f"full/{number}": bytes(1 << 20) for number in range(100)})
+    wait_until(lambda: seen.all("#evictions tbody tr"), PAGE_S, "reasons are shown")
+
+    def evicted() -> int:
+        return sum(int(row.text.split()[2].replace(",", "")) for row in seen.all("#evictions tbody tr"))
+
+    wait_until(lambda: evicted() > 0, PAGE_S, "objects are evicted")
+    seen.until("#events", "evictions")
 
 
 def test_a_standby_s_page_sees_the_primary_s_death_and_becomes_the_primary_s(page: Page, cluster: Cluster) -> None:
@@ -172,11 +223,16 @@ def test_a_standby_s_page_sees_the_primary_s_death_and_becomes_the_primary_s(pag
     page.open(standby.http)
     page.faults()
     page.until("#summary", "a standby")
+    page.until("#masters tbody", "none")  # Its lag.
     assert len(page.all("#maps svg.map")) == 2 or page.until("#part", "Point at")
+    with primary.channel() as channel:
+        call(channel, ChangeSettings({"lease_ttl_ms": 6_000}))
     primary.kill()
     page.until("#summary", "this is its page")
     assert int(page.text("#summary").split("epoch ")[1].split(";")[0]) > epoch
     page.until("#events", "ms after it won the term")
+    page.until("#events", f"evictions\n{primary.folder.name}: ")
+    page.until("#events", "setting changed")
     wait_until(lambda: len(page.all("#nodes tbody tr")) == 2, PAGE_S, "the nodes are its followers")
     assert page.faults() == [], "its own master answered all the while"
 

@@ -14,8 +14,12 @@ const SIGNS = { // Patterns of 4 x 4, so that kinds differ without colour.
   leased: "M0 4L4 0", soft_pinned: "M1 1h1M3 3h1", hard_pinned: "M0 4L4 0M0 0L4 4", granted: "M2 0v4", quarantined: "M0 2h4",
 };
 const SVG = "http://www.w3.org/2000/svg";
-const CHART_SECONDS = 300, TOKEN = "holdfast-token";
-const state = { asker: { roles: [] }, overview: null, earlier: null, samples: [], events: [], memory: null, alive: true };
+const REASONS = {
+  watermark: "memory was fuller than the high watermark", put: "a put needed the room", quota: "its tenant was beyond a limit",
+  disk: "the disk that held it alone was full",
+};
+const CHART_SECONDS = 300, MINUTE_MS = 60e3, TOKEN = "holdfast-token";
+const state = { asker: { roles: [] }, overview: null, earlier: null, samples: [], minute: [], events: [], memory: null, alive: true };
 
 const at = (id) => document.getElementById(id);
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -44,6 +48,13 @@ function duration(ms) {
   return ms < 7200e3 ? `${Math.round(ms / 60e3)} min` : `${Math.round(ms / 3600e3)} h`;
 }
 
+// Bounds of latencies are powers of two: two digits say all there is.
+function latency(seconds) {
+  if (seconds < 1e-3) return `${Math.round(seconds * 1e6)} µs`;
+  return seconds < 1 ? `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(1)} s`;
+}
+
+const percent = (share) => `${(100 * share).toFixed(share < 0.995 && share > 0.005 ? 1 : 0)}%`;
 const number = (count) => count.toLocaleString("en", { maximumFractionDigits: count < 10 ? 1 : 0 });
 const counted = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 const mayOperate = () => state.asker.roles.includes("operator");
@@ -100,6 +111,7 @@ function showMasters(now) {
   fill("masters", now.masters, (one) => one.name, (one) => [
     one.name === now.name || !/^https?:/.test(one.url) ? { text: `${one.name}${one.name === now.name ? " (here)" : ""}` } : { text: one.name, href: one.url },
     { text: one.role, kind: one.role === "primary" ? "good" : "" }, { text: number(one.epoch), kind: "n" }, { text: number(one.index), kind: "n" },
+    { text: one.role === "standby" ? (one.lag_batches ? counted(one.lag_batches, "batch", "batches") : "none") : "", kind: one.lag_batches ? "n bad" : "n" },
     { text: one.role === "primary" ? "leads" : one.promotable ? "yes" : "no", kind: one.role === "primary" || one.promotable ? "good" : "bad" },
     one.reason,
   ]);
@@ -132,6 +144,9 @@ function lossOf(now) {
 
 const CHARTS = [
   ["Requests a second", (now, earlier, s) => (sum(now.requests) - sum(earlier.requests)) / s, number],
+  ["Hit rate of reads that asked", (now, earlier) => (now.hits - earlier.hits) / (now.hits + now.misses - earlier.hits - earlier.misses), percent, 1],
+  ["Bytes found by reads, a second", (now, earlier, s) => (now.hit_bytes - earlier.hit_bytes) / s, bytes],
+  ["Bytes stored a second", (now, earlier, s) => (now.stored_bytes - earlier.stored_bytes) / s, bytes],
   ["Evictions a second", (now, earlier, s) => (now.evicted - earlier.evicted) / s, number],
   ["Memory in use", (now) => now.capacity_bytes - now.free_bytes, bytes],
   ["Objects", (now) => now.objects, number],
@@ -145,6 +160,11 @@ const sum = (counts) => Object.values(counts ?? {}).reduce((total, one) => total
 function takeSample(now) {
   const earlier = state.earlier;
   state.earlier = now;
+  if (!earlier || earlier.epoch !== now.epoch || earlier.role !== now.role || now.uptime_ms <= earlier.uptime_ms) state.minute = [];
+  state.minute.push(now);
+  while (state.minute[0].uptime_ms < now.uptime_ms - MINUTE_MS) state.minute.shift();
+  showVerbs(now, state.minute[0]);
+  showEvictions(now, state.minute[0]);
   if (!earlier || earlier.epoch !== now.epoch || earlier.name !== now.name || earlier.role !== now.role) return;
   const seconds = (now.uptime_ms - earlier.uptime_ms) / 1000;
   if (seconds <= 0) {
@@ -161,7 +181,7 @@ function drawCharts() {
   const box = at("charts");
   const end = state.samples.at(-1).at;
   const scale = CHART_SECONDS / Math.max(60, end - state.samples[0].at);
-  CHARTS.forEach(([name, , format], which) => {
+  CHARTS.forEach(([name, , format, full], which) => {
     let figure = box.children[which];
     if (!figure) {
       const line = element("svg:svg", { class: "chart", viewBox: `0 0 ${CHART_SECONDS} 60`, preserveAspectRatio: "none", role: "img" });
@@ -170,16 +190,45 @@ function drawCharts() {
     }
     const known = state.samples.filter((one) => one.values[which] !== null);
     const last = known.at(-1)?.values[which];
-    const most = Math.max(...known.map((one) => one.values[which]), 1e-9);
+    const highest = Math.max(...known.map((one) => one.values[which]), 1e-9), most = full ?? highest;
     const points = known.map((one) => `${(CHART_SECONDS - scale * (end - one.at)).toFixed(1)} ${(58 - (54 * one.values[which]) / most).toFixed(1)}`);
-    const text = last === undefined ? "only the primary counts it" : format(last);
+    const text = last !== undefined ? format(last) : state.overview.role === "primary" ? "none yet" : "only the primary counts it";
     write(figure.querySelector("strong"), text);
     const line = figure.querySelector("svg");
-    line.setAttribute("aria-label", `${name}: ${text}${points.length ? `, at most ${format(most)} in the last ${duration(1000 * (end - known[0].at))}` : ""}`);
+    line.setAttribute("aria-label", `${name}: ${text}${points.length ? `, at most ${format(highest)} in the last ${duration(1000 * (end - known[0].at))}` : ""}`);
     const path = points.length ? `M${points.join("L")}` : "";
     line.lastChild.setAttribute("d", path);
     line.firstChild.setAttribute("d", points.length ? `${path}V60H${points[0].split(" ")[0]}Z` : "");
   });
+}
+
+// Latency by verb and evictions by reason: of the last minute, or of as much of it as this page has seen.
+
+function showVerbs(now, before) {
+  const seconds = (now.uptime_ms - before.uptime_ms) / 1000;
+  const verbs = Object.entries(now.latencies).map(([verb, all]) => {
+    const counts = all.map((count, bound) => count - (before.latencies[verb]?.[bound] ?? 0));
+    return { verb, counts, recent: counts.at(-1), all: all.at(-1) };
+  });
+  const within = ({ counts, recent }, share) => {
+    if (!recent) return "";
+    const bound = counts.findIndex((count) => count >= share * recent);
+    const limit = now.latency_bounds_seconds[bound];
+    return limit === undefined ? `over ${latency(now.latency_bounds_seconds.at(-1))}` : latency(limit);
+  };
+  fill("verbs", verbs.sort((one, other) => other.all - one.all), ({ verb }) => verb, (one) => [
+    one.verb.replaceAll("_", " "), { text: seconds > 0 ? number(one.recent / seconds) : "", kind: "n" },
+    { text: within(one, 0.5), kind: "n" }, { text: within(one, 0.99), kind: "n" }, { text: number(one.all), kind: "n" },
+  ]);
+}
+
+function showEvictions(now, before) {
+  const seconds = (now.uptime_ms - before.uptime_ms) / 1000;
+  at("evictions-box").hidden = !now.evicted_objects;
+  fill("evictions", Object.entries(now.evicted_objects ?? {}), ([reason]) => reason, ([reason, count]) => [
+    reason, { text: seconds > 0 ? number((count - before.evicted_objects[reason]) / seconds) : "", kind: "n" },
+    { text: number(count), kind: "n" }, { text: bytes(now.evicted_bytes[reason]), kind: "n" }, REASONS[reason] ?? "",
+  ]);
 }
 
 // Nodes, and the map of their memory.
@@ -189,8 +238,10 @@ function showNodes(now) {
   note.hidden = now.role === "primary" && now.nodes.length > 0;
   write(note, now.role === "primary" ? "No node lends memory yet: holdfast node --name node-1 --size 1GiB" :
     `Sessions and modes are the primary's to know${now.leader ? `: it serves at ${now.leader}` : ""}. The maps below are of this standby's copy.`);
-  const standings = Object.entries(now.sessions).map(([standing, count]) => `${count} ${standing}`).join(", ");
-  write(at("nodes").tHead.rows[0].cells[1], standings ? `Session (${standings})` : "Session");
+  const { safe = 0, jeopardy = 0 } = now.sessions;
+  const expired = now.nodes.filter((one) => one.standing === "expired").length;
+  at("sessions").hidden = now.role !== "primary";
+  write(at("sessions"), `Sessions: ${number(safe)} safe, ${number(jeopardy)} in jeopardy (silent, and waited for), ${number(expired)} expired.`);
   fill("nodes", now.nodes, (one) => one.name, (one) => [
     one.name,
     { text: one.standing === "safe" && !one.available ? "safe, takes nothing" : one.standing, kind: one.standing === "safe" ? "good" : "bad" },
@@ -324,10 +375,13 @@ function showEvents() {
   const list = at("events");
   list.hidden = !state.events.length;
   at("events-note").hidden = !!state.events.length;
-  list.replaceChildren(...[...state.events].reverse().slice(0, 200).map((event) => {
+  const today = new Date().toDateString();
+  list.replaceChildren(...[...state.events].sort((one, other) => other.at - one.at).slice(0, 200).map((event) => {
     const time = new Date(event.at);
-    return element("li", {}, element("time", { datetime: time.toISOString() }, time.toLocaleTimeString()),
-      element("strong", {}, event.kind.replaceAll("_", " ")), element("span", { class: "about" }, [event.subject, event.text].filter(Boolean).join(": ")));
+    const said = time.toDateString() === today ? time.toLocaleTimeString() : time.toLocaleString();
+    const about = [event.subject, event.text].filter(Boolean).join(": ");
+    return element("li", {}, element("time", { datetime: time.toISOString() }, said), element("strong", {}, event.kind.replaceAll("_", " ")),
+      element("span", { class: "about" }, event.subject === event.master ? about : `${about} (${event.master})`));
   }));
 }
 

@@ -29,6 +29,7 @@ from holdfast.master.engine.durability import Durability
 from holdfast.master.engine.guard import Guard, UpkeepFailure
 from holdfast.master.engine.shell import EngineShell
 from holdfast.master.engine.waiting_room import Waiting, WaitingRoom
+from holdfast.master.events import NOTABLE
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.messages.of_nodes import (
     AddReplicas,
@@ -41,19 +42,7 @@ from holdfast.messages.of_nodes import (
 )
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.of_tenants import ChangeTenant, RemoveTenant
-from holdfast.messages.records import (
-    EpochStarted,
-    LogStarted,
-    MemoryVerified,
-    NodeDrained,
-    NodeModeChanged,
-    ObjectsRemoved,
-    SegmentMounted,
-    SegmentUnmounted,
-    SessionClosed,
-    SessionOpened,
-    SettingsChanged,
-)
+from holdfast.messages.records import EpochStarted, LogStarted, SettingsChanged
 from holdfast.messages.requests import (
     ChangeMode,
     ChangeSettings,
@@ -79,19 +68,6 @@ _OF_NODES = frozenset(
 )
 """Requests whose caller is identified by its connection."""
 _LOOKING = frozenset({Exists, Locate})
-_NOTABLE = frozenset(
-    {
-        SessionOpened,
-        SessionClosed,
-        SegmentMounted,
-        SegmentUnmounted,
-        MemoryVerified,
-        ObjectsRemoved,
-        NodeModeChanged,
-        NodeDrained,
-        SettingsChanged,
-    }
-)
 _PUTS = frozenset({GrantRanges, CommitPuts})
 _OF_TENANTS = frozenset({ChangeTenant, RemoveTenant})
 _CHANGES = _PUTS | _OF_TENANTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
@@ -329,7 +305,7 @@ class Engine:
         """Apply these records and add them to the log. Returns the commands that follow from them."""
         commands: list[Command] = []
         for record in records:
-            if type(record) in _NOTABLE:
+            if type(record) in NOTABLE:
                 self.shell.note(self.state, record, now)
             absorbed = self._absorb(record, now)
             index = 0

@@ -67,10 +67,12 @@ class Snapshots:
         token: str,
         every_bytes: int,
         works: Callable[[], None] = lambda: None,
+        on_written: Callable[[int], None] = lambda batch: None,
     ) -> None:
-        """`works` is called after each round that went well."""
+        """`works` is called after each round that went well, `on_written` with the last batch of a new snapshot."""
         self.store = store
         self._works = works
+        self._on_written = on_written
         self._coordination = coordination
         self._name = name
         self.address = address
@@ -120,6 +122,7 @@ class Snapshots:
             kept = await asyncio.to_thread(self.store.write, batch, content)
             self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written", batch=batch, bytes=kept.size_bytes)
+        self._on_written(batch)
         await self._offer(log_id, batch)
         return batch
 
@@ -143,6 +146,7 @@ class Snapshots:
             await asyncio.to_thread(self.store.prove, state.log_id, position.batch)
             self.log_bytes = max(0, self.log_bytes - covered)
         log.info("snapshot written by a child", batch=position.batch)
+        self._on_written(position.batch)
         await self._offer(state.log_id, position.batch)
         return position.batch
 

@@ -56,7 +56,7 @@ class Master:
         self.server = server
         self.plan = plan
         self.store = store
-        self.events = EventHistory()
+        self.events = EventHistory(server.name)
         self.figures = RoleFigures()
         self.announcement = Announcement(server.name, plan.address, self.figures.coordination_errors)
         self._object_events = object_events
@@ -70,7 +70,7 @@ class Master:
         leaders = LeaderWatch(server, plan)
         well = partial(self.supervisor.well, "snapshots")
         snapshots = Snapshots(
-            self.store, coordination, server.name, plan.address, server.token, plan.snapshot_bytes, well
+            self.store, coordination, server.name, plan.address, server.token, plan.snapshot_bytes, well, self._written
         )
         word = Word() if plan.new_history else None
         histories = Histories(snapshots, coordination, server.name, lambda: leaders.leader, self.events, word)
@@ -141,6 +141,11 @@ class Master:
         return engine.state.index if engine is not None else self.standby.position.index
 
     @property
+    def lag_batches(self) -> int:
+        """Batches of the log, as far as known, that this standby has not applied; 0 of a primary."""
+        return self.standby_role.lag_batches if self.standby_role is not None and self.engine is None else 0
+
+    @property
     def renewals(self) -> RenewalWriter | RenewalFollower | None:
         """What passes renewed leases beside the log in the current role."""
         if self.primary_role is not None:
@@ -174,6 +179,9 @@ class Master:
         """End this master's term, if it has one, once everything that was decided is written."""
         if self.primary_role is not None:
             self.primary_role.hand_over()
+
+    def _written(self, batch: int) -> None:
+        self.events.add("snapshot", self.server.name, f"written, of the log through batch {batch:,}", now_ms())
 
     # An order to restore a history.
 

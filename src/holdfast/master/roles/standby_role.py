@@ -161,9 +161,11 @@ class StandbyRole:
 
     def _take(self, batches: list[tuple[int, bytes]]) -> None:
         now = now_ms()
+        # Before that it reads of what happened long ago, and nobody knows when.
+        note = self._context.events.follow if self._caught_up.is_set() else None
         for number, batch in batches:
             try:
-                self.standby.take(number, batch, now)
+                self.standby.take(number, batch, now, note)
             except UnknownRecord as error:
                 self.standby.stuck = str(error)
                 log.error("the log cannot be followed further", why=str(error))

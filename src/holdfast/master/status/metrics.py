@@ -152,7 +152,7 @@ class MasterMetrics(Collector):
         master, figures = self._master, self._master.figures
         yield histogram("log_append_duration_seconds", "Until an append to the log was durable.", figures.log.appends)
         yield counter("log_append_bytes", "Bytes appended to the log.", figures.log.bytes)
-        errors = {"announce": 0, "follow": 0, "standings": 0} | figures.coordination_errors
+        errors = {"announce": 0, "events": 0, "follow": 0, "standings": 0} | figures.coordination_errors
         yield counters(
             "coordination_errors",
             "Calls of coordination that failed, by what they were for.",
@@ -174,8 +174,7 @@ class MasterMetrics(Collector):
             queues,
         )
         yield gauge("parked_puts", "Puts waiting for room.", queues["room"])
-        lag = master.standby_role.lag_batches if master.standby_role is not None and engine is None else 0
-        yield gauge("standby_lag_batches", "Batches of the log that this standby has not applied.", lag)
+        yield gauge("standby_lag_batches", "Batches of the log that this standby has not applied.", master.lag_batches)
         written_at = master.snapshots.newest_at(self._state.log_id) if master.snapshots is not None else None
         snapshot = GaugeMetricFamily(
             "holdfast_snapshot_timestamp_seconds", "When this master's newest snapshot was written; none: no sample."

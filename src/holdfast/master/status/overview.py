@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast import __version__
+from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
 from holdfast.core.tenants import tenants_of
 from holdfast.dashboard.metric_families import snake
@@ -17,6 +18,7 @@ from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
 from holdfast.master.status.sessions import by_node, node_info, standing_of
 from holdfast.master.status.standings import MasterStanding
+from holdfast.replication.durations import BOUNDS_SECONDS
 
 MOST_NODES = 1_000
 MOST_TENANTS = 1_000
@@ -27,6 +29,7 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
     engine, now = master.engine, now_ms()
     state = (master.server.engine or master.standby).state
     promotable, reason = master.promotable()
+    latencies = master.server.latencies.by_verb
     found: dict[str, Any] = {
         "cluster": master.plan.cluster,
         "name": master.server.name,
@@ -50,13 +53,15 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
         "insecure": list(master.plan.insecure),
         "connections": len(master.server.connections),
         "requests": {snake(kind.__name__): count for kind, count in list(master.server.requests.items())},
+        "latencies": {snake(kind.__name__): took.cumulative() for kind, took in latencies.items()},
+        "latency_bounds_seconds": BOUNDS_SECONDS,
         "capacity_bytes": sum(segment.usable_bytes for segment in state.memory_segments()),
     }
     return found | (_of_primary(engine, now) if engine is not None else {"nodes": [], "tenants": [], "sessions": {}})
 
 
 def _of_primary(engine: Engine, now: Instant) -> dict[str, Any]:
-    primary = engine.primary
+    primary, counts = engine.primary, engine.primary.counts
     members = list(primary.members.values())[:MOST_NODES]
     own = by_node(primary.state)
     infos = [node_info(primary, member, own.get(member.name, []), now, counts_left=False) for member in members]
@@ -64,6 +69,12 @@ def _of_primary(engine: Engine, now: Instant) -> dict[str, Any]:
     return {
         "free_bytes": primary.free_bytes,
         "evicted": engine.evicted,
+        "evicted_objects": {reason.value: counts.evicted[reason] for reason in EvictionReason},
+        "evicted_bytes": {reason.value: counts.evicted_bytes[reason] for reason in EvictionReason},
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "hit_bytes": counts.hit_bytes,
+        "stored_bytes": counts.stored_bytes,
         "parked_puts": engine.parked,
         "failures": dict(engine.failures),
         "nodes": nodes,

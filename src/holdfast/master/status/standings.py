@@ -37,6 +37,8 @@ class MasterStanding(msgspec.Struct):
     promotable: bool
     reason: str
     """Why it could take over, or why it could not."""
+    lag_batches: int = 0
+    """Batches of the log, as far as it knows, that it has not applied."""
 
 
 def url_of(http: str, address: str, encrypted: bool) -> str:
@@ -68,6 +70,7 @@ class Standings:
             index=state.index,
             promotable=promotable,
             reason=reason,
+            lag_batches=master.lag_batches,
         )
 
     def all(self) -> list[MasterStanding]:

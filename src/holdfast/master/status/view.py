@@ -32,6 +32,7 @@ from holdfast.master.status.overview import overview_of
 from holdfast.master.status.sessions import by_node, node_info, session_facts
 from holdfast.master.status.standings import Standings
 from holdfast.master.status.tenants import TenantDesk
+from holdfast.master.status.timeline import Timeline
 from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
 from holdfast.messages.requests import (
     Done,
@@ -68,6 +69,7 @@ class MasterView:
         self.restoration = Restoration(master)
         self._clients = Clients(master.server)
         self.standings = Standings(master)
+        self.timeline = Timeline(master)
         self._tenants = TenantDesk(master.server)
 
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
@@ -89,9 +91,7 @@ class MasterView:
 
         async def take() -> None:
             try:
-                batch = await self.master.snapshot()
-                events.add("snapshot", name, f"written as asked, of the log through batch {batch:,}", now_ms())
-                answer(Done(batch))
+                answer(Done(await self.master.snapshot()))
             except (HoldfastError, OSError) as error:
                 events.add("snapshot_failed", name, str(error), now_ms())
                 answer(failed(error if isinstance(error, HoldfastError) else SnapshotFailed(str(error))))
@@ -200,8 +200,15 @@ class MasterView:
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         now = now_ms()
         return [
-            {"number": e.number, "age_ms": now - e.at, "kind": e.kind, "subject": e.subject, "text": e.text}
-            for e in self.master.events.after(after, limit)
+            {
+                "number": event.number,
+                "age_ms": now - event.at,
+                "kind": event.kind,
+                "subject": event.subject,
+                "text": event.text,
+                "master": event.master,
+            }
+            for event in self.master.events.after(after, limit)
         ]
 
     def overview(self) -> dict[str, Any]:
