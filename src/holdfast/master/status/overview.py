@@ -18,7 +18,7 @@ from holdfast.master.engine.engine import Engine
 from holdfast.master.roles.master import Master
 from holdfast.master.status.sessions import by_node, node_info, standing_of
 from holdfast.master.status.standings import MasterStanding
-from holdfast.replication.durations import BOUNDS_SECONDS
+from holdfast.operations.durations import BOUNDS_SECONDS
 
 MOST_NODES = 1_000
 MOST_TENANTS = 1_000
