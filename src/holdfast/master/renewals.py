@@ -49,7 +49,8 @@ class RenewalWriter:
                 continue
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left_ms / 1000)
+                async with asyncio.timeout(left_ms / 1000):  # `wait_for` may lose a cancellation.
+                    await self._wake.wait()
 
     async def _write(self) -> None:
         for name, value, part in self.sender.take(now_ms()):

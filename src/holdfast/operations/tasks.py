@@ -153,7 +153,10 @@ class TaskRunner(PrimaryLink[AsyncChannel]):
             while not self.caller.closed and not pause.until():
                 roused.clear()
                 try:
-                    await asyncio.wait_for(roused.wait(), max(0.0, ends_at - now_seconds()))
+                    async with asyncio.timeout(
+                        max(0.0, ends_at - now_seconds())
+                    ):  # `wait_for` may lose a cancellation.
+                        await roused.wait()
                 except TimeoutError:
                     return
         finally:

@@ -51,4 +51,7 @@ class LeaderWatch:
     async def backed_off(self) -> None:
         """Return when this master may campaign again: another one leads, or none has won for a while."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._another_leads.wait(), max(0.0, self._campaigns_from - now_seconds()))
+            # Not `asyncio.wait_for`: until Python 3.12 it loses a cancellation that comes together with the event, and
+            # a master that was told to end would campaign on.
+            async with asyncio.timeout(max(0.0, self._campaigns_from - now_seconds())):
+                await self._another_leads.wait()

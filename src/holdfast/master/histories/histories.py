@@ -254,7 +254,8 @@ class Histories:
                     self.may_begin = True
                     return
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._told.wait(), LOOK_SECONDS)
+                    async with asyncio.timeout(LOOK_SECONDS):  # `wait_for` may lose a cancellation.
+                        await self._told.wait()
                 self._told.clear()
         finally:
             self.waits = ""
