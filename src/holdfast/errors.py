@@ -131,6 +131,12 @@ class WrongVersion(Refused):
     code = "wrong_version"
 
 
+class LogHeldBack(Refused):
+    """A master of the release before could not read the record that this needs: upgrade that master first."""
+
+    code = "log_held_back"
+
+
 class NotAuthorized(Refused):
     """The token is missing or wrong."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -76,3 +77,22 @@ def _build(archive: bytes, place: Path) -> None:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(f"{folder}/unpacked")
         Path(folder, "unpacked").rename(place)
+
+
+def release_after(folder: Path) -> Release:
+    """The release after this one, which has changed a record: this one's sources with two rows of the table altered."""
+    place = folder / "next"
+    shutil.copytree(THIS.source, place, ignore=shutil.ignore_patterns("__pycache__"))
+    for path, old, new in (
+        ("holdfast/messages/log_versions.py", "\nLOG_VERSION = 2\n", "\nLOG_VERSION = 3\n"),
+        (
+            "holdfast/messages/log_versions.py",
+            "\nNEW_RECORDS: dict[type[Record], int] = {",
+            "\nfrom holdfast.messages.records import ClientsRevoked\nNEW_RECORDS = {ClientsRevoked: 3, ",
+        ),
+        ("holdfast/__init__.py", f'__version__ = "{THIS.version}"', '__version__ = "9.9.9"'),
+    ):
+        text = (place / path).read_text()
+        assert text.count(old) == 1, old
+        (place / path).write_text(text.replace(old, new))
+    return Release("9.9.9", str(place))

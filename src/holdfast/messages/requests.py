@@ -447,6 +447,10 @@ class Status(Message, tag=110):
     """Its listeners that strangers can reach, and what each lacks (`--insecure`)."""
     identities_fault: str = ""
     """Why the file of identities that is there now is not in force; empty: it is, or there is none."""
+    log_version: int = 0
+    """The newest version of records that may be written; on a standby, what its log needs. 0: an older master."""
+    log_held_back_by: list[str] = []
+    """Masters that read less than this one writes, each with what it reads (ADR 64)."""
 
 
 class NodeInfo(Message, tag=111):

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
+from holdfast import __version__
 from holdfast.errors import MALFORMED, Refused
 from holdfast.messages import records as r
+from holdfast.messages.log_versions import LOG_VERSION, OLDEST_LOG_VERSION
 from holdfast.messages.shapes import Record
 
-VERSION = 1
 _HEAD = struct.Struct("<2sHIQ16s")
-"""magic, version, count of records, index of the first one, hash of the batch before"""
+"""magic, log version that its reader needs (ADR 64), count of records, index of the first one, previous hash"""
 _MAGIC = b"HB"
 NO_HASH = bytes(16)
 HEAD_BYTES = _HEAD.size + 5
@@ -95,9 +96,9 @@ def encode_record(record: Record) -> bytes:
     return _encode(record)
 
 
-def encode_batch(after: Position, records: list[bytes]) -> tuple[bytes, Position]:
-    """The batch that follows `after`, and the position after it."""
-    head = _HEAD.pack(_MAGIC, VERSION, len(records), after.index, after.hash)
+def encode_batch(after: Position, records: list[bytes], version: int = OLDEST_LOG_VERSION) -> tuple[bytes, Position]:
+    """The batch that follows `after`, and the position after it. `version`: what its reader must understand."""
+    head = _HEAD.pack(_MAGIC, version, len(records), after.index, after.hash)
     batch = b"".join([head, b"\xdd", struct.pack(">I", len(records)), *records])
     return batch, Position(after.batch + 1, after.index + len(records), hash_of(batch))
 
@@ -124,8 +125,11 @@ def decode_batch(after: Position, number: int, batch: bytes) -> tuple[list[Recor
     magic, version, count, first, before = _HEAD.unpack_from(batch)
     if magic != _MAGIC:
         raise BrokenChain(f"batch {number} is not a batch of records")
-    if version != VERSION:
-        raise UnknownRecord(f"batch {number} has format {version}, this master reads {VERSION}: upgrade this master")
+    if not OLDEST_LOG_VERSION <= version <= LOG_VERSION:
+        raise UnknownRecord(
+            f"batch {number} needs log version {version}, and this master (holdfast {__version__}) reads "
+            f"{OLDEST_LOG_VERSION} to {LOG_VERSION}: upgrade this master"
+        )
     if first != after.index or before != after.hash:
         raise BrokenChain(f"batch {number} does not continue this history at record {after.index}")
     try:

@@ -29,7 +29,7 @@ from holdfast.replication.batches import (
     encode_record,
     position_after,
 )
-from holdfast.replication.snapshots import CorruptSnapshot, load
+from holdfast.replication.snapshots import CorruptSnapshot, load, version_in
 
 log = structlog.get_logger("holdfast.master")
 AGAIN_SECONDS = 0.2
@@ -85,14 +85,14 @@ def batches_of(
     replaces: Sequence[int] = (),
 ) -> Iterator[tuple[Position, bytes]]:
     """The batches, following `after`, that make this snapshot the catalogue of a new history."""
-    count = -(-len(content) // piece_bytes)
+    version, count = version_in(content), -(-len(content) // piece_bytes)
     records: list[Record] = [
         CatalogueCarried(number, count, content[number * piece_bytes : (number + 1) * piece_bytes])
         for number in range(count)
     ]
     records.append(HistoryRestored(log_id, secret, xxhash.xxh3_64_intdigest(content), [*replaces]))
     for record in records:
-        batch, after = encode_batch(after, [encode_record(record)])
+        batch, after = encode_batch(after, [encode_record(record)], version)
         yield after, batch
 
 

@@ -32,6 +32,7 @@ from typing import TypeAlias
 from holdfast.coordination.interface import CoordinationLost, Deposed, Term, full_store
 from holdfast.errors import HoldfastError, ReplyLost
 from holdfast.instant import Instant, now_seconds
+from holdfast.messages.log_versions import LOG_VERSION, OLDEST_LOG_VERSION, version_of
 from holdfast.messages.shapes import Record
 from holdfast.operations.durations import Durations
 from holdfast.outage import Outage
@@ -75,7 +76,9 @@ class PendingReply(ABC):
 class PendingLog:
     """Records that were applied but are not durable yet, and everything that waits for their durability."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: Position, version: int = OLDEST_LOG_VERSION) -> None:
+        self.version = version
+        """The log version that a reader of all records needs (ADR 64)."""
         self.position = position
         """After the last batch that was cut."""
         self.written = position
@@ -100,6 +103,8 @@ class PendingLog:
     def add(self, record: Record, keys: Sequence[str]) -> int:
         """Add a record; return its index. `keys` are those whose objects it bound or unbound."""
         encoded = encode_record(record)
+        if self.version < LOG_VERSION:
+            self.version = max(self.version, version_of(record))
         self._records.append(encoded)
         self.bytes += len(encoded)
         self.index += 1
@@ -154,7 +159,7 @@ class PendingLog:
             record = self._records.popleft()
             size += len(record)
             taken.append(record)
-        batch, self.position = encode_batch(self.position, taken)
+        batch, self.position = encode_batch(self.position, taken, self.version)
         return batch, self.position
 
     def is_durable(self, position: Position, batch: bytes) -> None:

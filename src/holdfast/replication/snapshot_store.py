@@ -25,6 +25,7 @@ from holdfast.replication.snapshots import (
     HEAD_PREFIX_BYTES,
     CorruptSnapshot,
     Head,
+    NewerSnapshot,
     dump,
     head_bytes,
     head_of,
@@ -81,6 +82,8 @@ class SnapshotStore:
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
+        self.too_new = ""
+        """Why the last snapshot that needs a newer master could not be used here."""
         if directory is not None:
             private_directory(directory)
             for unfinished in (*directory.glob("*.partial"), *directory.glob("*.unproven")):
@@ -167,7 +170,9 @@ class SnapshotStore:
         """Rename a spoiled file, so that it no longer counts and a good one is fetched from another master. The last
         such file stays for diagnosis."""
         log.error("a snapshot cannot be used; another is looked for", file=name, why=str(error))
-        if isinstance(error, CorruptSnapshot):
+        if isinstance(error, NewerSnapshot):
+            self.too_new = str(error)  # This master was downgraded: once it is upgraded again, it needs the file.
+        elif isinstance(error, CorruptSnapshot):
             with contextlib.suppress(OSError):  # The disk may fail altogether: the next start finds the file again.
                 self._rename(name, SPOILED)
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from holdfast import __version__
 from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SOFT_PIN, Catalogue, ReplicaAt, extents_of
 from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.catalogue.key_arena import READ_AT_ONCE
@@ -26,11 +27,14 @@ from holdfast.core.state.tenants import Tenant, Tenants
 from holdfast.errors import MALFORMED, Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
 from holdfast.instant import Instant
+from holdfast.messages.log_versions import LOG_VERSION, OLDEST_LOG_VERSION
 from holdfast.messages.of_masters import HistoryFound
 from holdfast.messages.shapes import Range, SettingValue
 from holdfast.replication.batches import NO_HASH, Position
 
-MAGIC = b"HOLDFAST SNAPSHOT 1\n"
+_NAME = b"HOLDFAST SNAPSHOT "
+MAGIC = _NAME + b"1\n"
+"""The digit, and what follows it in ASCII, is the log version that a reader needs (ADR 64)."""
 _SECTION = struct.Struct("<16sQQ")
 """name, length, checksum"""
 HEAD_PREFIX_BYTES = len(MAGIC) + _SECTION.size
@@ -41,6 +45,12 @@ class CorruptSnapshot(Refused):
     """The file is torn or was altered: nothing of it was used."""
 
     code = "corrupt_snapshot"
+
+
+class NewerSnapshot(CorruptSnapshot):
+    """The file may be sound, and needs a newer master: nothing of it was used, and it stays where it is."""
+
+    code = "newer_snapshot"
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -114,7 +124,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
     """The snapshot, in pieces. The state must not change while they are taken."""
-    yield MAGIC
+    yield _NAME + bytes([ord("0") + state.log_version]) + b"\n"
     yield from _section("head", _encode(_head_of(state, position, now)))
     catalogue = state.catalogue
     slots = catalogue.live()
@@ -183,9 +193,24 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
     )
 
 
-def _sections(data: memoryview) -> dict[str, memoryview]:
-    if data[: len(MAGIC)] != MAGIC:
+def version_in(data: bytes | memoryview) -> int:
+    """The log version that the snapshot's reader needs. NewerSnapshot if this master does not read it."""
+    first = bytes(data[: len(MAGIC)])
+    if len(first) < len(MAGIC) or not first.startswith(_NAME) or first[-1:] != b"\n":
         raise CorruptSnapshot("the file does not begin as a snapshot does")
+    version = first[len(_NAME)] - ord("0")
+    if version < OLDEST_LOG_VERSION:
+        raise CorruptSnapshot("the file does not begin as a snapshot does")
+    if version > LOG_VERSION:
+        raise NewerSnapshot(
+            f"it needs log version {version}, and this master (holdfast {__version__}) reads {OLDEST_LOG_VERSION} to "
+            f"{LOG_VERSION}: upgrade this master"
+        )
+    return version
+
+
+def _sections(data: memoryview) -> dict[str, memoryview]:
+    version_in(data)
     at = len(MAGIC)
     found: dict[str, memoryview] = {}
     while "end" not in found:
@@ -221,7 +246,8 @@ def verify(data: bytes | memoryview) -> Head:
 
 def head_bytes(prefix: bytes) -> int:
     """The length of a snapshot through its head, by its first `HEAD_PREFIX_BYTES`."""
-    if prefix[: len(MAGIC)] != MAGIC or len(prefix) < HEAD_PREFIX_BYTES:
+    version_in(prefix)
+    if len(prefix) < HEAD_PREFIX_BYTES:
         raise CorruptSnapshot("the file does not begin as a snapshot does")
     return HEAD_PREFIX_BYTES + int(_SECTION.unpack_from(prefix, len(MAGIC))[1])
 
@@ -265,7 +291,9 @@ def load(data: bytes | memoryview, now: Instant) -> Restored:
     """The state that the snapshot holds. CorruptSnapshot: nothing of it can be used."""
     sections = _whole(data)
     try:
-        return _restore(_decoded_head(sections), sections, now)
+        restored = _restore(_decoded_head(sections), sections, now)
+        restored.state.log_version = version_in(data)
+        return restored
     except MALFORMED as error:
         raise CorruptSnapshot(f"its content contradicts itself ({type(error).__name__}: {error})") from error
 

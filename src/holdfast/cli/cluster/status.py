@@ -84,11 +84,18 @@ def show_primary(out: Output, found: Status) -> None:
             ("in quarantine", human_bytes(found.quarantined_bytes)),
             ("free", human_bytes(found.free_bytes)),
             ("log", f"index {found.log_index}, applied {found.applied_index}, durable {found.durable_index}"),
+            *([("log version", _log_version_of(found))] if found.log_version else []),
             ("digest", found.digest),
             *[("INSECURE", text) for text in found.insecure],
             *([("IDENTITIES", f"not as the file says: {found.identities_fault}")] if found.identities_fault else []),
         ]
     )
+
+
+def _log_version_of(found: Status) -> str:
+    """The records that may be written, and which masters are to be upgraded before newer ones may."""
+    held = f"; held back by {', '.join(found.log_held_back_by)}: upgrade them" if found.log_held_back_by else ""
+    return f"{found.log_version}{held}"
 
 
 @takes(ClientSettings)

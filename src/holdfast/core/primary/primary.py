@@ -7,7 +7,7 @@ what follows from it; `reclaim` lends freed ranges again, and is called once the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,9 +32,11 @@ from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
+from holdfast.errors import LogHeldBack
 from holdfast.ids import COPIES, GrantId, ProcessName, SegmentHandle, tenant_of
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms, encode_body
+from holdfast.messages.log_versions import CLEARANCES, LOG_VERSION, OLDEST_LOG_VERSION, version_of
 from holdfast.messages.of_nodes import Damage
 from holdfast.messages.records import (
     EpochStarted,
@@ -141,6 +143,8 @@ class Primary:
         self.process: ProcessName | None = None
         """The process that this primary runs in, if others may need to know whether it lives."""
         self.doubt = Doubt()
+        self.read_by_all: Callable[[], int] = lambda: LOG_VERSION
+        """The newest log version that all masters read (ADR 64)."""
         self.copies = CopyBook()
         self.old_leases_end_at: Instant = 0
         """If this history was restored: when the last lease of an older one has ended."""
@@ -154,6 +158,21 @@ class Primary:
         self.former_tenants = FormerTenants(UNKNOWN if state.tenants.were_there else 0)
         self.lost_files: Counter[tuple[str, Damage]] = Counter()
         """Lost files since this primary began, by the disk's node and the kind of damage."""
+
+    @property
+    def log_version(self) -> int:
+        """Records of this version may be written: every master that is known reads it, or the log holds it already."""
+        return max(self.state.log_version, self.read_by_all())
+
+    def check_log_version(self, records: Sequence[Record]) -> None:
+        """Raise `LogHeldBack` if one of these is too new to be written now. Decisions that would have changed something
+        by then ask `log_version` first."""
+        needed = max((version_of(record) for record in records), default=OLDEST_LOG_VERSION)
+        if needed > self.log_version:
+            raise LogHeldBack(
+                f"this needs log version {needed}, and not every master reads it: {self.log_version} is in force; "
+                "nothing was changed. Upgrade the masters that `holdfast status` names under `log version`"
+            )
 
     def adopt(self, changed: dict[str, SettingValue]) -> None:
         """Put these settings into force, now that they are durable: no lease is given for longer than the log says."""
@@ -220,8 +239,8 @@ class Primary:
     def needs_clearance(self, ranges: Iterable[Range], length: int, client: int) -> list[Range]:
         """Those of these ranges that may have been another tenant's, which may have kept tickets and grants for them,
         and whose bytes may still be there (I20)."""
-        if not self.state.tenants.were_there:
-            return []
+        if not self.state.tenants.were_there or self.log_version < CLEARANCES:
+            return []  # As the release before: a master of it, which may lead next, could not read of the clearance.
         tenant, former = self.tenant_of(client), self.former_tenants
         return [one for one in ranges if former.differ(one.segment, one.offset, length, tenant)]
 

@@ -31,6 +31,7 @@ from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import COUNTER_MASK, ObjectId, SegmentHandle, extent_of
 from holdfast.instant import Instant
 from holdfast.messages import records as r
+from holdfast.messages.log_versions import LOG_VERSION, version_of
 from holdfast.messages.records import Cause
 from holdfast.messages.rows import AddedRow, PlaceRow, PutRow, unpack_ids
 from holdfast.messages.shapes import Record
@@ -41,6 +42,8 @@ Place: TypeAlias = tuple[ObjectId, SegmentHandle, int]
 def apply(state: State, record: Record, now: Instant) -> Applied:
     applied = _APPLY[type(record)](state, record, now)
     state.index += 1
+    if state.log_version < LOG_VERSION:
+        state.log_version = max(state.log_version, version_of(record))
     return applied
 
 

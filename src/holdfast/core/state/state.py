@@ -15,6 +15,7 @@ from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.tenants import Tenants
 from holdfast.core.state.unlogged import EvictionMask
 from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName, object_id
+from holdfast.messages.log_versions import OLDEST_LOG_VERSION
 from holdfast.messages.shapes import SettingValue
 
 OPEN, CORDONED, DRAINING = 0, 1, 2
@@ -95,6 +96,8 @@ class State:
     epoch: int = 0
     index: int = 0
     """Number of records applied."""
+    log_version: int = OLDEST_LOG_VERSION
+    """The log version that a master needs to read this log, or a snapshot of this state (ADR 64)."""
     lease_ttl_ms: int = 0
     longest_lease_ms: int = 0
     """The longest time of leases that may still be live."""

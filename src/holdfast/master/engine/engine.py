@@ -31,6 +31,7 @@ from holdfast.master.engine.shell import EngineShell
 from holdfast.master.engine.waiting_room import Waiting, WaitingRoom
 from holdfast.master.events import NOTABLE
 from holdfast.master.object_events.events import ObjectEvents
+from holdfast.messages.log_versions import LOG_VERSION
 from holdfast.messages.of_nodes import (
     AddReplicas,
     RegisterNode,
@@ -259,6 +260,8 @@ class Engine:
         before = self.log.index if self.log is not None else 0
         try:
             decision = decide(self.primary, request, caller, now)
+            if self.state.log_version < LOG_VERSION:
+                self.primary.check_log_version(decision.records)
         except HoldfastError as error:
             self.failures[error.code] += 1
             refused = failed(error)
@@ -304,6 +307,8 @@ class Engine:
     def _log(self, records: Sequence[Record], now: Instant) -> list[Command]:
         """Apply these records and add them to the log. Returns the commands that follow from them."""
         commands: list[Command] = []
+        if self.state.log_version < LOG_VERSION:
+            self.primary.check_log_version(records)
         for record in records:
             if type(record) in NOTABLE:
                 self.shell.note(self.state, record, now)

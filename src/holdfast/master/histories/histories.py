@@ -222,8 +222,10 @@ class Histories:
         if retained is not None and retained.standby.position == retained.written:
             return await self._from_memory(retained)
         self.stuck = "the log was trimmed past it, and it finds no snapshot that reaches it"
-        self._say(self.stuck, "another master is asked")
+        self._say(self.stuck, self._store.too_new or "another master is asked")
         await self._snapshots.fetch_newest(0)
+        if self._store.too_new:
+            self.stuck += f"; of the last one: {self._store.too_new}"
         return await self._newest_here()
 
     async def _from_memory(self, retained: RetainedHistory) -> Standby:

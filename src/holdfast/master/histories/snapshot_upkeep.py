@@ -26,7 +26,7 @@ from holdfast.replication.batches import Position, hash_of
 from holdfast.replication.chain import goes_through
 from holdfast.replication.log_writer import LogWriter, PendingLog
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
-from holdfast.replication.snapshots import CorruptSnapshot, dump, position_of, verify
+from holdfast.replication.snapshots import CorruptSnapshot, NewerSnapshot, dump, position_of, verify
 from holdfast.replication.standby import Standby
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import expect
@@ -270,6 +270,9 @@ class Snapshots:
             if batch > newest:
                 try:
                     await self.fetch(offer, batch)
+                except NewerSnapshot as error:
+                    self.store.too_new = str(error)
+                    log.error("a snapshot needs a newer master than this one", of=offer.name, batch=batch)
                 except CorruptSnapshot as error:
                     log.error("a snapshot is damaged where it is kept", of=offer.name, batch=batch, why=str(error))
                 else:

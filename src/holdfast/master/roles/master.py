@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from holdfast.coordination.interface import Compacted, Coordination, Leader, LogBehind, Term
-from holdfast.errors import HoldfastError, TryAgain
+from holdfast.errors import HoldfastError, LogHeldBack, TryAgain
 from holdfast.instant import now_ms, now_seconds
 from holdfast.master.announcement import Announcement
 from holdfast.master.election.candidacy import give_back, win_unless
@@ -33,8 +33,10 @@ from holdfast.master.roles.primary_role import PrimaryRole, TermFigures, lead_al
 from holdfast.master.roles.standby_role import StandbyRole
 from holdfast.master.server import RpcServer
 from holdfast.master.tasks import RoleTasks
+from holdfast.messages.log_versions import OLDEST_LOG_VERSION
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
+from holdfast.replication.snapshots import version_in
 from holdfast.replication.standby import Standby
 from holdfast.supervisor import Supervisor
 
@@ -198,10 +200,19 @@ class Master:
     def restore(self, word: Word) -> None:
         """Begin a history with this catalogue as soon as the term for it is won. A history that is served ends."""
         assert self._context is not None, "there is coordination"
+        self._check_log_version(word)
         self._context.order.give(word)
         if self.server.engine is not None:
             # Also when its term seems over by its clock: a slow store may yet renew it, and then the order would wait.
             self.hand_over()
+
+    def _check_log_version(self, word: Word) -> None:
+        needed, read = version_in(word.content) if word.content else OLDEST_LOG_VERSION, self.announcement.versions
+        if needed > read.common:
+            raise LogHeldBack(
+                f"this catalogue needs log version {needed}, which is not read by {', '.join(read.held_back_by)}; "
+                "nothing was changed. Upgrade these masters first"
+            )
 
     # From role to role.
 

@@ -83,7 +83,7 @@ class PrimaryRole:
         self._restored = restored
         self._step_down = step_down
         self._asked_to_hand_over = asyncio.Event()
-        self._pending = PendingLog(standby.position)
+        self._pending = PendingLog(standby.position, standby.state.log_version)
         self._writer = LogWriter(
             term,
             self._pending,
@@ -123,6 +123,7 @@ class PrimaryRole:
         proven = term.proof in PROVEN and not self._restored
         primary = promote(state, plan.rules, plan.leader_ttl_ms, proven, now, suspects)
         primary.process = this_process()
+        primary.read_by_all = lambda: self._context.announcement.versions.common
         primary.doubt.when_over = self._end_doubt
         return primary
 

@@ -160,6 +160,8 @@ class MasterView:
             log_id=f"{state.log_id:016x}",
             insecure=list(master.plan.insecure),
             identities_fault=master.server.identities.fault,
+            log_version=engine.primary.log_version if engine is not None else state.log_version,
+            log_held_back_by=master.announcement.versions.held_back_by,
             **self._renewals(),
         )
 
