@@ -40,7 +40,7 @@ dashboard for Grafana and alert rules are in [deploy/](../../deploy/README.md).
 Figures of the cluster are the primary's."""
 OF_NODES = """## Of a node
 
-What passes through the node's process. Bytes in mapped memory do not: clients count those."""
+What passes through the node's process. Bytes in mapped memory do not, and are not counted."""
 HTTP = """# HTTP
 
 Served by every master at `--http`. Answers are JSON, but for `/metrics`. Who may ask, and how to show who you are:

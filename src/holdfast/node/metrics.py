@@ -1,9 +1,9 @@
 """The metrics of a node, in the families of Prometheus, and its probes (ADR 58).
 
 They are read when somebody asks, in the HTTP server's thread; the node's own threads only add to numbers. Bytes that
-clients move through mapped memory pass no code of the node, so that it counts attachments instead: clients count those
-bytes themselves. How objects, grants and free space share the memory is the primary's to tell
-(`holdfast_segment_bytes`).
+clients move through mapped memory pass no code of the node, so that it counts attachments instead; nobody counts those
+bytes yet. How objects, grants and free space share the memory is the primary's to tell
+(`holdfast_node_memory_bytes`).
 """
 
 from __future__ import annotations
