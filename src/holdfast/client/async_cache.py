@@ -266,7 +266,7 @@ class AsyncCache(Shell):
     @overload
     async def get(self, key: str, default: T, *, timeout: float | None = None) -> bytes | T: ...
     @spelled_out
-    async def get(self, key: str, default: Any = RAISE, *, timeout: float | None = None) -> Any:
+    async def get(self, key: str, default: Any = RAISE, timeout: float | None = None) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
         if timeout is not None:
             timeout = checked_timeout(timeout)

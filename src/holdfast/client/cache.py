@@ -208,8 +208,10 @@ class Cache(Shell):
     @overload
     def get(self, key: str, default: T, *, timeout: float | None = None) -> bytes | T: ...
     @spelled_out
-    def get(self, key: str, default: Any = RAISE, *, timeout: float | None = None) -> Any:
+    def get(self, key: str, default: Any = RAISE, timeout: float | None = None) -> Any:
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
+        # `timeout` is not keyword-only here, though it is for type checkers: CPython calls a function that has such
+        # parameters 40 ns slower, which is 5% of a get whose lease is live.
         if timeout is not None:
             timeout = checked_timeout(timeout)
         data = self._read_leased(key)
