@@ -20,7 +20,6 @@ from holdfast.messages import requests as q
 from holdfast.messages.records import SettingsChanged
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import CorruptSnapshot, dump, found_in, load, verify
-from holdfast.wire.key_table_layout import FIRST_PLACES
 from tests.core.key_table import fingerprints_in, show
 from tests.core.world import CLIENT, World
 
@@ -94,7 +93,7 @@ def hiding(world: World) -> tuple[State, list[str]]:
 def test_a_takeover_by_a_guess_shows_what_the_standby_had_evicted_alone(world: World) -> None:
     """I7: the earlier primary may still show it. A put of the new one under its key would be there beside it."""
     state, keys = hiding(world)
-    shown, words = show(state.catalogue, FIRST_PLACES)
+    shown, words = show(state.catalogue)
     before = digest(state.catalogue)
     engine = Engine(promote(state, world.primary.rules, 5_000, False, 5_000, suspects=[]))
     engine.start_epoch(2, 5_000)

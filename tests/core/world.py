@@ -35,7 +35,6 @@ from holdfast.messages.records import ObjectsCommitted
 from holdfast.messages.shapes import Attachment, Message, Record
 from holdfast.simulation.checks.log_checks import spans_of
 from holdfast.wire.codec import expect
-from holdfast.wire.key_table_layout import FIRST_PLACES
 from tests.core.key_table import fingerprints_in, show
 
 T = TypeVar("T", bound=Message)
@@ -91,12 +90,12 @@ class World:
         self.commands: list[tuple[int, str, bytes]] = []
         self.nodes_clear = True
         """Memory that goes to another tenant is cleared at once (ADR 55)."""
-        self._shown = show(self.state.catalogue, FIRST_PLACES)
+        self._shown = show(self.state.catalogue)
 
     def check_shown(self) -> None:
         """Clients of the same machine see the keys that there are."""
         if self.state.catalogue.key_table is None:  # Of a state that was promoted since.
-            self._shown = show(self.state.catalogue, FIRST_PLACES)
+            self._shown = show(self.state.catalogue)
         shown, words = self._shown
         while shown.catch_up():
             pass

@@ -25,6 +25,7 @@ from tests.failover.releases import THIS, Release, previous_release, release_aft
 from tests.waiting import wait_until
 
 CLIENT = str(Path(__file__).parent / "scripts" / "client_at_work.py")
+KEY_TABLE_CLIENT = str(Path(__file__).parent / "scripts" / "key_table_client.py")
 STEP_S = 60.0
 STOP_S = 5.0
 
@@ -272,3 +273,32 @@ def test_a_record_of_the_next_release_is_written_when_every_master_reads_it(befo
             old.wait_until_ready()
             wait_until(lambda: "upgrade this master" in str(old.status().get("promotable_reason")), STEP_S)
             assert not old.readiness()[0]
+
+
+@pytest.mark.parametrize("upgraded", ["master", "client", "both"])
+def test_a_client_reads_no_key_table_of_another_layout_but_asks_the_master(
+    upgraded: str, before: Release, tmp_path: Path
+) -> None:
+    """The layout changed after 0.2.0 (ADR 65): the first word tells, and each release refuses the other's."""
+    served_by = before if upgraded == "client" else THIS
+    asked_by = before if upgraded == "master" else THIS
+    cluster = Cluster(tmp_path, "memory://", masters=1, nodes=0)
+    cluster.masters[0].release = served_by
+    with cluster:
+        cluster.nodes.append(cluster.new_process("node", "node-1", "--address", cluster.address, "--size", "16MiB"))
+        cluster.nodes[0].release = served_by
+        cluster.nodes[0].start()
+        cluster.nodes[0].wait_until_ready()
+        done = subprocess.run(
+            asked_by.command(KEY_TABLE_CLIENT, cluster.address),
+            env=asked_by.environment,
+            capture_output=True,
+            text=True,
+            timeout=STEP_S,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {
+            "version": asked_by.version,
+            "answers": [True, False, False, True],
+            "shown": upgraded == "both",
+        }

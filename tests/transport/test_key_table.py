@@ -19,7 +19,16 @@ from holdfast.core.catalogue.key_table import KeyTable as Table
 from holdfast.errors import Unreachable
 from holdfast.messages.requests import Welcome
 from holdfast.transport.key_table import LOOK_SECONDS, KeyTableReader, key_table_of
-from holdfast.wire.key_table_layout import GONE, KIND, MASK, MOST_BYTES, SEQUENCE, fingerprint, fingerprints
+from holdfast.wire.key_table_layout import (
+    FIRST_PLACES,
+    GONE,
+    KIND,
+    MASK,
+    MOST_BYTES,
+    SEQUENCE,
+    fingerprint,
+    fingerprints,
+)
 
 PLACES_BYTES = 1 << 20
 LEADS_MS = 5_000
@@ -204,14 +213,13 @@ def test_waiting_for_a_hang_up_takes_no_bytes_from_the_line(shown: Shown) -> Non
 
 def test_a_table_without_a_free_place_is_no_answer(shown: Shown) -> None:
     """A look ends, whatever is in the memory."""
-    places = int(shown.words[MASK]) + 1
-    shown.words[places : 2 * places] = 7
+    shown.words[FIRST_PLACES:] = 7
     assert shown.reader.has("anything") is None
     assert shown.reader.has_each(["anything", "there"]) is None
     assert shown.reader.has_each([]) == []
 
 
-@pytest.mark.parametrize("mask", [PLACES_BYTES // 16, MOST_BYTES, (1 << 63) - 1, (1 << 64) - 1])
+@pytest.mark.parametrize("mask", [PLACES_BYTES // 8 - FIRST_PLACES, MOST_BYTES, (1 << 63) - 1, (1 << 64) - 1])
 def test_a_table_said_to_be_larger_than_its_memory_is_no_answer(shown: Shown, mask: int) -> None:
     shown.words[MASK] = mask
     assert shown.reader.has("there") is None
@@ -219,7 +227,7 @@ def test_a_table_said_to_be_larger_than_its_memory_is_no_answer(shown: Shown, ma
 
 
 def test_a_size_that_no_table_has_still_ends_inside_the_memory(shown: Shown) -> None:
-    for mask in (0, 1, 5, 8190, PLACES_BYTES // 16 - 1):
+    for mask in (0, 1, 5, 8190, PLACES_BYTES // 8 - FIRST_PLACES - 1):
         shown.words[MASK] = mask
         shown.reader.has("there")
         shown.reader.has_each(["there", "not there"])

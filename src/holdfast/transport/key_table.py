@@ -101,7 +101,7 @@ class KeyTableReader:
         self._cells = memoryview(memory).cast("Q")
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
-        self._most_places = len(self._cells) // 2
+        self._most_places = len(self._cells) - FIRST_PLACES
         # Any number of threads may poll at once, which a select.poll object refuses.
         hang_up = select.epoll()
         hang_up.register(line.descriptor, 0)
@@ -125,7 +125,7 @@ class KeyTableReader:
         if sequence & 1 or mask >= self._most_places:
             return None
         wanted = fingerprint(key.encode())
-        there = cells[mask + 1 + (wanted & mask)]
+        there = cells[FIRST_PLACES + (wanted & mask)]
         # Most are found at the first place, or it is empty.
         found = there == wanted or (there != 0 and self._is_behind(wanted, mask))
         return found if self._was_true(sequence) else None
@@ -137,9 +137,8 @@ class KeyTableReader:
         mask = cells[MASK]
         if sequence & 1 or mask >= self._most_places:
             return None
-        places = mask + 1
         found: list[bool | None] = [
-            (there := cells[places + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
+            (there := cells[FIRST_PLACES + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
             for wanted in fingerprints(keys)
         ]
         # None among them: a key may be further away than keys ever are, in a table that is wrong.
@@ -149,7 +148,7 @@ class KeyTableReader:
         """Is it behind its home place? None: not as far as keys ever are, and no free place was found either."""
         cells = self._cells
         for at in range(wanted + 1, wanted + MOST_PROBES):
-            there = cells[mask + 1 + (at & mask)]
+            there = cells[FIRST_PLACES + (at & mask)]
             if there == wanted:
                 return True
             if not there:

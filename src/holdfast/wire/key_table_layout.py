@@ -1,7 +1,7 @@
 """Layout of the key table, the memory in which a master publishes its keys to clients on its machine, in 64-bit words.
 
-First a header, then the table itself: one fingerprint per key, at the first free place from its home place on. A table
-of N places begins at word N, so that tables of different sizes never overlap.
+First a header, then, from word `FIRST_PLACES` on, the table itself: one fingerprint per key, at the first free place
+from its home place on. A larger table takes the memory of the smaller one before it; nobody reads it meanwhile.
 
 `SEQUENCE` is odd while the table differs from what the master would answer. A reader that finds it even, and unchanged
 after its lookup, has seen a consistent state. The master cannot tell another process by its clock until when it may
@@ -16,8 +16,9 @@ from typing import Final
 
 import xxhash
 
-MAGIC: Final = 0x3159454B_444C4F48
-"""`HOLDKEY1`, in the first word; another layout has another one."""
+MAGIC: Final = 0x3259454B_444C4F48
+"""`HOLDKEY2`, in the first word; another layout has another one, and is not read. In `HOLDKEY1`, up to release 0.2.0, a
+table of N places began at word N, and the memory of all smaller ones was lost: up to 16 bytes per key."""
 KIND: Final = 0
 SEQUENCE: Final = 1
 MASK: Final = 2
@@ -26,10 +27,10 @@ ASKED: Final = 3
 CONFIRMED: Final = 4
 GOOD_MS: Final = 5
 USED: Final = 6
-"""The sizes of all tables that were begun in this memory, added up: each is a power of two. Those tables may hold
-words, and are emptied before they are used again."""
+"""The size of the largest table that was begun in this memory: so far it may hold words, and is emptied before another
+one is filled."""
 FIRST_PLACES: Final = 8192
-"""Large enough that tables begin on a page boundary, whatever the page size."""
+"""Places of the smallest table, and the word at which all begin: on a page boundary, whatever the page size."""
 MOST_BYTES: Final = 1 << 30
 """Address space: memory is taken only as it is filled. Enough for 32 million keys."""
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.catalogue import key_arena as module
-from holdfast.core.catalogue.key_arena import GrowingMemory, KeyArena, pack
+from holdfast.core.catalogue.key_arena import KeyArena, pack
 
 KEYS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
@@ -51,7 +51,7 @@ class Model:
             for slot, key in zip(slots, keys, strict=True):
                 self.arena.put(slot, key.encode())
         else:
-            self.arena.put_many(np.array(slots), pack([key.encode() for key in keys]))
+            self.arena.put_many(np.array(slots), pack(keys))
 
     def drop(self, slots: list[int]) -> None:
         there = np.array([slot for slot in slots if self.keys[slot] is not None], np.intp)
@@ -69,15 +69,14 @@ class Model:
         assert [arena[slot] for slot in range(len(arena))] == keys
         assert arena[3:20] == keys[3:20]
         there = [slot for slot, key in enumerate(keys) if key is not None]
-        names = [str(keys[slot]).encode() for slot in there]
+        texts = [str(keys[slot]) for slot in there]
+        names = [text.encode() for text in texts]
         at = np.array(there, np.intp)
         content, lengths = arena.bytes_of(at)
         assert (content, lengths.tolist()) == (b"".join(names), [len(name) for name in names])
-        assert arena.differing(at, pack(names)).tolist() == []
-        others = [
-            name + b"." if i % 3 == 1 else b"." + name[1:] if i % 7 == 2 else name for i, name in enumerate(names)
-        ]
-        wrong = [i for i, (one, other) in enumerate(zip(names, others, strict=True)) if one != other]
+        assert arena.differing(at, pack(texts)).tolist() == []
+        others = [text + "." if i % 3 == 1 else "." + text[1:] if i % 7 == 2 else text for i, text in enumerate(texts)]
+        wrong = [i for i, (one, other) in enumerate(zip(texts, others, strict=True)) if one != other]
         assert arena.differing(at, pack(others)).tolist() == wrong
         for prefix in (b"", b"1", b"12345678", b"1234567812", b"tenant/", b"\x01"):
             found = arena.slots_with(prefix, 2, 30).tolist()
@@ -114,16 +113,6 @@ def test_the_memory_of_keys_that_went_is_used_again(stay_one_in: int, seed: int)
         model.check()
     assert swept, "some chunks were cleared by moving what was left in them"
     assert model.arena.taken_bytes < 3 * model.arena.used_bytes + 40 * 8 * module.CHUNK
-
-
-def test_memory_that_somebody_still_looks_at_grows_elsewhere() -> None:
-    memory = GrowingMemory(1024)
-    memory.words[5] = 77
-    kept = memory.words[:10]
-    memory.grow(4096)
-    memory.words[4095] = 1
-    assert (memory.words[5], memory.cells[5], len(memory.cells)) == (77, 77, 4096)
-    assert kept[5] == 77
 
 
 def test_a_slot_that_does_not_exist_is_an_error() -> None:

@@ -44,19 +44,18 @@ class Model:
         self.masked: dict[str, int] = {}
 
     def bind(self, keys: list[str]) -> None:
-        names = [key.encode() for key in keys]
         slots = np.arange(len(self.arena), len(self.arena) + len(keys))
         self.arena.extend(len(keys))
-        self.arena.put_many(slots, pack(names))
+        self.arena.put_many(slots, pack(keys))
         if len(keys) == 1:
-            self.index.bind(names[0], int(slots[0]))
+            self.index.bind(keys[0], int(slots[0]))
         else:
-            self.index.bind_many(names, slots)
+            self.index.bind_many(keys, slots)
         self.slots.update(zip(keys, slots.tolist(), strict=True))
 
     def unbind(self, keys: list[str]) -> list[int]:
         slots = [self.slots.pop(key) for key in keys]
-        self.index.unbind([key.encode() for key in keys], np.array(slots, np.intp))
+        self.index.unbind(keys, np.array(slots, np.intp))
         return slots
 
     def check(self, some: list[str]) -> None:
@@ -127,7 +126,7 @@ def test_unbinding_what_is_not_bound_is_an_error() -> None:
     model = Model()
     model.bind(["a", "b"])
     with pytest.raises(AssertionError, match="unbound once"):
-        model.index.unbind([b"c"], np.array([7]))
+        model.index.unbind(["c"], np.array([7]))
 
 
 def test_every_process_has_a_secret_of_its_own() -> None:

@@ -45,9 +45,9 @@ def settle(shown: KeyTable) -> None:
 
 
 class Story:
-    def __init__(self, places: int) -> None:
+    def __init__(self) -> None:
         self.catalogue, self.mask = Catalogue(), EvictionMask()
-        self.shown, self.words = show(self.catalogue, places)
+        self.shown, self.words = show(self.catalogue)
         self._next_id = 1
 
     def go(self, what: str, numbers: list[int]) -> None:
@@ -77,9 +77,10 @@ def test_it_holds_what_the_catalogue_shows(steps: list[tuple[str, list[int]]], t
         # Small, so that tables are begun anew and filled in slices all the time.
         patch.setattr(module, "FIRST_PLACES", 16)
         patch.setattr(module, "SLICE", 3)
+        patch.setattr(module, "CLEARED", 7)
         if twins:
             patch.setattr(catalogue_module, "xxh3_64_intdigest", few_fingerprints)
-        story = Story(16)
+        story = Story()
         for what, numbers in steps:
             story.go(what, numbers)
             if not story.words[SEQUENCE] & 1:
@@ -91,7 +92,7 @@ def test_it_holds_what_the_catalogue_shows(steps: list[tuple[str, list[int]]], t
 
 def test_it_grows_with_the_catalogue_and_is_off_meanwhile() -> None:
     catalogue = Catalogue()
-    shown, words = show(catalogue, FIRST_PLACES)
+    shown, words = show(catalogue)
     settle(shown)
     assert not shown.is_off
     before = int(words[MASK]) + 1
@@ -107,7 +108,7 @@ def test_it_grows_with_the_catalogue_and_is_off_meanwhile() -> None:
 
 def test_what_fits_into_no_table_is_not_shown() -> None:
     catalogue = Catalogue()
-    shown, _ = show(catalogue, FIRST_PLACES, words=2 * FIRST_PLACES)
+    shown, _ = show(catalogue, words=2 * FIRST_PLACES)
     settle(shown)
     insert(catalogue, [f"key-{number}" for number in range(FIRST_PLACES)], 1)
     settle(shown)
@@ -119,12 +120,12 @@ def test_what_fits_into_no_table_is_not_shown() -> None:
 
 def test_another_term_begins_with_a_table_of_its_own() -> None:
     first, second = Catalogue(), Catalogue()
-    shown, words = show(first, FIRST_PLACES)
+    shown, words = show(first)
     insert(first, ["old-1", "old-2"], 1)
     settle(shown)
     shown.turn_off()
     insert(second, ["new-1"], 1)
-    again, _ = show(second, FIRST_PLACES, memory=words)
+    again, _ = show(second, memory=words)
     assert again.is_off
     settle(again)
     assert fingerprints_in(words) == held(second)
@@ -134,7 +135,7 @@ def test_a_table_of_a_size_that_was_used_before_begins_empty(monkeypatch: pytest
     """Its memory cannot be given back, as nobody may write to it anew: it is zeroed, a part at a time."""
     monkeypatch.setattr(module, "CLEARED", 1_000)
     catalogue = Catalogue()
-    shown, words = show(catalogue, FIRST_PLACES)
+    shown, words = show(catalogue)
     for life in range(5):  # Tombstones count as taken: after some lives the table is begun again, at its size.
         keys = [f"{life}/{number}" for number in range(2_000)]
         insert(catalogue, keys, 1 + 2_000 * life)
@@ -153,7 +154,7 @@ def test_keys_that_were_chosen_to_share_a_home_cost_a_bounded_look_and_then_the_
     """One client must not make every later put of all others walk through its keys."""
     monkeypatch.setattr(catalogue_module, "xxh3_64_intdigest", lambda key: (int(key.rpartition(b"-")[2]) + 2) << 32)
     catalogue = Catalogue()
-    shown, words = show(catalogue, FIRST_PLACES)
+    shown, words = show(catalogue)
     for number in range(MOST_PROBES):
         insert(catalogue, [f"near-{number}"], 1 + number)
     settle(shown)
@@ -174,7 +175,7 @@ def test_a_batch_of_such_keys_ends_too(monkeypatch: pytest.MonkeyPatch, many: in
         catalogue_module, "xxh3_64_intdigest", lambda key: (int(key.rpartition(b"-")[2]) // many + 2) << 32
     )
     catalogue = Catalogue()
-    shown, _ = show(catalogue, FIRST_PLACES)
+    shown, _ = show(catalogue)
     settle(shown)
     insert(catalogue, [f"key-{number}" for number in range(MOST_PROBES + many)], 1)
     settle(shown)
@@ -185,7 +186,7 @@ def test_a_batch_of_such_keys_ends_too(monkeypatch: pytest.MonkeyPatch, many: in
 def test_the_writer_ends_in_a_table_without_a_free_place(batch: bool) -> None:
     """The memory is its own, and yet: a loop that only an empty place ends would stop the master."""
     catalogue = Catalogue()
-    shown, words = show(catalogue, FIRST_PLACES)
+    shown, words = show(catalogue)
     insert(catalogue, ["a-1", "a-2", "a-3"], 1)
     settle(shown)
     words[FIRST_PLACES : 2 * FIRST_PLACES] = 7

@@ -7,16 +7,15 @@ operations over the columns; single values go through memoryviews, which are fas
 
 from __future__ import annotations
 
-import math
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from holdfast.core.catalogue.growing_array import GrowingArray
 from holdfast.core.catalogue.key_arena import KeyArena, pack
 from holdfast.core.catalogue.key_index import KeyIndex
 from holdfast.ids import LARGE_ALIGN, LARGE_FROM, SMALL_ALIGN, ObjectId, SegmentHandle
@@ -59,6 +58,21 @@ _COLUMNS: Final[dict[str, Any]] = {
     "renewed": np.uint8,
     "wanted": np.uint8,
 }
+_CELLS: Final = {
+    "ids": "id_at",
+    "sizes": "size_at",
+    "checksums": "checksum_at",
+    "key_hashes": "key_hash_at",
+    "segments": "segment_at",
+    "offsets": "offset_at",
+    "lease_until": "lease_at",
+    "last_used": "used_at",
+    "flags": "flags_at",
+    "lessees": "lessee_at",
+    "renewed": "renewed_at",
+    "wanted": "wanted_at",
+}
+"""By column: the name of its memoryview."""
 
 
 class ReplicaAt(NamedTuple):
@@ -100,6 +114,18 @@ class Catalogue:
     """1 if a lease was given since renewals were last sent to the standbys."""
     wanted: npt.NDArray[np.uint8]
     """Number of memory replicas that the put asked for."""
+    id_at: memoryview
+    size_at: memoryview
+    checksum_at: memoryview
+    key_hash_at: memoryview
+    segment_at: memoryview
+    offset_at: memoryview
+    lease_at: memoryview
+    used_at: memoryview
+    flags_at: memoryview
+    lessee_at: memoryview
+    renewed_at: memoryview
+    wanted_at: memoryview
 
     def __init__(self) -> None:
         self.keys = KeyArena()
@@ -122,30 +148,19 @@ class Catalogue:
         self.holdings: Holdings | None = None
         """What each tenant holds; None while there are no tenants."""
         self._free: list[int] = []
-        for name, dtype in _COLUMNS.items():
-            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype))
-        self._remake_views()
+        self._room = FIRST_CAPACITY
+        self._columns = {name: GrowingArray(FIRST_CAPACITY, dtype) for name, dtype in _COLUMNS.items()}
+        self._view_columns()
 
     @property
     def top(self) -> int:
         """Slots from here on were never used."""
         return len(self.keys)
 
-    def _remake_views(self) -> None:
-        self._room = min(len(getattr(self, name)) for name in _COLUMNS)
-        self._nearly_full = self._room - self._room // 32
-        self.id_at = self.ids.data
-        self.size_at = self.sizes.data
-        self.checksum_at = self.checksums.data
-        self.key_hash_at = self.key_hashes.data
-        self.segment_at = self.segments.data
-        self.offset_at = self.offsets.data
-        self.lease_at = self.lease_until.data
-        self.used_at = self.last_used.data
-        self.flags_at = self.flags.data
-        self.lessee_at = self.lessees.data
-        self.renewed_at = self.renewed.data
-        self.wanted_at = self.wanted.data
+    def _view_columns(self) -> None:
+        for name, column in self._columns.items():
+            setattr(self, name, column.array)
+            setattr(self, _CELLS[name], column.cells)
 
     def _take_slots(self, count: int) -> list[int]:
         reused = self._free[len(self._free) - count :] if count <= len(self._free) else self._free[:]
@@ -155,24 +170,19 @@ class Catalogue:
             return reused
         first = self.top
         self.keys.extend(fresh)
-        if self.top > self._nearly_full:
+        if self.top > self._room:
             self._grow(self.top)
         return reused + list(range(first, first + fresh))
 
     def _grow(self, needed: int) -> None:
-        """Double nearly full columns one after another, in step with the room that is left: copying all of them at
-        once would be a pause."""
-        capacity = 1 << (max(needed, 2 * self._room) - 1).bit_length()
-        due = math.ceil(len(_COLUMNS) * (needed - self._nearly_full) / (self._room - self._nearly_full))
-        for name, dtype in islice(_COLUMNS.items(), due):
-            old = getattr(self, name)
-            if len(old) < capacity:
-                new = np.zeros(capacity, dtype)  # Fresh zero pages: only the copied part is touched now.
-                new[: len(old)] = old
-                setattr(self, name, new)
-        if self.holdings is not None and len(self.holdings.column) < capacity:
-            self.holdings.grow(capacity)
-        self._remake_views()
+        self._room = 1 << (max(needed, 2 * self._room) - 1).bit_length()
+        for name, column in self._columns.items():
+            delattr(self, name)
+            delattr(self, _CELLS[name])
+            column.grow(self._room)
+        if self.holdings is not None:
+            self.holdings.grow(self._room)
+        self._view_columns()
 
     def insert(
         self,
@@ -189,10 +199,11 @@ class Catalogue:
         name = key.encode()
         if self._free:
             slot = self._free.pop()
+            self.lease_at[slot] = self.renewed_at[slot] = 0
         else:
             slot = self.top
             self.keys.extend(1)
-            if slot >= self._nearly_full:
+            if slot >= self._room:
                 self._grow(slot + 1)
         self.id_at[slot] = oid
         self.size_at[slot] = size
@@ -200,15 +211,13 @@ class Catalogue:
         self.key_hash_at[slot] = xxh3_64_intdigest(name)
         self.segment_at[slot] = segment
         self.offset_at[slot] = offset
-        self.lease_at[slot] = 0
         self.used_at[slot] = now
         self.flags_at[slot] = flags | LIVE
-        self.renewed_at[slot] = 0
         if size > self.longest:
             self.longest = size
         self.wanted_at[slot] = 1
         self.keys.put(slot, name)
-        self.by_key.bind(name, slot)
+        self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
         self.count += 1
         if self.changes is not None:
@@ -239,7 +248,6 @@ class Catalogue:
             "offsets": offsets,
             "flags": flags | LIVE,
             "wanted": 1,
-            "lease_until": 0,
             "last_used": now,
         }
         slots = self._fill_rows(keys, columns)
@@ -262,16 +270,16 @@ class Catalogue:
         slots = self._take_slots(len(keys))
         # Rows that were never used lie side by side.
         at = slice(slots[0], slots[0] + len(slots)) if all_fresh else np.array(slots, np.intp)
+        if not all_fresh:  # Fresh ones have none, and their pages are taken by the first lease.
+            self.lease_until[at] = self.renewed[at] = 0
         for name, values in columns.items():
             getattr(self, name)[at] = values
-        self.renewed[at] = 0
         if keys:
             self.longest = max(self.longest, int(self.sizes[at].max()))
-        names = [*map(str.encode, keys)]
-        self.key_hashes[at] = np.fromiter(map(xxh3_64_intdigest, names), np.uint64, len(names))
+        self.key_hashes[at] = np.fromiter(map(xxh3_64_intdigest, map(str.encode, keys)), np.uint64, len(keys))
         taken = np.array(slots, np.intp)
-        self.keys.put_many(taken, pack(names))
-        self.by_key.bind_many(names, taken)
+        self.keys.put_many(taken, pack(keys))
+        self.by_key.bind_many(keys, taken)
         self.count += len(keys)
         if self.changes is not None:
             self.changes.stored(keys)
@@ -288,7 +296,7 @@ class Catalogue:
         assert all(gone), "an object is dropped once"
         if self.holdings is not None:
             self.holdings.change(self, slots, -1)
-        self.by_key.unbind([*map(str.encode, gone)], at)
+        self.by_key.unbind(gone, at)
         self.keys.drop_many(at)
         if self.changes is not None:
             self.changes.removed(gone)
@@ -372,94 +380,106 @@ class Catalogue:
 PAGE_BITS = 10
 _PAGE = 1 << PAGE_BITS
 _PAGE_MASK = _PAGE - 1
-_EMPTY = array("i", [-1]) * _PAGE
 MANY = 512
 """From this many ids on, look them up by array operations."""
 MOST_AT_ONCE = 8192
-"""The most ids per array operation: each may be in a page of its own, which is copied."""
+"""The most ids per array operation: bounds the memory that it takes."""
 
 
 class IdIndex:
     """From object id to slot.
 
-    Ids are dense, so pages of slots indexed by the id take 4 bytes per object where a dict takes 106. A page without a
-    live object is dropped; pages are small, so that a few long-lived objects do not hold much memory.
+    Ids are dense, so pages of slots indexed by the id take 4 bytes per object where a dict takes 106. The memory of a
+    page without a live object is another page's; they are small, so that a few long-lived objects do not hold much.
     """
 
-    __slots__ = ("_live", "_pages")
+    __slots__ = ("_live", "_pages", "_places", "_spare")
 
     def __init__(self) -> None:
-        self._pages: dict[int, array[int]] = {}
+        self._pages: dict[int, int] = {}
+        """By number: where it begins in `_places`."""
         self._live: dict[int, int] = {}
+        """By number: objects in it."""
+        self._places = GrowingArray(_PAGE, np.int32)
+        """Slot + 1; 0: no object. The first page is always empty, and stands for all that do not exist."""
+        self._spare: list[int] = []
+        """Where pages began that do not exist any more; they are empty."""
 
     def slot_of(self, oid: ObjectId) -> int:
-        page = self._pages.get(oid >> PAGE_BITS)
-        return -1 if page is None else page[oid & _PAGE_MASK]
+        slot: int = self._places.cells[self._pages.get(oid >> PAGE_BITS, 0) + (oid & _PAGE_MASK)] - 1
+        return slot
 
     def slots_of(self, ids: Sequence[ObjectId]) -> list[int]:
         if len(ids) >= MANY:
             parts = (ids[first : first + MOST_AT_ONCE] for first in range(0, len(ids), MOST_AT_ONCE))
             return [slot for part in parts for slot in self._slots_of_many(np.array(part, np.uint64))]
-        pages = self._pages
-        return [-1 if (page := pages.get(oid >> PAGE_BITS)) is None else page[oid & _PAGE_MASK] for oid in ids]
+        pages, cells = self._pages, self._places.cells
+        return [cells[pages.get(oid >> PAGE_BITS, 0) + (oid & _PAGE_MASK)] - 1 for oid in ids]
+
+    def _slots_of_many(self, ids: npt.NDArray[np.uint64]) -> list[int]:
+        numbers, which = np.unique(ids >> np.uint64(PAGE_BITS), return_inverse=True)
+        begins = np.array([*map(self._pages.get, numbers.tolist(), repeat(0))], np.int64)
+        places = begins[which] + (ids & np.uint64(_PAGE_MASK)).astype(np.int64)
+        slots: list[int] = (self._places.array[places] - 1).tolist()
+        return slots
 
     def bind_one(self, oid: ObjectId, slot: int) -> None:
         number = oid >> PAGE_BITS
-        self._page(number)[oid & _PAGE_MASK] = slot
+        begin = self._page(number)
+        self._places.cells[begin + (oid & _PAGE_MASK)] = slot + 1
         self._live[number] += 1
 
     def bind_any(self, ids: npt.NDArray[np.uint64], slots: Sequence[int]) -> None:
         """Bind these ids, in any order, to these slots."""
-        at_slots = np.array(slots, np.int32)
+        words = np.array(slots, np.int32) + 1
         for number, at, chosen in _by_page(ids):
-            np.frombuffer(self._page(number), np.int32)[at] = at_slots[chosen]
+            begin = self._page(number)
+            self._places.array[begin + at] = words[chosen]
             self._live[number] += len(at)
-
-    def _page(self, number: int) -> array[int]:
-        page = self._pages.get(number)
-        if page is None:
-            page = self._pages[number] = _EMPTY[:]
-            self._live[number] = 0
-        return page
 
     def bind(self, first_id: ObjectId, slots: Sequence[int]) -> None:
         """Bind ids first_id, first_id + 1, ... to these slots."""
+        words = np.array(slots, np.int32) + 1
         done = 0
-        while done < len(slots):
+        while done < len(words):
             oid = first_id + done
             number, at = oid >> PAGE_BITS, oid & _PAGE_MASK
-            count = min(_PAGE - at, len(slots) - done)
-            self._page(number)[at : at + count] = array("i", slots[done : done + count])
+            count = min(_PAGE - at, len(words) - done)
+            begin = self._page(number) + at
+            self._places.array[begin : begin + count] = words[done : done + count]
             self._live[number] += count
             done += count
 
-    def _slots_of_many(self, ids: npt.NDArray[np.uint64]) -> list[int]:
-        numbers, which = np.unique(ids >> np.uint64(PAGE_BITS), return_inverse=True)
-        # Joined, the pages are one column; going page by page would take three times as long.
-        column = np.frombuffer(b"".join(map(self._pages.get, numbers.tolist(), repeat(_EMPTY))), np.int32)
-        slots: list[int] = column[(which << PAGE_BITS) + (ids & np.uint64(_PAGE_MASK)).astype(np.int64)].tolist()
-        return slots
-
-    def _unbind_many(self, ids: npt.NDArray[np.uint64]) -> None:
-        pages, live = self._pages, self._live
-        for number, at, _ in _by_page(ids):
-            live[number] -= len(at)
-            if live[number]:
-                np.frombuffer(pages[number], np.int32)[at] = -1
-            else:
-                del pages[number], live[number]
+    def _page(self, number: int) -> int:
+        """Where it begins."""
+        begin = self._pages.get(number)
+        if begin is None:
+            begin = self._spare.pop() if self._spare else (len(self._pages) + 1) * _PAGE
+            room = len(self._places.cells)
+            if begin >= room:
+                self._places.grow(room + max(room // 4 & -_PAGE, _PAGE))
+            self._pages[number], self._live[number] = begin, 0
+        return begin
 
     def unbind(self, ids: Sequence[ObjectId]) -> None:
         if len(ids) >= MANY:
-            self._unbind_many(np.array(ids, np.uint64))
+            for number, at, _ in _by_page(np.array(ids, np.uint64)):
+                self._places.array[self._pages[number] + at] = 0
+                self._unbound(number, len(at))
             return
-        pages, live = self._pages, self._live
         for oid in ids:
             number = oid >> PAGE_BITS
-            pages[number][oid & _PAGE_MASK] = -1
-            live[number] -= 1
-            if not live[number]:
-                del pages[number], live[number]
+            self._places.cells[self._pages[number] + (oid & _PAGE_MASK)] = 0
+            self._unbound(number, 1)
+
+    def _unbound(self, number: int, count: int) -> None:
+        self._live[number] -= count
+        if not self._live[number]:
+            self._spare.append(self._pages.pop(number))
+            del self._live[number]
+        if not self._pages and len(self._spare) > 1:
+            self._places = GrowingArray(_PAGE, np.int32)
+            self._spare = []
 
 
 def _by_page(ids: npt.NDArray[np.uint64]) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.intp]]]:

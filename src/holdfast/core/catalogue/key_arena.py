@@ -7,18 +7,19 @@ The memory is divided into chunks, which are filled one after another. The life 
 3. When a quarter of the memory is garbage, the chunks with much of it are condemned, and a sweep over all slots moves
    the keys in them away, a few thousand slots at a time, as other keys come and go.
 
-Memory grows by moving its pages (mremap), not its bytes: growth is no pause, and takes no second copy.
+The memory is an array that grows without a copy.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from holdfast.core.catalogue.growing_array import GrowingArray
 
 if TYPE_CHECKING:
     from holdfast.core.catalogue.catalogue import Slots, Words
@@ -53,47 +54,24 @@ class Packed(NamedTuple):
         return (self.lengths + 7) >> 3
 
 
-def pack(keys: list[bytes]) -> Packed:
+def pack(keys: list[str]) -> Packed:
+    text = "".join(keys)
+    if not text.isascii():
+        names = [*map(str.encode, keys)]
+        lengths = np.fromiter(map(len, names), np.int64, len(names))
+        padded = map(bytes.ljust, names, ((lengths + 7) & -8).tolist(), repeat(b"\0"))
+        return Packed(np.frombuffer(b"".join(padded), np.uint64), lengths)
+    # As most are: no object per key is made.
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     if (lengths & 7).any():
-        keys = [*map(bytes.ljust, keys, ((lengths + 7) & -8).tolist(), repeat(b"\0"))]
-    return Packed(np.frombuffer(b"".join(keys), np.uint64), lengths)
+        text = "".join(map(str.ljust, keys, ((lengths + 7) & -8).tolist(), repeat("\0")))
+    return Packed(np.frombuffer(text.encode(), np.uint64), lengths)
 
 
 def _chosen(keys: Packed, chosen: Slots) -> Packed:
     inside = np.zeros(len(keys.lengths), np.bool_)
     inside[chosen] = True
     return Packed(keys.words[np.repeat(inside, keys.widths)], keys.lengths[chosen])
-
-
-class GrowingMemory:
-    """64-bit words, zero at first, as an array, as a memoryview and as bytes."""
-
-    __slots__ = ("cells", "raw", "words")
-
-    def __init__(self, words: int) -> None:
-        self.raw = _zeros(8 * words)
-        self._view()
-
-    def _view(self) -> None:
-        self.words: Words = np.frombuffer(self.raw, np.uint64)
-        self.cells = memoryview(self.raw).cast("B").cast("Q")
-
-    def grow(self, words: int) -> None:
-        """Make room for this many words. Nobody may keep a view: the memory moves."""
-        self.cells.release()
-        del self.words
-        try:
-            self.raw.resize(8 * words)
-        except BufferError:
-            # Somebody does keep one, as the traceback of an exception may. Their copy stays, and ours is another.
-            there, self.raw = self.raw, _zeros(8 * words)
-            self.raw[: len(there)] = there[:]
-        self._view()
-
-
-def _zeros(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class KeyArena:
@@ -115,8 +93,8 @@ class KeyArena:
     )
 
     def __init__(self) -> None:
-        self.memory = GrowingMemory(CHUNK)
-        self.places = GrowingMemory(1024)
+        self.memory = GrowingArray(CHUNK, np.uint64)
+        self.places = GrowingArray(1024, np.uint64)
         """Per slot: the first word of its key << LENGTH_BITS | the key's length. 0: it has none."""
         self._top = 0
         self._used: list[int] = [0]
@@ -159,7 +137,7 @@ class KeyArena:
 
     def _between(self, first: int, stop: int) -> list[str | None]:
         stop = min(stop, first + READ_AT_ONCE)
-        there = np.flatnonzero(self.places.words[first:stop])
+        there = np.flatnonzero(self.places.array[first:stop])
         found = self.keys_of(there + first)
         if len(found) == stop - first:
             return [*found]
@@ -222,8 +200,8 @@ class KeyArena:
                 continue
             starts = ends[done:stop] - keys.widths[done:stop] + (self._next - written)
             width = int(ends[stop - 1]) - written
-            self.memory.words[self._next : self._next + width] = keys.words[written : written + width]
-            self.places.words[slots[done:stop]] = starts << LENGTH_BITS | keys.lengths[done:stop]
+            self.memory.array[self._next : self._next + width] = keys.words[written : written + width]
+            self.places.array[slots[done:stop]] = starts << LENGTH_BITS | keys.lengths[done:stop]
             self._used[self._current] += width
             self._next += width
             done = stop
@@ -236,8 +214,8 @@ class KeyArena:
         self._changed(1)
 
     def drop_many(self, slots: Slots) -> None:
-        places = self.places.words[slots].astype(np.int64)
-        self.places.words[slots] = 0
+        places = self.places.array[slots].astype(np.int64)
+        self.places.array[slots] = 0
         self._free_many(places)
         self._changed(len(slots))
 
@@ -284,11 +262,12 @@ class KeyArena:
             further = self.differing(slots[alike], _chosen(keys, alike))
             return np.union1d(np.flatnonzero(~same), alike[further])
         unequal = np.flatnonzero(there.words != keys.words)
-        return np.unique(keys.widths.cumsum().searchsorted(unequal, "right"))
+        # Mostly none: a word of the index that is another key's has the same 32 bits of the hash.
+        return np.unique(keys.widths.cumsum().searchsorted(unequal, "right")) if len(unequal) else unequal
 
     def packed(self, slots: Slots) -> Packed:
         """The keys of these slots, each of which has one."""
-        places = self.places.words[slots].astype(np.int64)
+        places = self.places.array[slots].astype(np.int64)
         lengths = places & LENGTH
         return Packed(self._words_at(places >> LENGTH_BITS, (lengths + 7) >> 3), lengths)
 
@@ -323,19 +302,19 @@ class KeyArena:
 
     def slots_with(self, prefix: bytes, first: int, stop: int) -> Slots:
         """Those of these slots whose key begins so."""
-        places = self.places.words[first : min(stop, self._top)].astype(np.int64)
+        places = self.places.array[first : min(stop, self._top)].astype(np.int64)
         found = np.flatnonzero(places & LENGTH >= max(1, len(prefix)))
         starts = places[found] >> LENGTH_BITS
         for at in range(0, len(prefix), 8):
             part = prefix[at : at + 8]
             wanted = np.uint64(int.from_bytes(part, "little"))
             bits = np.uint64((1 << 8 * len(part)) - 1)
-            same = self.memory.words[starts + (at >> 3)] & bits == wanted
+            same = self.memory.array[starts + (at >> 3)] & bits == wanted
             found, starts = found[same], starts[same]
         return found + first
 
     def _words_at(self, starts: Numbers, widths: Numbers) -> Words:
-        words = self.memory.words
+        words = self.memory.array
         if len(starts) and (width := int(widths[0])) and (widths == width).all():
             # Keys of one width are copied as wholes, in a quarter of the time.
             wholes = np.ndarray((len(words) - width + 1,), f"V{8 * width}", words.data, strides=(8,))
@@ -371,7 +350,7 @@ class KeyArena:
     def _sweep(self, condemned: npt.NDArray[np.bool_]) -> None:
         first, stop = self._swept, min(self._swept + SWEPT, self._top)
         self._swept = stop
-        places = self.places.words[first:stop].astype(np.int64)
+        places = self.places.array[first:stop].astype(np.int64)
         chunks = places >> LENGTH_BITS + CHUNK_BITS
         # Chunks that are younger than the sweep are not condemned. Nor is any slot without a key.
         moved = np.flatnonzero((places != 0) & (chunks < len(condemned)))

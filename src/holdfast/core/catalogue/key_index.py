@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from holdfast.core.catalogue.growing_array import GrowingArray
 from holdfast.core.catalogue.key_arena import LENGTH, LENGTH_BITS, KeyArena, pack
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ MOVED_AT_ONCE: Final = 4096
 """At least this many, because an array operation takes its time: some 0.1 ms."""
 TOGETHER: Final = 32
 """From this many keys on, look them up by array operations."""
-FEW: Final = 16
+FEW: Final = 32
 """When this few are left, they are looked up or put one by one."""
-_WINDOW: Final = np.arange(4)
-"""Places to look at in one array operation: most keys are found there."""
 _HASH: Final = 0xFFFF_FFFF
 _SECRET: Final = hash("the secret of the key index") & 0xFFFF_FFFF_FFFF_FFFF
 _THERE, _GONE = b"\1", b"\0"
@@ -63,9 +62,10 @@ class KeyIndex:
         self._use(FIRST_PLACES)
 
     def _use(self, places: int) -> None:
-        """An empty table. Its pages are taken as they are filled."""
-        self._table: Words = np.zeros(places, np.uint64)
-        self._cells = self._table.data
+        """An empty table, in memory of its own: a freed one leaves no hole in the heap."""
+        memory = GrowingArray(places, np.uint64)
+        self._table: Words = memory.array
+        self._cells = memory.cells
         self._mask = places - 1
         self._filled = 0
         """Places that are not empty."""
@@ -82,9 +82,7 @@ class KeyIndex:
         return int(self._table.nbytes) + (0 if self._old is None else int(self._old.nbytes))
 
     def slot_of(self, key: str) -> int:
-        return self._slot_of(key.encode())
-
-    def _slot_of(self, name: bytes) -> int:
+        name = key.encode()
         hash_ = _digest(name, _SECRET) & _HASH
         slot = self._slot_in(self._cells, name, hash_)
         if slot == ABSENT and self._old is not None:
@@ -119,25 +117,23 @@ class KeyIndex:
 
     def find(self, keys: list[str]) -> Slots:
         """The slots of these keys, ABSENT for those that have none."""
-        names = [*map(str.encode, keys)]
-        hashes = _hashes(names)
-        slots, unsure = _candidates(self._table, hashes)
+        hashes = _hashes(keys)
+        slots = _candidates(self._table, hashes)
         if self._old is not None:
             further = np.flatnonzero(slots == ABSENT)
-            slots[further], more = _candidates(self._old, hashes[further])
-            unsure = np.union1d(unsure, further[more])
+            slots[further] = _candidates(self._old, hashes[further])
         there = np.flatnonzero(slots != ABSENT)
-        if len(there) == len(names):
-            wrong = self._arena.differing(slots, pack(names))
+        if len(there) == len(keys):
+            wrong = self._arena.differing(slots, pack(keys))
         else:
-            wrong = there[self._arena.differing(slots[there], pack([names[i] for i in there.tolist()]))]
-        for i in (*unsure.tolist(), *wrong.tolist()):
-            slots[i] = self._slot_of(names[i])
+            wrong = there[self._arena.differing(slots[there], pack([keys[i] for i in there.tolist()]))]
+        for i in wrong.tolist():  # Their hashes are those of other keys.
+            slots[i] = self.slot_of(keys[i])
         return slots
 
-    def bind(self, key: bytes, slot: int) -> None:
+    def bind(self, key: str, slot: int) -> None:
         """The key must be unbound, and in the arena."""
-        hash_ = _digest(key, _SECRET) & _HASH
+        hash_ = _digest(key.encode(), _SECRET) & _HASH
         if self._filled >= FULLEST * len(self._table):
             self._replace(1)
         self._put(slot + 1 << 32 | hash_)
@@ -153,7 +149,7 @@ class KeyIndex:
         self._filled += cells[at] == EMPTY
         cells[at] = word
 
-    def bind_many(self, keys: list[bytes], slots: Slots) -> None:
+    def bind_many(self, keys: list[str], slots: Slots) -> None:
         """The keys must be unbound, different, and in the arena."""
         if self._filled + len(keys) > FULLEST * len(self._table):
             self._replace(len(keys))
@@ -178,7 +174,7 @@ class KeyIndex:
         for word in words.tolist():
             self._put(word)
 
-    def unbind(self, keys: list[bytes], slots: Slots) -> None:
+    def unbind(self, keys: list[str], slots: Slots) -> None:
         """Each key must be bound to its slot."""
         words = _words(keys, slots)
         left = words if len(words) <= FEW else _without(self._table, words)
@@ -220,29 +216,34 @@ class KeyIndex:
         self._put_many(words)
 
 
-def _hashes(keys: list[bytes]) -> Words:
-    return np.fromiter(map(_digest, keys, repeat(_SECRET)), np.uint64, len(keys)) & np.uint64(_HASH)
+def _hashes(keys: list[str]) -> Words:
+    return np.fromiter(map(_digest, map(str.encode, keys), repeat(_SECRET)), np.uint64, len(keys)) & np.uint64(_HASH)
 
 
-def _words(keys: list[bytes], slots: Slots) -> Words:
+def _words(keys: list[str], slots: Slots) -> Words:
     return (slots + 1).astype(np.uint64) << np.uint64(32) | _hashes(keys)
 
 
-def _candidates(table: Words, hashes: Words) -> tuple[Slots, Slots]:
-    """Per hash: the slot of the first word that has it, or ABSENT; and indices of a few that are further away."""
+def _candidates(table: Words, hashes: Words) -> Slots:
+    """Per hash: the slot of the first word that has it, or ABSENT."""
     mask = len(table) - 1
+    at = (hashes & np.uint64(mask)).view(np.intp)
     slots = np.full(len(hashes), ABSENT)
     left = np.arange(len(hashes))
-    at = (hashes & np.uint64(mask)).astype(np.intp)
     while len(left) > FEW:
-        words = table[(at[:, None] + _WINDOW) & mask]
-        same = ((words & np.uint64(_HASH)) == hashes[:, None]) & (words != GONE)
-        found = same.any(axis=1)
-        slots[left[found]] = (words[found, same.argmax(axis=1)[found]] >> np.uint64(32)).astype(np.intp) - 1
+        words = table.take(at)
+        same = (words & np.uint64(_HASH) == hashes) & (words != GONE)
+        found = np.flatnonzero(same)
+        slots[left[found]] = (words[found] >> np.uint64(32)).view(np.intp) - 1
         # Words of one hash lie behind one another without an empty place between them.
-        further = ~found & (words != EMPTY).all(axis=1)
-        left, hashes, at = left[further], hashes[further], at[further] + len(_WINDOW)
-    return slots, left
+        further = np.flatnonzero((words != EMPTY) & ~same)
+        left, hashes, at = left[further], hashes[further], (at[further] + 1) & mask
+    cells = table.data
+    for i, hash_, place in zip(left.tolist(), hashes.tolist(), at.tolist(), strict=True):
+        while (word := cells[place]) and (word & _HASH != hash_ or word == GONE):
+            place = place + 1 & mask
+        slots[i] = (word >> 32) - 1
+    return slots
 
 
 def _removed(cells: memoryview, word: int) -> bool:

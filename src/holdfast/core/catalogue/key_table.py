@@ -55,7 +55,7 @@ class KeyTable:
         self._inserted = 0
         """Number of insertions since this table was begun."""
         self._uncleared = 0
-        """Places at the end of the new table that may hold words of an older one of its size."""
+        """Places at the beginning of the new table that may hold words of an older one."""
         self._count_without = 0
         """Number of keys when it was decided to show no table."""
         self._swept = 0
@@ -130,7 +130,7 @@ class KeyTable:
         places = FIRST_PLACES
         while places < ROOMY * self._catalogue.count:
             places *= 2
-        self._start(places if 2 * places <= len(self._words) else 0)
+        self._start(places if FIRST_PLACES + places <= len(self._words) else 0)
 
     def _start(self, places: int) -> None:
         """Begin an empty table of this size. 0: show none, because they do not fit, or a key is too far from home."""
@@ -140,18 +140,18 @@ class KeyTable:
         self._inserted = 0
         self._swept = 0
         self._places = places
-        # A table of a size that was never used is empty, and its pages are not touched before they are needed.
-        self._uncleared = places if self._cells[USED] & places else 0
-        self._cells[USED] |= places
+        # Memory that was never used is empty, and its pages are not touched before they are needed.
+        self._uncleared = min(places, self._cells[USED])
+        self._cells[USED] = max(places, self._cells[USED])
         self._cells[MASK] = max(FIRST_PLACES, places) - 1
 
     def _clear(self) -> bool:
         """Empty the next part of a table that was used before. False: it is empty."""
         if not self._uncleared:
             return False
-        stop = self._places + self._uncleared
+        stop = FIRST_PLACES + self._uncleared
         self._uncleared = max(0, self._uncleared - CLEARED)
-        self._words[self._places + self._uncleared : stop] = EMPTY
+        self._words[FIRST_PLACES + self._uncleared : stop] = EMPTY
         return True
 
     def _sweep(self) -> bool:
@@ -177,7 +177,7 @@ class KeyTable:
         if self._has_room(1):
             cells, places = self._cells, self._places
             for at in range(hash_, hash_ + MOST_PROBES):
-                place = places + (at & (places - 1))
+                place = FIRST_PLACES + (at & (places - 1))
                 if cells[place] <= GONE:
                     cells[place] = hash_
                     return
@@ -186,7 +186,7 @@ class KeyTable:
     def _remove_one(self, hash_: int) -> None:
         cells, places = self._cells, self._places
         for at in range(hash_, hash_ + MOST_PROBES if places else hash_):
-            place = places + (at & (places - 1))
+            place = FIRST_PLACES + (at & (places - 1))
             there = cells[place]
             if there == hash_:
                 cells[place] = GONE
@@ -203,7 +203,7 @@ class KeyTable:
                     return
                 self._insert_one(hash_)
             return
-        table = self._words[self._places : 2 * self._places]
+        table = self._words[FIRST_PLACES : FIRST_PLACES + self._places]
         mask = self._places - 1
         at = (hashes & np.uint64(mask)).astype(np.intp)
         for _ in range(MOST_PROBES):
@@ -222,7 +222,7 @@ class KeyTable:
             for hash_ in hashes.tolist():
                 self._remove_one(hash_)
             return
-        table = self._words[self._places : 2 * self._places]
+        table = self._words[FIRST_PLACES : FIRST_PLACES + self._places]
         mask = self._places - 1
         at = (hashes & np.uint64(mask)).astype(np.intp)
         for _ in range(MOST_PROBES if self._places else 0):

@@ -43,7 +43,7 @@ class EvictionMask:
             for place in catalogue.replicas(slot):
                 fresh.setdefault(place.segment, []).append(place.offset)
                 self._slot_at.setdefault(place.segment, {})[place.offset] = slot
-        catalogue.by_key.unbind([*map(str.encode, keys)], slots)
+        catalogue.by_key.unbind(keys, slots)
         catalogue.flags[slots] |= MASKED
         if catalogue.key_table is not None:
             catalogue.key_table.hide(slots)
@@ -63,7 +63,7 @@ class EvictionMask:
             key = catalogue.keys[slot]
             assert key is not None, "a masked object is in the catalogue"
             del self._by_key[key]
-            catalogue.by_key.bind(key.encode(), slot)
+            catalogue.by_key.bind(key, slot)
             flags[slot] &= ~MASKED
             if catalogue.key_table is not None:
                 catalogue.key_table.show_one(slot)
@@ -78,7 +78,7 @@ class EvictionMask:
         if not self._by_key:
             return
         slots = self.slots()
-        catalogue.by_key.bind_many([*map(str.encode, self._by_key)], np.array([*self._by_key.values()], np.intp))
+        catalogue.by_key.bind_many([*self._by_key], np.array([*self._by_key.values()], np.intp))
         catalogue.flags[slots] ^= MASKED
         if catalogue.key_table is not None:
             catalogue.key_table.show(slots)
