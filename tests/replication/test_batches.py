@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.messages.log_versions import LOG_VERSION
 from holdfast.messages.records import EpochStarted, RangesFreed
 from holdfast.replication.batches import (
     HEAD_BYTES,
@@ -57,7 +58,7 @@ def test_a_record_or_format_of_a_newer_version_stops_the_reader() -> None:
     with pytest.raises(UnknownRecord):
         decode_batch(Position(), 1, unknown)
     newer = bytearray(batch_of(Position(), *RECORDS)[0])
-    newer[2] = 2
+    newer[2] = LOG_VERSION + 1
     with pytest.raises(UnknownRecord, match="upgrade"):
         decode_batch(Position(), 1, bytes(newer))
 
