@@ -12,7 +12,8 @@ import pytest
 from holdfast.coordination.backends import open_coordination
 from holdfast.coordination.interface import Coordination
 from holdfast.errors import TryAgain
-from holdfast.replication.batches import VERSION, Position, decode_batch, encode_batch
+from holdfast.messages.log_versions import LOG_VERSION
+from holdfast.replication.batches import Position, decode_batch, encode_batch
 from tests.contract.stories import soon
 from tests.failover.cluster import Cluster
 from tests.failover.conftest import BACKENDS
@@ -37,8 +38,7 @@ async def position_of(coordination: Coordination) -> Position:
 def spoilt(kind: str, after: Position) -> bytes:
     if kind == "unknown record":
         return encode_batch(after, [UNKNOWN_RECORD])[0]
-    batch = encode_batch(after, [])[0]
-    return batch[:2] + (VERSION + 1).to_bytes(2, "little") + batch[4:]
+    return encode_batch(after, [], LOG_VERSION + 1)[0]
 
 
 def says_why(status: dict[str, Any]) -> bool:

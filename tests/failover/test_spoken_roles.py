@@ -20,8 +20,10 @@ def lines_of(master: Process, event: str) -> list[dict[str, Any]]:
 
 
 def events_of(master: Process, kind: str) -> list[str]:
+    """Its own: a master shows the events of the others too (ADR 60)."""
     with urllib.request.urlopen(f"http://{master.http}/api/v1/events", timeout=5) as answer:
-        return [event["text"] for event in json.load(answer)["events"] if event["kind"] == kind]
+        events = json.load(answer)["events"]
+    return [event["text"] for event in events if (event["kind"], event["master"]) == (kind, master.folder.name)]
 
 
 def became_primary(master: Process) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def lose_deletes_while_away() -> Patch:
     """Removals are kept for two seconds for standbys to see, and no longer."""
     real = standby.Standby.take
 
-    def take(self: standby.Standby, number: int, batch: bytes, now: int) -> None:
+    def take(self: standby.Standby, number: int, batch: bytes, now: int, note: Any = None) -> None:
         away_ms = now - getattr(self, "_heard", now)
         self._heard = now  # type: ignore[attr-defined]
 
@@ -46,7 +46,7 @@ def lose_deletes_while_away() -> Patch:
             return apply(state, record, when)
 
         with patch.object(standby, "apply", kept):
-            real(self, number, batch, now)
+            real(self, number, batch, now, note)
 
     return patch.object(standby.Standby, "take", take)
 

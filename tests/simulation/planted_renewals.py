@@ -32,8 +32,8 @@ def evict_on_the_standby_by_its_own_leases() -> Patch:
     """What has no live lease there is taken for dead, whatever the preset."""
     real = standby.Standby.take
 
-    def take(self: standby.Standby, number: int, batch: bytes, now: int) -> None:
-        real(self, number, batch, now)
+    def take(self: standby.Standby, number: int, batch: bytes, now: int, note: Any = None) -> None:
+        real(self, number, batch, now, note)
         catalogue = self.state.catalogue
         shown = (catalogue.flags[: catalogue.top] & (LIVE | MASKED)) == LIVE
         slots = np.flatnonzero(shown & (catalogue.lease_until[: catalogue.top] <= now))
