@@ -272,7 +272,8 @@ async def _coordination(
         except CoordinationLost as error:
             outage.seen(error)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), 1.0)
+            async with asyncio.timeout(1.0):
+                await stopped.wait()
     return None
 
 

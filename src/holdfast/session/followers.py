@@ -135,7 +135,8 @@ class AsyncSessionFollower(FollowerShell):
             self._unheard(error)
         self._runner.hang_up(CLOSED_TEXT)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._task, STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._task
 
     async def _run(self, runner: TaskRunner) -> None:
         try:

@@ -133,7 +133,8 @@ class SessionMaster:
         number = self._book.notify(session.id, command, body, confirmed)
         self._send()
         try:
-            error = await asyncio.wait_for(handled, within)
+            async with asyncio.timeout(within):
+                error = await handled
         except TimeoutError:
             raise DeadlineExceeded(f"{name!r} did not confirm {command!r} in time; it may yet take it") from None
         if error is not None:

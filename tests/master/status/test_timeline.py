@@ -154,3 +154,25 @@ def test_a_reader_gets_late_news_of_old_events_by_their_number() -> None:
     [late] = history.after(own.number, 10)
     assert (late.master, own.at - late.at >= 600_000 - 1) == ("b", True)
     assert history.after(0, 1) == [own], "the newest by its time"
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_is_not_lost_when_an_event_is_noted_in_the_same_moment(
+    turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "READ_SECONDS", 60.0)
+    monkeypatch.setattr(timeline, "SPACING_SECONDS", 0.0)
+    plan = Plan(Rules(), "holdfast", "a:7070", 5_000, again_seconds=0.02)
+    async with running_master(MemoryCoordination(MemoryStore()), plan, tmp_path, "a") as master:
+        await until_true(lambda: master.role == "primary", "it leads")
+        task = asyncio.create_task(Timeline(master).run())
+        await until_true(lambda: not master.events.added.is_set(), "its events are published")
+        for _ in range(100):  # Until it waits for the next event.
+            await asyncio.sleep(0)
+        master.events.added.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        ended, _ = await asyncio.wait([task], timeout=10)
+        task.cancel()
+        assert ended, "it went on"

@@ -90,7 +90,8 @@ class Timeline:
                     self._outage.over()
             await asyncio.sleep(SPACING_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._events.added.wait(), READ_SECONDS)
+                async with asyncio.timeout(READ_SECONDS):  # `wait_for` may lose a cancellation.
+                    await self._events.added.wait()
 
     async def _exchange(self, coordination: Coordination) -> None:
         """Read first: a value written before its own of an earlier life are known would displace them."""
