@@ -255,7 +255,7 @@ def test_a_storm_of_puts_by_others_evicts_nothing_that_is_guaranteed(cluster: Gu
 def test_who_locates_everything_all_the_time_costs_nobody_else_a_put(cluster: GuardedCluster) -> None:
     with cluster.connect_as("greedy") as greedy, cluster.connect_as("blue") as blue:
         keys = put_all(greedy, 70)
-        over, rounds = threading.Event(), 0
+        over, under_way, rounds = threading.Event(), threading.Event(), 0
         with channel_of(cluster, "greedy") as channel:
 
             def locate() -> None:
@@ -263,6 +263,8 @@ def test_who_locates_everything_all_the_time_costs_nobody_else_a_put(cluster: Gu
                 while not over.wait(0.3):
                     expect(channel.call(Locate(keys), soon()), Located)
                     rounds += 1
+                    if rounds == 2:
+                        under_way.set()
 
             reader = threading.Thread(target=locate)
             expect(channel.call(Locate(keys), soon()), Located)
@@ -271,10 +273,11 @@ def test_who_locates_everything_all_the_time_costs_nobody_else_a_put(cluster: Gu
             reader.start()
             try:
                 put_all(blue, 100, upsert=True)
+                assert under_way.wait(60)
+                put_all(blue, 100, upsert=True)
             finally:
                 over.set()
                 reader.join(60)
-        assert rounds > 0
         # Beyond its share it still reads, by copies.
         there = [key for key, found in zip(keys, greedy.exists_many(keys), strict=True) if found]
         assert len(greedy.get(there[-1])) == MIB

@@ -23,6 +23,8 @@ def made() -> Pair:
     """Its clocks are the real one's."""
     pair = Pair("timer", ahead_ms=0, renewal_interval_ms=100)
     pair.now = now_ms()
+    # A machine that has just booted is earlier than the time at which the pair's own clock starts.
+    pair.sender = RenewalSender(pair.state, pair.rules, 1, pair.now, 1 << 20)
     pair.node("a", size=100 * KIB)
     pair.put(*[f"k{i}" for i in range(50)], size=KIB)
     pair.replicate()

@@ -163,7 +163,7 @@ def test_a_lost_node_costs_a_batch_its_keys_only(
     monkeypatch.setattr(nodes, "STALLED_SECONDS", 0.2)
     with silent() as nowhere:
         remote_master.elsewhere[1] = nowhere if gone == "silent" else closed_port()
-        reader = connect(remote_master.address, timeout=20)
+        reader = connect(remote_master.address, timeout=8)
         why: dict[str, errors.HoldfastError] = {}
         assert reader.get_many([lost[0], *kept, *lost[1:], "absent"], errors=why) == kept
         assert set(why) == {*lost}

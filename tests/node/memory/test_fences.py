@@ -91,7 +91,6 @@ def test_a_read_that_is_under_way_ends_before_the_range_is_wiped(served: Served)
     served.memory.segments[0].mapping.map[:SIZE] = b"a" * SIZE
     ticket = read_ticket(SECRET, served.name(), (0, SIZE), issued=BEFORE)
     with served.raw() as connected:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         begun(connected, ReadRanges(served.name(), ticket, TicketRow.pack_rows([(0, SIZE)] * 8)))
         assert connected.recv(4096), "it has begun, and takes no more"
         served.data.clear(Clear(served.name(), 0, SIZE, SINCE))
