@@ -9,13 +9,14 @@ with holdfast.connect("127.0.0.1:7070") as cache:
 from __future__ import annotations
 
 import importlib
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import errors
 
 if TYPE_CHECKING:
+    import ssl
+
     from holdfast.client.async_cache import AsyncCache, Connecting
     from holdfast.client.buffers import memory_at
     from holdfast.client.cache import Cache, Reservation

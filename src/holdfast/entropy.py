@@ -5,13 +5,13 @@ The simulator draws them from its seed instead, so that a run can be replayed.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from typing import TypeAlias
 
 DrawBytes: TypeAlias = Callable[[int], bytes]
 
-SYSTEM_CHANCE: DrawBytes = secrets.token_bytes
+SYSTEM_CHANCE: DrawBytes = os.urandom
 _draw: DrawBytes = SYSTEM_CHANCE
 
 

@@ -10,32 +10,37 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints, overload
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from msgspec import Meta
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from holdfast.addresses import split_address
 from holdfast.core.rules import DEFAULTS, LeaseSync, StandbyEviction
-from holdfast.errors import BadValue
-from holdfast.identity.secret_files import read_token
+from holdfast.environment.client_settings import (
+    PREFIX,
+    READ_FROM_TEXT,
+    BadSetting,
+    ClientSettings,
+    checked_address,
+    flag_of,
+    variable_of,
+    with_token,
+)
+
+__all__ = ["PREFIX", "BadSetting", "ClientSettings", "flag_of", "variable_of"]  # Names of `client_settings`, here too.
 
 MIB = 1 << 20
 GIB = 1 << 30
-PREFIX = "HOLDFAST_"
 NO_VARIABLE = "="
 """A prefix that no variable can have: the name of a variable ends at its first `=`."""
-READ_FROM_TEXT = "File that holds the token, in the place of token; no other user may read it."
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
-
-
-class BadSetting(BadValue):
-    """A flag, a variable or a key of the settings file cannot be used; nothing was started."""
 
 
 def parse_size(given: object) -> int:
@@ -59,14 +64,6 @@ def _advertise(text: str) -> str:
     return _listen(text) if text else text
 
 
-def _address(text: str) -> str:
-    if "://" not in text:
-        for one in text.split(","):
-            host_port = one.strip()
-            split_address(host_port)
-    return text
-
-
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name: use up to 63 letters, digits, dots, dashes and underscores")
@@ -81,7 +78,7 @@ def _shared_coordination(text: str) -> str:
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Listen = Annotated[str, AfterValidator(_listen)]
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(checked_address)]
 Name = Annotated[str, AfterValidator(_name)]
 Coordination = Annotated[str, AfterValidator(_shared_coordination)]
 Positive = Annotated[int, Field(gt=0)]
@@ -402,62 +399,56 @@ class LabSettings(Settings):
     quick: bool = Field(False, description="A small workload: to see that it works; its figures mean little.")
 
 
-class ClientSettings(Settings):
-    table = "client"
+def _client_table() -> type[Settings]:
+    """The declarations of `ClientSettings` as a table like the others."""
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(ClientSettings, include_extras=True).items():
+        plain, meta = get_args(hint)
+        assert isinstance(meta, Meta)
+        default = ClientSettings.__struct_defaults__[len(fields)]
+        field = Field(default, repr=name != "token", description=meta.description)
+        fields[name] = (Annotated[plain, Field(gt=meta.gt, le=meta.le)] if meta.gt is not None else plain, field)
+    fields["address"] = (Address, fields["address"][1])
+    table: type[Settings] = create_model("ClientTable", __base__=Settings, **fields)
+    table.table = "client"
+    return table
 
-    address: Address = Field("127.0.0.1:7070", description="The cluster's address: HOST:PORT, or several with commas.")
-    token: str = Field("", repr=False, description="Secret that the master asks for.")
-    token_file: Path | None = Field(None, description=READ_FROM_TEXT)
-    tls_cert: Path | None = Field(None, description="Certificate (PEM) to present, where the masters ask for one.")
-    tls_key: Path | None = Field(None, description="Its private key, where that is not in the same file.")
-    tls_ca: Path | None = Field(
-        None, description="Certificates (PEM) of the authority that signed the masters'; with it, TLS is on."
-    )
-    timeout: float = Field(30.0, gt=0, le=86_400, description="Seconds that a whole call may take.")
 
-
+ClientTable = _client_table()
 MODELS: dict[str, type[Settings]] = {
-    model.table: model
-    for model in (MasterSettings, NodeSettings, UpSettings, DemoSettings, LabSettings, ClientSettings)
+    model.table: model for model in (MasterSettings, NodeSettings, UpSettings, DemoSettings, LabSettings, ClientTable)
 }
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-def flag_of(field: str) -> str:
-    return "--" + field.replace("_", "-")
+@overload
+def load(model: type[ClientSettings], flags: Mapping[str, Any], config: Path | None = None) -> ClientSettings: ...
 
 
-def variable_of(field: str) -> str:
-    return PREFIX + field.upper()
+@overload
+def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None = None) -> AnySettings: ...
 
 
-def load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None = None) -> AnySettings:
+def load(model: type[Any], flags: Mapping[str, Any], config: Path | None = None) -> Any:
     """The settings of one process, from its flags, the environment and the file, in this order of precedence. A token
     in a file of its own has been read: `token` is the token, wherever it came from."""
+    if model is not ClientSettings:
+        return _load(model, flags, config)
+    read = _load(ClientTable, flags, config)
+    return ClientSettings(**{name: getattr(read, name) for name in ClientTable.model_fields})
+
+
+def _load(model: type[AnySettings], flags: Mapping[str, Any], config: Path | None) -> AnySettings:
     filed = read_file(config).get(model.table, {}) if config is not None else {}
     named = EnvSettingsSource(model)()
     given = {**filed, **named, **flags}
     if "token_file" in given:
-        given = _with_token(given, [flags, named, filed])
+        given = with_token(given, [flags, named, filed])
     try:
         return model(**given)
     except ValidationError as error:
         raise BadSetting("; ".join(_faults(error, flags, named, config))) from error
-
-
-def _with_token(given: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """These settings, with the token of the source that wins: a flag wins over a variable, also as --token-file over
-    HOLDFAST_TOKEN."""
-    winning = next(one for one in sources if "token" in one or "token_file" in one)
-    if "token" in winning and "token_file" in winning:
-        raise BadSetting("token and token_file are both given, in the same way; give one of them")
-    if "token" in winning:
-        return {name: value for name, value in given.items() if name != "token_file"}
-    try:
-        return {**given, "token": read_token(Path(winning["token_file"]))}
-    except BadValue as error:
-        raise BadSetting(f"token_file: {error}") from None
 
 
 def read_file(path: Path) -> dict[str, dict[str, Any]]:

@@ -15,15 +15,17 @@ missed. An error of the supervised work never reaches the code beside it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("holdfast.supervisor")
 
@@ -100,6 +102,8 @@ class Supervisor:
 
     async def keep(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Run this until it returns or is cancelled; restart it whenever it fails."""
+        import asyncio  # Blocking clients have threads only, and it takes longer to import than many a command.
+
         try:
             while True:
                 try:

@@ -71,7 +71,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> Run:
-    def open_cache(settings: ClientSettings) -> FakeCache:
+    def open_cache(settings: ClientSettings, brief: bool = False) -> FakeCache:
         asked.append(settings)
         return cache
 

@@ -152,7 +152,7 @@ def test_a_missing_extra_is_said_in_one_sentence(
         return None if name == "typer" else real(name, *more)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    assert main(["status"]) == 3
+    assert main(["doctor"]) == 3
     assert capsys.readouterr().err == (
         "holdfast: the command line needs the server extra: pip install 'holdfast[server]'\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.environment.client_settings import BadSetting
 from holdfast.errors import HoldfastError, ObjectNotFound, TryAgain, Uncertain
 
 OK = 0
@@ -17,8 +18,6 @@ BROKEN_PIPE = 141
 
 
 def exit_code_of(error: HoldfastError) -> int:
-    from holdfast.settings import BadSetting
-
     if isinstance(error, ObjectNotFound):
         return NOT_FOUND
     if isinstance(error, BadSetting):

@@ -2,7 +2,7 @@
 
 Whatever goes wrong becomes one line on stderr and an exit code that a script can act on; with `--json` also an
 object on stdout. Nobody is shown a traceback unless HOLDFAST_DEBUG is set. This module imports nothing of the
-server extra, so that it can say that the extra is missing.
+server extra: verbs that only connect do without, and for the others it says that the extra is missing.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ import os
 import sys
 from collections.abc import Sequence
 
+from holdfast.cli import quick
+from holdfast.cli.app import COMPLETING, VERBS, run_with_typer
 from holdfast.cli.command_line import hide_secrets
+from holdfast.cli.declared import Misuse
 from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
 from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError
 from holdfast.escapes import printable
 
-COMPLETING = "_HOLDFAST_COMPLETE"
 NEEDED = ("typer", "rich", "pydantic_settings")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     hide_secrets()
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)
-        return LATER
     if any(redacted(word) != word for word in given):
         print(
             "holdfast: everybody on this machine can read the password in these arguments; put it into a file "
@@ -41,34 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: list[str], as_json: bool) -> int:
-    import typer
-
-    from holdfast.cli.app import app_for
-
-    completing = COMPLETING in os.environ
-    command = typer.main.get_command(app_for([] if completing else arguments))
-    if completing:
-        # The shell asks what could be typed here; this prints it and exits.
-        command.main(args=arguments, prog_name="holdfast")
     try:
-        # Not `command.main`, which would turn Ctrl-C and a closed pipe into exits of its own.
-        with command.make_context("holdfast", arguments) as context:
-            code = command.invoke(context)
+        # Verbs that only connect are read without the libraries that the others need; these take longer to import.
+        call = None if COMPLETING in os.environ else quick.read(arguments)
+        code = call.run() if call is not None else _run_with_typer(arguments)
         sys.stdout.flush()
-        return code if isinstance(code, int) else OK
-    except typer.Exit as ended:
-        return ended.exit_code
-    except (KeyboardInterrupt, typer.Abort):
+        return OK if code is None else code
+    except KeyboardInterrupt:
         return report("interrupted", "interrupted; what was not acknowledged may be undone", INTERRUPTED, as_json)
     except BrokenPipeError:
         # The reader of our output has closed it. Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except typer.TyperException as error:
-        if not error.format_message():
-            # No verb was given: the help has been printed, which says it all.
-            return USAGE
-        return report("usage", f"{error.format_message()} (see: holdfast {verb_of(arguments)}--help)", USAGE, as_json)
+    except Misuse as error:
+        return report(error.code, f"{error} (see: holdfast {verb_of(arguments)}--help)", USAGE, as_json)
     except HoldfastError as error:
         return report(error.code, str(error) or type(error).__doc__ or error.code, exit_code_of(error), as_json, error)
     except OSError as error:
@@ -79,10 +63,16 @@ def run(arguments: list[str], as_json: bool) -> int:
         return report("unexpected", text, FAILED, as_json, error)
 
 
+def _run_with_typer(arguments: list[str]) -> int:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)
+        return LATER
+    return run_with_typer(arguments)
+
+
 def verb_of(arguments: list[str]) -> str:
     first = next((word for word in arguments if not word.startswith("-")), "")
-    from holdfast.cli.app import VERBS
-
     return f"{first} " if first in VERBS else ""
 
 

@@ -19,8 +19,10 @@ from typing import Annotated, Any, TypeAlias, get_args
 import typer
 from pydantic.fields import FieldInfo
 
+from holdfast.cli.declared import Flag, Operand
 from holdfast.cli.output import Output
-from holdfast.settings import PREFIX, Settings, flag_of, load, variable_of
+from holdfast.environment.client_settings import CONFIG_VARIABLE, ClientSettings, flag_of, variable_of
+from holdfast.settings import ClientTable, Settings, load
 
 Verb: TypeAlias = Callable[..., int | None]
 
@@ -34,14 +36,15 @@ NAMED_PLACEHOLDERS = {
 }
 
 
-def takes(model: type[Settings]) -> Callable[[Verb], Verb]:
+def takes(model: type[Settings | ClientSettings]) -> Callable[[Verb], Verb]:
     """Give a verb its settings, read from flags, environment and file."""
+    table = ClientTable if issubclass(model, ClientSettings) else model
 
     def decorate(verb: Verb) -> Verb:
         hints = typing.get_type_hints(verb, include_extras=True)
         own = [parameter for name, parameter in inspect.signature(verb).parameters.items() if name not in _GIVEN]
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-        parameters += [_flag(name, field, model) for name, field in model.model_fields.items()]
+        parameters = [parameter.replace(annotation=_for_typer(hints[parameter.name])) for parameter in own]
+        parameters += [_flag(name, field, table) for name, field in table.model_fields.items()]
         parameters.append(_config_flag())
         prints = "out" in hints
         if prints:
@@ -49,8 +52,8 @@ def takes(model: type[Settings]) -> Callable[[Verb], Verb]:
 
         @functools.wraps(verb)
         def command(**given: Any) -> int | None:
-            config = given.pop("config") or os.environ.get(f"{PREFIX}CONFIG") or None
-            fields = {name: given.pop(name) for name in model.model_fields}
+            config = given.pop("config") or os.environ.get(CONFIG_VARIABLE) or None
+            fields = {name: given.pop(name) for name in table.model_fields}
             flags = {name: value for name, value in fields.items() if value is not None}
             settings = load(model, flags, Path(config) if config is not None else None)
             if prints:
@@ -72,6 +75,25 @@ def takes(model: type[Settings]) -> Callable[[Verb], Verb]:
 _GIVEN = {"settings", "out", "config"}
 
 
+def _for_typer(annotation: Any) -> Any:
+    """An annotation that typer understands, of one that may have a declaration of ours."""
+    parts = get_args(annotation)
+    declared = parts[-1] if parts else None
+    if isinstance(declared, Operand):
+        argument: Any = typer.Argument(metavar=declared.metavar, help=declared.help, show_default=False)
+        return Annotated[parts[0], argument]
+    if isinstance(declared, Flag):
+        option: Any = typer.Option(
+            *declared.names,
+            help=declared.help,
+            metavar=declared.metavar,
+            min=declared.least,
+            show_default=declared.shows_default,
+        )
+        return Annotated[parts[0], option]
+    return annotation
+
+
 def _flag(name: str, field: FieldInfo, model: type[Settings]) -> inspect.Parameter:
     panel = "Connection" if model.table == "client" else "Settings"
     help_text = f"{field.description} ({variable_of(name)}{_default(field)})"
@@ -87,7 +109,7 @@ def _flag(name: str, field: FieldInfo, model: type[Settings]) -> inspect.Paramet
 
 
 def _config_flag() -> inspect.Parameter:
-    text = f"Settings file in TOML ({PREFIX}CONFIG)."
+    text = f"Settings file in TOML ({CONFIG_VARIABLE})."
     option = typer.Option("--config", help=text, metavar="FILE", show_default=False)
     return _parameter("config", Annotated[str | None, option])
 

@@ -7,20 +7,19 @@ log: a key could hold an escape sequence, or a line break and what looks like an
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from holdfast.cli.tables import lines_of, without_spare
 from holdfast.escapes import printable
 
-WIDE = 10_000
-"""Columns assumed when the output is not a terminal, so that no line is ever wrapped for a script."""
+MOST_EXACT = 1 << 53
+"""Numbers beyond this are texts in JSON: readers that keep numbers as floating point would round them."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -41,29 +40,34 @@ class Output:
         """A remark for people; it never mixes with what a script reads."""
         sys.stderr.write(printable(text) + "\n")
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in headings:
-            table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(printable(str(cell))) for cell in row))
-        _print(table)
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        right: Sequence[str] = (),
+        spare: Sequence[str] = (),
+    ) -> None:
+        """`spare`: columns that are left out, in this order, on a terminal that is too narrow for all."""
+        shown: Sequence[str] = headings
+        texts: Sequence[Sequence[str]] = [[printable(str(cell)) for cell in row] for row in rows]
+        left_out: list[str] = []
+        most = columns()
+        if most is not None:
+            shown, texts, left_out = without_spare(headings, texts, spare, most)
+        aligned = [place for place, heading in enumerate(shown) if heading in right]
+        sys.stdout.writelines(f"{line}\n" for line in lines_of([shown, *texts], aligned, most))
+        if left_out:
+            self.note(f"a wider terminal, or --json, also shows: {', '.join(left_out)}")
 
     def facts(self, facts: Sequence[tuple[str, object]]) -> None:
         """Names and values, one per line."""
-        table = Table.grid(padding=(0, 2))
-        for name, value in facts:
-            table.add_row(Text(name, style="bold"), Text(printable(str(value))))
-        _print(table)
+        rows = [(name, printable(str(value))) for name, value in facts]
+        sys.stdout.writelines(f"{line}\n" for line in lines_of(rows, most=columns(), bold_column=True))
 
 
-def _print(table: Table) -> None:
-    on_terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if on_terminal else WIDE, markup=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    # Cells are padded to the width of their column; the last one needs no padding.
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+def columns() -> int | None:
+    """The width of the terminal; None if the output is none, as nothing is ever folded for a script."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def plain(value: Any) -> Any:
@@ -74,6 +78,8 @@ def plain(value: Any) -> Any:
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
+    if isinstance(value, int) and abs(value) > MOST_EXACT:
+        return str(value)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -275,7 +274,11 @@ def checked_timeout(timeout: object) -> float:
 
 
 def checked_tls(tls: object) -> None:
-    if tls is not None and not isinstance(tls, ssl.SSLContext):
+    if tls is None:
+        return
+    import ssl
+
+    if not isinstance(tls, ssl.SSLContext):
         raise TypeError(
             f"tls is an ssl.SSLContext, not {type(tls).__name__}; make one with ssl.create_default_context(cafile=...)"
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import ssl
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from holdfast.client.background import ROUND_SECONDS, SHORTEST_PAUSE, keep_once, next_due, pause_until, return_grants
 from holdfast.client.departure import CLOSED_TEXT, forget_all, leave_to_parent_at_fork, retire_grants
@@ -15,6 +15,9 @@ from holdfast.operations.link import LinkOptions
 from holdfast.operations.masters import Masters
 from holdfast.operations.threads import ThreadRunner
 from holdfast.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class Runner(ThreadRunner):

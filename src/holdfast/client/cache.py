@@ -5,10 +5,9 @@ Its calls are declared in `calls`; a `_call` runs one of them.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.client import calls, first_tries
 from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
@@ -37,6 +36,9 @@ from holdfast.client.state.client import Core
 from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
+
+if TYPE_CHECKING:
+    import ssl
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from holdfast.client.arguments import (
     checked_key,
@@ -27,6 +26,9 @@ from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
 from holdfast.operations.link import PrimaryLink
 from holdfast.operations.masters import Masters
+
+if TYPE_CHECKING:
+    import ssl
 
 Client = TypeVar("Client", bound="Shell")
 S = TypeVar("S")

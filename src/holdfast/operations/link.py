@@ -14,10 +14,9 @@ needed, and again after it broke or was left:
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.coordination.urls import redacted
 from holdfast.errors import HoldfastError, TooManyClients, TryAgain, Unreachable
@@ -25,13 +24,17 @@ from holdfast.instant import now_seconds
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.operations.effects import Open, Operation, Work
 from holdfast.operations.masters import ONE_MASTER_SECONDS, Masters, Round
-from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.channel import SILENCE_SECONDS, Channel
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.transport.async_channel import AsyncChannel
 
 LATE_TEXT = "no master could be reached before the deadline; nothing was sent"
 NOT_CONNECTED_TEXT = "there is no connection; nothing was sent"
 
-C = TypeVar("C", Channel, AsyncChannel)
+C = TypeVar("C", "Channel", "AsyncChannel")
 
 
 class Caller(Protocol):

@@ -7,11 +7,14 @@ are recognised here so that they get a clear error where only `host:port` is acc
 from __future__ import annotations
 
 import socket
-import ssl
+from typing import TYPE_CHECKING
 
 from holdfast.addresses import DEFAULT_PORT, join_address, split_address
 from holdfast.errors import BadValue
 from holdfast.transport.tls import Stream, dialing, dialled
+
+if TYPE_CHECKING:
+    import ssl
 
 LOCAL = "unix:@"
 """The prefix of an abstract Unix socket's address."""

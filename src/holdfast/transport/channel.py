@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import ssl
 import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -29,6 +28,9 @@ from holdfast.transport.spin import SpinThenPoll
 from holdfast.transport.tls import Stream, readable
 from holdfast.wire.codec import decode_reply, encode, expect
 from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame, told_timeout_ms
+
+if TYPE_CHECKING:
+    import ssl
 
 SILENCE_SECONDS = 1.0
 """A stopped process keeps its connections open, so a peer that is silent for this long is asked for a sign of life, and

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import socket
-import ssl
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
@@ -29,6 +28,9 @@ from holdfast.transport.bulk_copy import SHARED_FROM, SharedHash
 from holdfast.transport.tls import Stream, dialing, dialled
 from holdfast.wire.codec import decode_data_reply, encode, expect
 from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
+
+if TYPE_CHECKING:
+    import ssl
 
 CHUNK = 256 << 10
 """Bytes received at a time, then hashed while they are in the CPU cache."""

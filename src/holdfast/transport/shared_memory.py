@@ -71,6 +71,16 @@ def map_alone(name: str, size_bytes: int) -> tuple[int, mmap.mmap]:
     return descriptor, map_
 
 
+_populates = True
+
+
+def populate_nothing() -> None:
+    """Leave the page tables to be filled as memory is used, in this process from now on. For one that moves an object
+    and ends: it would spend more time on the pages that it does not use."""
+    global _populates
+    _populates = False
+
+
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
 
@@ -118,7 +128,7 @@ class Mapping:
         self._stop = threading.Event()
         self._watches: list[weakref.finalize[[], mmap.mmap]] = []
         self._populating: threading.Thread | None = None
-        if populate:
+        if populate and _populates:
             advice = MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ
             self._populating = threading.Thread(
                 target=_populate_all,

@@ -13,16 +13,19 @@ answer.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import select
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from holdfast.instant import now_seconds
 from holdfast.transport.tls import Stream
+
+if TYPE_CHECKING:
+    import asyncio
 
 AWAKE_SECONDS = 2e-3
 """How long to poll: as long as a master takes for a batch of some hundred keys."""

@@ -3,21 +3,25 @@
 A process has one identity, so the certificates that it presents and trusts when it dials are the same for all of its
 connections (`speak_as`, `certificate_files`); a client library shares its process with others, so it gets its context
 per connection. Connections within a machine, over a Unix socket, are never encrypted.
+
+The library for it is imported when it is first used: it takes longer than many a command.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.errors import BadValue
 from holdfast.instant import now_seconds
+
+if TYPE_CHECKING:
+    import ssl
 
 WRITE_BYTES = 64 << 10
 """Bytes encrypted at a time, so that a write makes some progress before it must wait."""
@@ -38,6 +42,8 @@ def dialing() -> ssl.SSLContext | None:
 def client_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
     """A context that verifies the peer by this authority alone (or by the system's, if none is given), and presents a
     certificate if given."""
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca is not None:
@@ -54,6 +60,8 @@ def server_context(
 ) -> ssl.SSLContext:
     """A context that presents this certificate. With `asks_clients`, clients need one that the authority signed; with
     `knows_clients` they may show one, and need not: others show a token."""
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _present(context, cert, key)
@@ -76,14 +84,14 @@ def http_context(cert: Path, key: Path | None, ca: Path | None) -> ssl.SSLContex
 def _load(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # ssl.SSLError is one.
         raise BadValue(f"the certificates of the authority cannot be read from {ca} ({error})") from None
 
 
 def _present(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
     try:
         context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # ssl.SSLError is one.
         raise BadValue(f"the certificate {cert} with the key {key or cert} cannot be used ({error})") from None
 
 
@@ -116,6 +124,9 @@ class TlsStream:
     """
 
     def __init__(self, stream: ssl.SSLSocket) -> None:
+        import ssl
+
+        self._wants_read, self._wants_write = ssl.SSLWantReadError, ssl.SSLWantWriteError
         stream.setblocking(False)
         self._stream = stream
         self._lock = threading.Lock()
@@ -151,9 +162,9 @@ class TlsStream:
             with self._lock:
                 try:
                     return act()
-                except ssl.SSLWantReadError:
+                except self._wants_read:
                     event = select.POLLIN
-                except ssl.SSLWantWriteError:
+                except self._wants_write:
                     event = select.POLLOUT
             self._wait(event, until, flags)
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from holdfast.cli import connection
 from holdfast.cli.cluster.masters import ask_one
+from holdfast.cli.declared import Operand
 from holdfast.cli.exit_codes import OK
-from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms
+from holdfast.environment.client_settings import BadSetting, ClientSettings
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import ClientInfo, ClientList, EndClient, ListClients
 from holdfast.messages.requests import Done
-from holdfast.settings import BadSetting, ClientSettings
 
 HEADINGS = ("CLIENT", "NAME", "TENANT", "KIND", "ADDRESS", "PID", "GRANTS", "LEASES", "REQUESTS/S", "BYTES/S", "SINCE")
 RIGHT = ("PID", "GRANTS", "LEASES", "REQUESTS/S", "BYTES/S", "SINCE")
 
 
-@takes(ClientSettings)
 def clients(
     settings: ClientSettings,
     out: Output,
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="revoke, or nothing to list them.")] = "",
-    who: Annotated[str, typer.Argument(metavar="[WHO]", help="Of revoke: a client, or an identity's name.")] = "",
+    action: Annotated[str, Operand("[ACTION]", "revoke, or nothing to list them.")] = "",
+    who: Annotated[str, Operand("[WHO]", "Of revoke: a client, or an identity's name.")] = "",
 ) -> int:
     """List who is connected, and what they do; or end a client's grants, leases and connections."""
     if action not in ("", "revoke") or bool(action) != bool(who):

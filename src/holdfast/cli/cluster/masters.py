@@ -7,7 +7,6 @@ exactly what one wants to see then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
@@ -66,6 +65,8 @@ def survey(addresses: Iterable[str], token: str, seconds: float = LOOK_SECONDS) 
     wanted = list(dict.fromkeys(addresses))
     if not wanted:
         return []
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(len(wanted), MOST_AT_ONCE)) as threads:
         return list(threads.map(lambda address: look(address, token, seconds), wanted))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from holdfast.cli import connection
-from holdfast.cli.cluster import node_operations
 from holdfast.cli.cluster.masters import (
     HEADINGS,
     LOOK_SECONDS,
@@ -20,20 +17,19 @@ from holdfast.cli.cluster.masters import (
     row_of,
     survey,
 )
+from holdfast.cli.declared import Flag, Operand
 from holdfast.cli.exit_codes import LATER, OK
-from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
+from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import NotAllowed, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, NodeInfo, Status
-from holdfast.settings import ClientSettings
 
 PAST_ANY_SNAPSHOT = 1 << 40
 """An offset past any snapshot: a request for the piece there returns only the size."""
 
 
-@takes(ClientSettings)
 def status(settings: ClientSettings, out: Output) -> int:
     """Show the primary's view of the cluster, and how every master stands that is known."""
     given = given_addresses(settings.address)
@@ -98,7 +94,6 @@ def _log_version_of(found: Status) -> str:
     return f"{found.log_version}{held}"
 
 
-@takes(ClientSettings)
 def snapshot(settings: ClientSettings, out: Output) -> None:
     """Have a master write a snapshot now: the one at --address, or, of several, a standby that has caught up."""
     deadline = now_seconds() + settings.timeout
@@ -134,21 +129,18 @@ def _size_of_snapshot(address: str, token: str, batch: int, deadline: float) -> 
         return 0
 
 
-@takes(ClientSettings)
 def nodes(
     settings: ClientSettings,
     out: Output,
-    action: Annotated[
-        str, typer.Argument(metavar="[ACTION]", help="cordon, uncordon, resize, copy-rate or revoke-client.")
-    ] = "",
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The node; of copy-rate the bytes a second.")] = "",
-    value: Annotated[str, typer.Argument(metavar="[SIZE]", help="Of resize: how much it shall lend.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Of resize: take memory that the node's machine seems to lack.")
-    ] = False,
+    action: Annotated[str, Operand("[ACTION]", "cordon, uncordon, resize, copy-rate or revoke-client.")] = "",
+    name: Annotated[str, Operand("[NAME]", "The node; of copy-rate the bytes a second.")] = "",
+    value: Annotated[str, Operand("[SIZE]", "Of resize: how much it shall lend.")] = "",
+    force: Annotated[bool, Flag("Of resize: take memory that the node's machine seems to lack.", ("--force",))] = False,
 ) -> int:
     """List the nodes, whether they answer, and how full they are; or change one of them."""
     if action:
+        from holdfast.cli.cluster import node_operations
+
         return node_operations.act(settings, out, action, name, value, force)
     with connection.open_cache(settings) as cache:
         found = cache.nodes().nodes

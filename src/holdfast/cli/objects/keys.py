@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
 from holdfast.cli import connection
+from holdfast.cli.declared import Flag, Misuse, Operand
 from holdfast.cli.exit_codes import NOT_FOUND, OK
-from holdfast.cli.options import takes
 from holdfast.cli.output import Output, human_bytes, human_ms, plain
+from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import ObjectNotFound
-from holdfast.settings import ClientSettings
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
@@ -20,10 +18,9 @@ if TYPE_CHECKING:
 
 PAGE = 512
 
-Keys: TypeAlias = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys to ask about.", show_default=False)]
+Keys: TypeAlias = Annotated[list[str], Operand("KEY...", "Keys to ask about.")]
 
 
-@takes(ClientSettings)
 def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
     """Say which keys are stored. Exit code 0: all of them; 4: some are not."""
     with connection.open_cache(settings) as cache:
@@ -36,14 +33,11 @@ def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
     return OK if all(found) else NOT_FOUND
 
 
-@takes(ClientSettings)
 def ls(
     settings: ClientSettings,
     out: Output,
-    prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="List keys that begin so.", show_default=False)
-    ] = "",
-    long: Annotated[bool, typer.Option("--long", "-l", help="Size, lease, pin and copies too.")] = False,
+    prefix: Annotated[str, Operand("[PREFIX]", "List keys that begin so.")] = "",
+    long: Annotated[bool, Flag("Size, lease, pin and copies too.", ("--long", "-l"))] = False,
 ) -> None:
     """List keys, in no order. JSON is one object a line, because there may be millions."""
     with connection.open_cache(settings) as cache:
@@ -59,25 +53,20 @@ def ls(
             _print_long(out, [stat for key in page if (stat := _stat_or_none(cache, key)) is not None])
 
 
-@takes(ClientSettings)
 def rm(
     settings: ClientSettings,
     out: Output,
-    keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys to remove.", show_default=False)
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also what is leased or pinned.")] = False,
-    matching: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Remove every key that this RE2 matches.", show_default=False)
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every object; asks for --yes.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    keys: Annotated[list[str] | None, Operand("[KEY...]", "Keys to remove.")] = None,
+    force: Annotated[bool, Flag("Also what is leased or pinned.", ("--force", "-f"))] = False,
+    matching: Annotated[str | None, Flag("Remove every key that this RE2 matches.", metavar="REGEX")] = None,
+    everything: Annotated[bool, Flag("Remove every object; asks for --yes.", ("--all",))] = False,
+    yes: Annotated[bool, Flag("Yes, all of them.", ("--yes",))] = False,
 ) -> int:
     """Remove objects. An object that is being read is kept, unless --force is given."""
     if sum((bool(keys), matching is not None, everything)) != 1:
-        raise typer.BadParameter("name keys, or --matching REGEX, or --all: one of the three", param_hint="KEY")
+        raise Misuse("Invalid value for KEY: name keys, or --matching REGEX, or --all: one of the three")
     if everything and not yes:
-        raise typer.BadParameter("this removes every object of the cluster; say --yes too", param_hint="--all")
+        raise Misuse("Invalid value for --all: this removes every object of the cluster; say --yes too")
     missing: list[str] = []
     with connection.open_cache(settings) as cache:
         if everything:
@@ -95,7 +84,6 @@ def rm(
     return NOT_FOUND if missing else OK
 
 
-@takes(ClientSettings)
 def stat(settings: ClientSettings, out: Output, keys: Keys) -> int:
     """Show size, checksum, lease, pins and where the copies are. Exit code 4 if a key is not stored."""
     with connection.open_cache(settings) as cache:
@@ -111,11 +99,10 @@ def stat(settings: ClientSettings, out: Output, keys: Keys) -> int:
     return OK if all(stats.values()) else NOT_FOUND
 
 
-@takes(ClientSettings)
 def explain(
     settings: ClientSettings,
     out: Output,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the object.", show_default=False)],
+    key: Annotated[str, Operand("KEY", "Name of the object.")],
 ) -> int:
     """Say why an object is kept, or what removed it while that is remembered. Exit code 4 if it is not stored."""
     with connection.open_cache(settings) as cache:

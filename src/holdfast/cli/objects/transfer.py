@@ -12,22 +12,18 @@ import contextlib
 import errno
 import mmap
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from holdfast.cli import connection
-from holdfast.cli.options import takes
+from holdfast.cli.declared import Flag, Misuse, Operand
 from holdfast.cli.output import Output, human_bytes
+from holdfast.entropy import fresh_bytes
+from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import BufferTooSmall, Refused
 from holdfast.escapes import printable
-from holdfast.settings import ClientSettings
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
@@ -38,26 +34,21 @@ LOOKED_AT = 64 << 10
 TRIES = 3
 
 
-@takes(ClientSettings)
 def put(
     settings: ClientSettings,
     out: Output,
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Name of the object, at most 1,024 bytes.", show_default=False)
-    ],
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="File to store; - or nothing is stdin.", show_default=False)
-    ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Copies, each on a node of its own.")] = 1,
-    soft_pin: Annotated[bool, typer.Option("--soft-pin", help="Evict it last.")] = False,
-    hard_pin: Annotated[bool, typer.Option("--hard-pin", help="Never evict it.")] = False,
-    upsert: Annotated[bool, typer.Option("--upsert", help="Replace an object that has the key.")] = False,
-    prefer: Annotated[str | None, typer.Option(help="Node to place it on, if it has room.", show_default=False)] = None,
+    key: Annotated[str, Operand("KEY", "Name of the object, at most 1,024 bytes.")],
+    file: Annotated[str | None, Operand("[FILE]", "File to store; - or nothing is stdin.")] = None,
+    replicas: Annotated[int, Flag("Copies, each on a node of its own.", least=1, shows_default=True)] = 1,
+    soft_pin: Annotated[bool, Flag("Evict it last.", ("--soft-pin",))] = False,
+    hard_pin: Annotated[bool, Flag("Never evict it.", ("--hard-pin",))] = False,
+    upsert: Annotated[bool, Flag("Replace an object that has the key.", ("--upsert",))] = False,
+    prefer: Annotated[str | None, Flag("Node to place it on, if it has room.")] = None,
 ) -> None:
     """Store a file, or stdin, under a key. A key that is taken keeps its object, unless --upsert is given."""
     if file is None and sys.stdin.isatty():
-        raise typer.BadParameter("name a file, or - to type the value here", param_hint="FILE")
-    with connection.open_cache(settings) as cache:
+        raise Misuse("Invalid value for FILE: name a file, or - to type the value here")
+    with connection.open_cache(settings, brief=True) as cache:
         content = read_source(file or "-")
         size_bytes = len(content)
         with moving(f"put {key}", size_bytes):
@@ -78,17 +69,14 @@ def put(
         out.note(f"{key} was there already and keeps its object; replace it with --upsert")
 
 
-@takes(ClientSettings)
 def get(
     settings: ClientSettings,
     out: Output,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the object.", show_default=False)],
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="File to write, or - for stdout.", show_default=False)
-    ] = None,
+    key: Annotated[str, Operand("KEY", "Name of the object.")],
+    output: Annotated[str | None, Flag("File to write, or - for stdout.", ("--output", "-o"))] = None,
 ) -> None:
     """Print an object, or write it to a file. The file appears whole or not at all."""
-    with connection.open_cache(settings) as cache:
+    with connection.open_cache(settings, brief=True) as cache:
         if output in {None, "-"}:
             content = cache.get(key)
             if out.as_json:
@@ -121,7 +109,7 @@ def write_file(cache: Cache, key: str, target: Path) -> int:
             write_whole(sink, content)
         return len(content)
     real = Path(os.path.realpath(target))
-    partial = real.with_name(f".{real.name[:200]}.{secrets.token_hex(4)}.partial")
+    partial = real.with_name(f".{real.name[:200]}.{fresh_bytes(4).hex()}.partial")
     for tries_left in reversed(range(TRIES)):
         try:
             size_bytes = fill(cache, key, partial)
@@ -189,6 +177,9 @@ def moving(what: str, size_bytes: int) -> Iterator[None]:
     if size_bytes < LONG_FROM or not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         # One call moves the whole object, so the bar says that it is moving, not how far.

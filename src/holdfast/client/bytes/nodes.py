@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import mmap
-import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
@@ -38,6 +36,9 @@ from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import NO_TICKET, DataConnection, GrantedRange, WantedRange
 from holdfast.transport.host import this_host
 from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 _LinkKey: TypeAlias = tuple[str, int]
@@ -365,6 +366,8 @@ class NodeBytes:
         )
 
     def _read_parallel(self, place: SegmentPlace, wanted: WantedRange, deadline: float, hurried: bool) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         size = wanted.target.nbytes
         step = -(-size // (PARALLEL_WAYS * 4096)) * 4096
 
