@@ -16,6 +16,7 @@ from benchmarks import (
     bandwidth,
     batches,
     catalogue,
+    cli_start,
     dashboard,
     eviction_stream,
     evictions,
@@ -56,6 +57,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "dashboard": dashboard.run,
     "tenants": tenants.run,
     "metrics": metrics.run,
+    "cli": cli_start.run,
 }
 
 

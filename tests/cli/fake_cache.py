@@ -108,6 +108,9 @@ class FakeCache:
         replica = Replica("memory", "node-1", 1, 4096, len(self.get(key)))
         return ObjectStat(key, 77, len(self.get(key)), 0xAB, 9_000, 1_000, 60_000, False, [replica])
 
+    def stat_many(self, keys: Sequence[str]) -> list[ObjectStat | None]:
+        return [self.stat(key) if key in self.stored else None for key in keys]
+
     def explain(self, key: str) -> Explained:
         if self.exists(key):
             return Explained(self.stat(key), ["it is leased for another 9.0 s"])

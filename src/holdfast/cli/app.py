@@ -53,7 +53,9 @@ VERBS = {
         connects=True,
     ),
     "exists": Verb("objects.keys", "Objects", "Example: holdfast exists greeting && echo there", connects=True),
-    "ls": Verb("objects.keys", "Objects", "Example: holdfast ls model-7/ --long", connects=True),
+    "ls": Verb(
+        "objects.keys", "Objects", "Example: holdfast ls model-7/ --long; holdfast ls 'model/*/kv-??'", connects=True
+    ),
     "rm": Verb(
         "objects.keys", "Objects", "Example: holdfast rm greeting; holdfast rm --matching '^model-7/'", connects=True
     ),

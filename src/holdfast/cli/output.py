@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from holdfast.cli.tables import lines_of, without_spare
+from holdfast.cli.tables import lines_of, widths_of, without_spare
 from holdfast.escapes import printable
 
 MOST_EXACT = 1 << 53
@@ -29,12 +29,17 @@ class Output:
 
     def data(self, value: object) -> None:
         """One JSON document."""
-        document = json.dumps(plain(value), ensure_ascii=False)
-        # JSON itself escapes only some of what a terminal obeys: not 0x9b, which begins a sequence as ESC [ does.
-        sys.stdout.write((document if document.isprintable() else json.dumps(plain(value))) + "\n")
+        self.data_lines([value])
+
+    def data_lines(self, values: Iterable[object]) -> None:
+        """A JSON document a line."""
+        sys.stdout.write("".join(f"{_document(plain(value))}\n" for value in values))
 
     def line(self, text: str) -> None:
         sys.stdout.write(printable(text) + "\n")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        sys.stdout.write("".join(f"{printable(text)}\n" for text in texts))
 
     def note(self, text: str) -> None:
         """A remark for people; it never mixes with what a script reads."""
@@ -63,6 +68,30 @@ class Output:
         """Names and values, one per line."""
         rows = [(name, printable(str(value))) for name, value in facts]
         sys.stdout.writelines(f"{line}\n" for line in lines_of(rows, most=columns(), bold_column=True))
+
+
+def _document(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    # JSON itself escapes only some of what a terminal obeys: not 0x9b, which begins a sequence as ESC [ does.
+    return text if text.isprintable() else json.dumps(value)
+
+
+class Listing:
+    """A table whose rows come page by page, each shown when it is there. Columns never become narrower."""
+
+    def __init__(self, headings: Sequence[str], right: Sequence[str] = ()) -> None:
+        self._headings = headings
+        self._right = [place for place, heading in enumerate(headings) if heading in right]
+        self._widths: list[int] | None = None
+
+    def show(self, rows: Sequence[Sequence[str]]) -> None:
+        texts: list[Sequence[str]] = [[printable(cell) for cell in row] for row in rows]
+        if self._widths is None:
+            texts.insert(0, self._headings)
+        if texts:
+            lines = lines_of(texts, self._right, columns(), least=self._widths)
+            self._widths = list(map(max, widths_of(texts), self._widths or [0] * len(self._headings)))
+            sys.stdout.write("\n".join([*lines, ""]))
 
 
 def columns() -> int | None:

@@ -25,17 +25,28 @@ def width_of(text: str) -> int:
     )
 
 
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+
+
 def lines_of(
-    rows: Sequence[Sequence[str]], right: Sequence[int] = (), most: int | None = None, bold_column: bool = False
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    most: int | None = None,
+    bold_column: bool = False,
+    least: Sequence[int] | None = None,
 ) -> list[str]:
     """These rows as lines of at most `most` columns. The columns of these numbers are aligned to the right. The first
-    row is bold on a terminal, which is where there is a `most`; or the first column is."""
-    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    row is bold on a terminal, which is where there is a `most`; or the first column is. `least`: the widths of rows
+    that were shown before, which these continue."""
+    widths = widths_of(rows)
+    if least is not None:
+        widths = list(map(max, widths, least))
     if most is not None:
         widths = narrowed(widths, most)
     lines = []
     for number, row in enumerate(rows):
-        bold = most is not None and (bold_column or number == 0)
+        bold = most is not None and (bold_column or (number == 0 and least is None))
         parts = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for cells in zip_longest(*parts, fillvalue=""):
             padded = [
@@ -56,7 +67,7 @@ def without_spare(
     the headings of those columns."""
     left_out: list[str] = []
     kept = list(range(len(headings)))
-    widths = [max(map(width_of, column)) for column in zip(headings, *rows, strict=True)]
+    widths = widths_of([headings, *rows])
     for heading in spare:
         if sum(widths[place] for place in kept) + len(GAP) * (len(kept) - 1) <= most:
             break

@@ -38,6 +38,38 @@ def test_ls_long_never_wraps_for_a_script_and_takes_no_markup(run: Run, cache: F
     assert json.loads(run("ls", "-l", "--json").out)["size_bytes"] == 5
 
 
+def test_a_long_listing_has_one_heading_however_many_pages_it_has(run: Run, cache: FakeCache) -> None:
+    cache.stored = {f"k{number:05}": b"1" for number in range(10_000)}
+    lines = run("ls", "-l").text.splitlines()
+    assert len(lines) == 10_001
+    assert [line for line in lines if line.startswith((" SIZE", "SIZE"))] == lines[:1]
+    assert {len(line) for line in lines[1:]} == {len(lines[1])}
+
+
+def test_what_left_while_it_was_listed_is_left_out(run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.stored = {"stays": b"1"}
+    monkeypatch.setattr(cache, "keys", lambda prefix="": iter(["left", "stays"]))
+    assert [json.loads(line)["key"] for line in run("ls", "-l", "--json").text.splitlines()] == ["stays"]
+    assert len(run("ls", "-l").text.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("model/*/kv-??", ["model/a/kv-01", "model/b/c/kv-02"]),
+        ("model/[!b]*", ["model/a/kv-001", "model/a/kv-01"]),
+        ("*kv-01", ["model/a/kv-01"]),
+        ("model/a/kv-0", ["model/a/kv-001", "model/a/kv-01"]),  # Without a wildcard it is how keys begin.
+        ("[*]", ["*"]),
+        ("model/a", ["model/a/kv-001", "model/a/kv-01"]),
+        ("?", ["*"]),
+    ],
+)
+def test_ls_takes_wildcards(run: Run, cache: FakeCache, pattern: str, found: list[str]) -> None:
+    cache.stored = dict.fromkeys(["model/a/kv-01", "model/a/kv-001", "model/b/c/kv-02", "*", "other"], b"1")
+    assert sorted(run("ls", pattern).text.splitlines()) == found
+
+
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 HOSTILE = "a\x1b[2Jb\nyes  c\x9bd\u202ee\u2028f\rg\x7f"
 """Clears the screen, forges a line, turns the direction of writing around, and goes back to overwrite."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from holdfast.cli import connection
 from holdfast.cli.declared import Flag, Misuse, Operand
 from holdfast.cli.exit_codes import NOT_FOUND, OK
-from holdfast.cli.output import Output, human_bytes, human_ms, plain
+from holdfast.cli.output import Listing, Output, human_bytes, human_ms, plain
 from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import ObjectNotFound
 
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
     from holdfast.client.cache import Cache
     from holdfast.messages.requests import ObjectStat
 
-PAGE = 512
+PAGE = 4096
+LONG_HEADINGS = ("SIZE", "LEASE", "PIN", "NODES", "KEY")
+WILD = re.compile(r"[*?[]")
 
 Keys: TypeAlias = Annotated[list[str], Operand("KEY...", "Keys to ask about.")]
 
@@ -36,21 +41,33 @@ def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
 def ls(
     settings: ClientSettings,
     out: Output,
-    prefix: Annotated[str, Operand("[PREFIX]", "List keys that begin so.")] = "",
+    prefix: Annotated[
+        str, Operand("[PREFIX]", "List keys that begin so; or that match, where it has *, ? or [...].")
+    ] = "",
     long: Annotated[bool, Flag("Size, lease, pin and copies too.", ("--long", "-l"))] = False,
 ) -> None:
     """List keys, in no order. JSON is one object a line, because there may be millions."""
     with connection.open_cache(settings) as cache:
-        found = iter(cache.keys(prefix))
-        if not long:
-            for key in found:
-                if out.as_json:
-                    out.data({"key": key})
-                else:
-                    out.line(key)
-            return
+        found = matching(cache, prefix)
+        listing = Listing(LONG_HEADINGS, right=("SIZE", "LEASE"))
         while page := list(itertools.islice(found, PAGE)):
-            _print_long(out, [stat for key in page if (stat := _stat_or_none(cache, key)) is not None])
+            if long:
+                # Those that have left since they were listed are left out.
+                stats = [stat for stat in cache.stat_many(page) if stat is not None]
+                out.data_lines(stats) if out.as_json else listing.show([_long_row(stat) for stat in stats])
+            elif out.as_json:
+                out.data_lines({"key": key} for key in page)
+            else:
+                out.lines(page)
+
+
+def matching(cache: Cache, pattern: str) -> Iterator[str]:
+    """The keys that begin so; or that match it whole, where it has wildcards. These match slashes too."""
+    wildcard = WILD.search(pattern)
+    if wildcard is None:
+        return iter(cache.keys(pattern))
+    matches = re.compile(fnmatch.translate(pattern)).match
+    return (key for key in cache.keys(pattern[: wildcard.start()]) if matches(key))
 
 
 def rm(
@@ -135,22 +152,14 @@ def _stat_or_none(cache: Cache, key: str) -> ObjectStat | None:
         return None
 
 
-def _print_long(out: Output, stats: list[ObjectStat]) -> None:
-    if out.as_json:
-        for stat in stats:
-            out.data(stat)
-        return
-    rows = [
-        (
-            human_bytes(stat.size_bytes),
-            human_ms(stat.lease_left_ms) if stat.lease_left_ms > 0 else "-",
-            _pin(stat),
-            ",".join(replica.node for replica in stat.replicas),
-            stat.key,
-        )
-        for stat in stats
-    ]
-    out.table(("SIZE", "LEASE", "PIN", "NODES", "KEY"), rows, right=("SIZE", "LEASE"))
+def _long_row(stat: ObjectStat) -> tuple[str, ...]:
+    return (
+        human_bytes(stat.size_bytes),
+        human_ms(stat.lease_left_ms) if stat.lease_left_ms > 0 else "-",
+        _pin(stat),
+        ",".join(replica.node for replica in stat.replicas),
+        stat.key,
+    )
 
 
 def _pin(stat: ObjectStat) -> str:
