@@ -6,6 +6,7 @@ An object id packs (epoch, counter) into 64 bits and is never given out twice in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 ObjectId: TypeAlias = int
@@ -99,8 +100,14 @@ def is_reserved(key: str) -> bool:
     return RESERVED <= key < FIRST_FREE
 
 
+def are_of(prefix: str, keys: Sequence[str]) -> bool:
+    """Have all of these keys, of which there is one, this prefix? If the first and the last in order have it, so have
+    those between."""
+    return min(keys).startswith(prefix) and max(keys).startswith(prefix)
+
+
 def tenant_of(key: str) -> int:
     """The tenant of a key inside a master."""
-    if not is_reserved(key):
+    if not RESERVED <= key < FIRST_FREE:
         return 0
     return (ord(key[1]) - _FIRST_DIGIT) * _DIGITS + ord(key[2]) - _FIRST_DIGIT

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from holdfast.errors import BadKey, BadRequest, BadValue
+from holdfast.errors import BadKey, BadRequest, BadValue, TenantBusy
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import ALL_ROLES
 from holdfast.ids import MAX_KEY_BYTES, MAX_TENANTS, GrantId, extent_of, namespace_of, tenant_of
@@ -22,6 +22,7 @@ from holdfast.master.tenancy import (
     Tenancy,
 )
 from holdfast.messages import requests as q
+from holdfast.messages.of_tenants import ChangeTenant, TenantList
 from holdfast.messages.rows import SeenRow
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
@@ -270,3 +271,34 @@ def test_tenants_outlive_failovers_and_snapshots() -> None:
     assert sorted(key for key in restored.catalogue.keys if key) == sorted(
         namespace_of(number) + "a" for number in range(3)
     )
+
+
+def refused_of(tenants: Tenants, name: str, count: int) -> int:
+    """How many of so many requests at once come too soon."""
+    tenancy, refused = tenants.peers[name].tenancy, 0
+    assert tenancy is not None
+    for _ in range(count):
+        try:
+            tenancy.check_rate(q.Exists(["k"]), tenants.world.now)
+        except TenantBusy:
+            refused += 1
+    return refused
+
+
+def test_a_change_of_another_tenants_quotas_gives_no_new_seconds_worth_of_requests(tenants: Tenants) -> None:
+    """Neither does a new connection; a changed rate begins anew."""
+    world = tenants.world
+
+    def change(name: str, **quotas: int) -> None:
+        world.ask(TenantList, ChangeTenant(name, {**quotas}))
+        assert tenants.tenancies.settle_all(tenants.peers.values(), world.engine, world.now) == []
+
+    change("red", requests_per_second=5)
+    assert refused_of(tenants, "red", 6) == 1
+    change("blue", max_objects=7)
+    assert refused_of(tenants, "red", 2) == 2
+    tenants.join("red")
+    assert refused_of(tenants, "red", 2) == 2
+    assert refused_of(tenants, "blue", 9) == 0
+    change("red", requests_per_second=3)
+    assert refused_of(tenants, "red", 4) == 1

@@ -427,9 +427,11 @@ class Connection(asyncio.BufferedProtocol):
             self.send(request_id, failed(Stopping("the master is stopping; nothing was changed. Try again")))
         else:
             try:
-                if self.tenancy is not None and not isinstance(request, NextStep):
-                    self.tenancy.check_rate(request, now)
-                    self.tenancy.inward(request, server.engine.state.catalogue)
+                tenancy = self.tenancy
+                if tenancy is not None and not isinstance(request, NextStep):
+                    if tenancy.rate is not None:
+                        tenancy.check_rate(request, now)
+                    tenancy.inward(request, server.engine.primary.state.catalogue)
                 reply, after = server.engine.handle(request, self.client, self.number, now)
                 if isinstance(reply, Parked):
                     self._park(RequestOrigin(request_id, verb, began_ns), timeout_ms, request, now)

@@ -28,6 +28,8 @@ _KEEPING = frozenset({requests.RenewLeases, requests.ExtendGrants, requests.Retu
 _CLIENTS_AGAIN_MS = 1_000
 LONGEST_KEY_BYTES = MAX_KEY_BYTES - NAMESPACE_CHARACTERS
 """Of a tenant's key: with its prefix it is as long as any key may be."""
+_SURELY_SHORT = LONGEST_KEY_BYTES // 4
+"""Characters, of four bytes at most."""
 
 
 class Tenancy:
@@ -71,25 +73,20 @@ class Tenancy:
     def outward(self, reply: Message) -> None:
         """Translate a reply, in place."""
         kind = type(reply)
-        translate = OUTWARD.get(kind)
-        if translate is not None:
-            translate(self, reply)
-        else:
-            assert kind in REPLIES_WITHOUT_KEYS, f"{kind.__name__} has a row in a table of master/tenancy.py"
+        if kind not in REPLIES_WITHOUT_KEYS:
+            OUTWARD[kind](self, reply)
 
     def inside(self, keys: list[str]) -> list[str]:
         """These keys of a client as they are inside the master."""
+        if len(keys) == 1 and (key := keys[0]) >= FIRST_FREE and len(key) <= _SURELY_SHORT:
+            return [self.prefix + key]  # The same as below, for almost every put and get.
         if keys and min(keys) < FIRST_FREE:
             self._check_small(keys)
         prefix = self.prefix
         if not prefix:
             return keys
-        for key in keys:
-            if len(key) > LONGEST_KEY_BYTES // 4 and (size := len(key.encode())) > LONGEST_KEY_BYTES:
-                raise BadKey(
-                    f"the key {key[:40]!r}... takes {size:,} bytes; those of a tenant have at most "
-                    f"{LONGEST_KEY_BYTES:,}. Nothing was changed"
-                )
+        if max(map(len, keys), default=0) > _SURELY_SHORT:
+            _check_long(keys)
         return [prefix + key for key in keys]
 
     def _check_small(self, keys: list[str]) -> None:
@@ -105,6 +102,15 @@ class Tenancy:
     def owns(self, key: str | None) -> bool:
         """Is this key, from inside the master, one of this tenant's?"""
         return key is not None and (key.startswith(self.prefix) if self.prefix else not is_reserved(key))
+
+
+def _check_long(keys: list[str]) -> None:
+    for key in keys:
+        if (size := len(key.encode())) > LONGEST_KEY_BYTES:
+            raise BadKey(
+                f"the key {key[:40]!r}... takes {size:,} bytes; those of a tenant have at most "
+                f"{LONGEST_KEY_BYTES:,}. Nothing was changed"
+            )
 
 
 class Greeted(Protocol):
@@ -144,7 +150,9 @@ class Tenancies:
         cannot be defined now: they must go."""
         self._connections.clear()
         engine.primary.namespaces.clear()
-        self._rates.clear()
+        tenants = engine.state.tenants
+        kept = {number: rate for number, rate in self._rates.items() if rate.is_of(tenants.of(number))}
+        self._rates = kept  # A change of one tenant's quotas gives the others no new second's worth.
         settled: list[tuple[GreetedT, int]] = []
         refused: list[GreetedT] = []
         for peer in peers:

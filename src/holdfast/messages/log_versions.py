@@ -29,6 +29,8 @@ NEW_FIELDS: dict[type[Record], dict[str, int]] = {RangesGranted: {"uncleared": C
 def version_of(record: Record) -> int:
     """The log version that a master must read to understand this record."""
     kind = type(record)
+    if kind not in NEW_RECORDS and kind not in NEW_FIELDS:
+        return OLDEST_LOG_VERSION  # Most are, and each put asks.
     version = NEW_RECORDS.get(kind, OLDEST_LOG_VERSION)
     if kind in NEW_FIELDS:
         defaults = _defaults_of(kind)

@@ -225,7 +225,7 @@ class Catalogue:
         if self.key_table is not None:
             self.key_table.show_one(slot)
         if self.holdings is not None:
-            self.holdings.insert(self, [slot], [key])
+            self.holdings.insert_one(slot, key, size, flags)
         return slot
 
     def insert_many(
@@ -286,7 +286,7 @@ class Catalogue:
         if self.key_table is not None:
             self.key_table.show(at)
         if self.holdings is not None:
-            self.holdings.insert(self, slots, keys)
+            self.holdings.insert(self, taken, keys)
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:

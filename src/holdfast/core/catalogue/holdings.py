@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MEMORY, ON_DISK, SEVERAL, Catalogue, Slots, extents_of
+from holdfast.core.catalogue.growing_array import GrowingArray
 from holdfast.core.rules import SCALAR_BELOW
-from holdfast.ids import FIRST_FREE, extent_of, namespace_of, tenant_of
+from holdfast.ids import FIRST_FREE, are_of, extent_of, namespace_of, tenant_of
 
 _NARROW = 256
 """Numbers of tenants below it fit into one byte."""
@@ -44,36 +45,58 @@ def memory_bytes_of(catalogue: Catalogue, slots: Slots) -> npt.NDArray[np.int64]
 
 
 class Holdings:
-    __slots__ = ("by_number", "column")
+    __slots__ = ("_numbers", "by_number")
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Count all objects, in one pass."""
         self.by_number: dict[int, Held] = {}
         numbers = [0 if key is None or key >= FIRST_FREE else tenant_of(key) for key in catalogue.keys]
-        self.column: npt.NDArray[Any] = np.zeros(len(catalogue.ids), np.uint8)
+        self._numbers = GrowingArray(len(catalogue.ids), np.uint8)
         self.make_room(max(numbers, default=0))
         self.column[: len(numbers)] = numbers
         self.change(catalogue, np.flatnonzero(catalogue.is_visible(0, catalogue.top)), 1)
 
+    @property
+    def column(self) -> npt.NDArray[Any]:
+        """The tenant of each slot."""
+        return self._numbers.array
+
+    def of_slot(self, slot: int) -> int:
+        """The number of the object's tenant."""
+        number: int = self._numbers.cells[slot]
+        return number
+
     def of(self, number: int) -> Held:
-        return self.by_number.setdefault(number, Held())
+        held = self.by_number.get(number)
+        if held is None:
+            held = self.by_number[number] = Held()
+        return held
 
     def make_room(self, number: int) -> None:
         """Widen the column, if this number does not fit into it."""
         if number >= _NARROW and self.column.dtype == np.uint8:
-            self.column = self.column.astype(np.uint16)
+            narrow = self._numbers
+            self._numbers = GrowingArray(len(narrow.array), np.uint16)
+            self._numbers.array[:] = narrow.array
 
     def grow(self, capacity: int) -> None:
-        grown = np.zeros(capacity, self.column.dtype)
-        grown[: len(self.column)] = self.column
-        self.column = grown
+        self._numbers.grow(capacity)
 
-    def insert(self, catalogue: Catalogue, slots: list[int], keys: list[str]) -> None:
+    def insert_one(self, slot: int, key: str, size: int, flags: int) -> None:
+        """This object is new, and has one replica in memory. The same as `insert`; it takes a tenth of the time."""
+        number = 0 if key >= FIRST_FREE else tenant_of(key)
+        self._numbers.cells[slot] = number
+        held, extent = self.by_number.get(number) or self.of(number), extent_of(size)
+        held.objects += 1
+        held.used_bytes += extent
+        if flags & HARD_PIN:
+            held.pinned_bytes += extent
+
+    def insert(self, catalogue: Catalogue, slots: Slots, keys: list[str]) -> None:
         """These objects are new."""
         number = tenant_of(keys[0])
-        prefix = namespace_of(number)
         # The keys of one commit are of one tenant.
-        if all(key.startswith(prefix) for key in keys) if number else min(keys) >= FIRST_FREE:
+        if are_of(namespace_of(number), keys) if number else min(keys) >= FIRST_FREE:
             self.column[slots] = number
         else:
             self.column[slots] = [tenant_of(key) for key in keys]
@@ -87,22 +110,24 @@ class Holdings:
             return
         at = np.asarray(slots, np.intp)
         numbers, sizes = self.column[at], memory_bytes_of(catalogue, at)
-        pinned = np.where(catalogue.flags[at] & HARD_PIN, sizes, 0)
+        pinned = sizes * (catalogue.flags[at] & HARD_PIN != 0)
+        if (numbers == numbers[0]).all():  # Most batches are one tenant's.
+            self._add(int(numbers[0]), sign * len(at), sign * int(sizes.sum()), sign * int(pinned.sum()))
+            return
         # Sums of floats: exact up to 2**53 bytes.
         columns = (np.bincount(numbers), np.bincount(numbers, sizes), np.bincount(numbers, pinned))
         for number in np.flatnonzero(columns[0]).tolist():
-            held = self.of(number)
-            held.objects += sign * int(columns[0][number])
-            held.used_bytes += sign * int(columns[1][number])
-            held.pinned_bytes += sign * int(columns[2][number])
+            self._add(number, *(sign * int(sums[number]) for sums in columns))
+
+    def _add(self, number: int, objects: int, used_bytes: int, pinned_bytes: int) -> None:
+        held = self.of(number)
+        held.objects += objects
+        held.used_bytes += used_bytes
+        held.pinned_bytes += pinned_bytes
 
     def _change_one(self, catalogue: Catalogue, slot: int, sign: int) -> None:
-        held = self.of(int(self.column[slot]))
         flags = catalogue.flags_at[slot]
         size = extent_of(catalogue.size_at[slot])
         if flags & (SEVERAL | ON_DISK):
             size *= sum(place.kind == MEMORY for place in catalogue.replicas(slot))
-        held.objects += sign
-        held.used_bytes += sign * size
-        if flags & HARD_PIN:
-            held.pinned_bytes += sign * size
+        self._add(self.of_slot(slot), sign, sign * size, sign * size if flags & HARD_PIN else 0)

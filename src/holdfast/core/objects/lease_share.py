@@ -29,7 +29,7 @@ def may_lease(primary: Primary, slot: int, now: Instant) -> bool:
     catalogue, room = primary.state.catalogue, primary.tenants.lease_room
     if now >= room.count_at:
         count(primary, now)
-    number = 0 if catalogue.holdings is None else int(catalogue.holdings.column[slot])
+    number = 0 if catalogue.holdings is None else catalogue.holdings.of_slot(slot)
     size = catalogue.size_at[slot] * catalogue.wanted_at[slot] if catalogue.lease_at[slot] <= now else 0
     left = room.left.get(number, 0)
     if size > left or left < 0:
@@ -48,7 +48,7 @@ def leasable(primary: Primary, slots: Slots, now: Instant) -> np.ndarray[tuple[i
     catalogue, room = primary.state.catalogue, primary.tenants.lease_room
     if now >= room.count_at:
         count(primary, now)
-    number = 0 if catalogue.holdings is None or not len(slots) else int(catalogue.holdings.column[slots[0]])
+    number = 0 if catalogue.holdings is None or not len(slots) else catalogue.holdings.of_slot(slots[0])
     sizes = np.where(catalogue.lease_until[slots] <= now, catalogue.sizes[slots] * catalogue.wanted[slots], 0)
     total = int(sizes.sum())
     if total > room.left.get(number, 0) and now >= room.count_again_at:

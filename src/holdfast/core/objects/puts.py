@@ -42,6 +42,7 @@ from holdfast.ids import (
     SMALL_ALIGN,
     GrantId,
     SegmentHandle,
+    are_of,
     extent_of,
     is_reserved,
     object_id,
@@ -50,7 +51,7 @@ from holdfast.instant import Instant
 from holdfast.messages import commands as c
 from holdfast.messages import requests as q
 from holdfast.messages.records import GrantCleared, GrantEnded, ObjectsCommitted, RangesFreed, RangesGranted
-from holdfast.messages.rows import PutRow, pack_ids, unpack_sizes
+from holdfast.messages.rows import PutRow, unpack_sizes
 from holdfast.messages.shapes import Range, Record
 from holdfast.wire.mac import node_key, range_mac
 
@@ -388,7 +389,7 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or state.mask
         or state.away
         or not 0 < len(key) <= MAX_KEY_BYTES // 4
-        or (key < FIRST_FREE and is_reserved(key) and not key.startswith(primary.namespaces.get(client, FIRST_FREE)))
+        or (key < FIRST_FREE and not key.startswith(primary.namespaces.get(client, FIRST_FREE)) and is_reserved(key))
         or size == 0
         or offset % align
         or grant.uncleared
@@ -413,7 +414,7 @@ def _check_namespace(primary: Primary, keys: list[str], client: int) -> None:
     """Refuse to store anything in a namespace that is not the client's own, whoever asks for it (I20)."""
     if keys and min(keys) < FIRST_FREE:
         own = primary.namespaces.get(client, FIRST_FREE)
-        if any(is_reserved(key) and not key.startswith(own) for key in keys):
+        if not are_of(own, keys) and any(is_reserved(key) and not key.startswith(own) for key in keys):
             raise BadValue("a key begins with \\x01, which is reserved; nothing was stored")
 
 
@@ -497,6 +498,6 @@ def _giving_way(primary: Primary, keys: list[str], now: Instant) -> tuple[bytes,
     catalogue = primary.state.catalogue
     slots = [slot for slot in catalogue.by_key.slots_of(keys) if slot >= 0]
     slots += primary.state.mask.slots_under(keys)
-    free = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] <= now)
-    leased = pack_ids(catalogue.id_at[slot] for slot in slots if catalogue.lease_at[slot] > now)
-    return free, leased
+    at = np.array(slots, np.intp)
+    ids, is_leased = catalogue.ids[at], catalogue.lease_until[at] > now
+    return ids[~is_leased].tobytes(), ids[is_leased].tobytes()

@@ -53,11 +53,17 @@ def fits(primary: Primary, key: str, size_bytes: int, hard_pin: bool) -> bool:
     if holdings is None:
         return True
     number = tenant_of(key)
-    tenant, held = primary.state.tenants.of(number), holdings.of(number)
+    tenant = primary.state.tenants.by_number.get(number)
+    if tenant is None:
+        return True  # The default tenant, without quotas.
     if hard_pin and tenant.hard_pin_share < 1:
         return False
-    excess = _excess(tenant, held, size_bytes, 1)
-    return excess.size_bytes <= 0 and excess.objects <= 0
+    if not (tenant.limit_bytes or tenant.max_objects):
+        return True
+    held = holdings.of(number)
+    return (not tenant.limit_bytes or held.used_bytes + size_bytes <= tenant.limit_bytes) and (
+        not tenant.max_objects or held.objects < tenant.max_objects
+    )
 
 
 def leaves_room(primary: Primary, slot: int, coming: Counter[int]) -> bool:
@@ -66,7 +72,7 @@ def leaves_room(primary: Primary, slot: int, coming: Counter[int]) -> bool:
     holdings = primary.state.catalogue.holdings
     if holdings is None:
         return True
-    number, size = int(holdings.column[slot]), extent_of(primary.state.catalogue.size_at[slot])
+    number, size = holdings.of_slot(slot), extent_of(primary.state.catalogue.size_at[slot])
     if _excess(primary.state.tenants.of(number), holdings.of(number), coming[number] + size, 0).size_bytes > 0:
         return False
     coming[number] += size
@@ -135,6 +141,8 @@ def _excess(tenant: Tenant, held: Held, more_bytes: int, more_objects: int) -> _
 def _without(primary: Primary, holdings: Holdings, number: int, leaving: Slots) -> Held:
     """What the tenant holds without the objects that leave anyway."""
     held, catalogue = holdings.of(number), primary.state.catalogue
+    if not len(leaving):
+        return held
     leaving = leaving[catalogue.flags[leaving] & MASKED == 0]
     sizes = memory_bytes_of(catalogue, leaving)
     pinned = sizes[catalogue.flags[leaving] & HARD_PIN != 0]

@@ -167,8 +167,10 @@ class Primary:
     def check_log_version(self, records: Sequence[Record]) -> None:
         """Raise `LogHeldBack` if one of these is too new to be written now. Decisions that would have changed something
         by then ask `log_version` first."""
-        needed = max((version_of(record) for record in records), default=OLDEST_LOG_VERSION)
-        if needed > self.log_version:
+        needed = OLDEST_LOG_VERSION
+        for record in records:
+            needed = max(needed, version_of(record))
+        if needed > OLDEST_LOG_VERSION and needed > self.log_version:
             raise LogHeldBack(
                 f"this needs log version {needed}, and not every master reads it: {self.log_version} is in force; "
                 "nothing was changed. Upgrade the masters that `holdfast status` names under `log version`"

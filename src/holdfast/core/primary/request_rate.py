@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from holdfast.core.state.tenants import Tenant
 from holdfast.instant import Instant
 
 
@@ -14,6 +15,10 @@ class RequestRate:
         self._most = float(per_second)
         self._left = self._most
         self._at: Instant = 0
+
+    def is_of(self, tenant: Tenant) -> bool:
+        """Is this the rate that the tenant's quota allows?"""
+        return self._most == tenant.requests_per_second
 
     def take(self, now: Instant, always: bool = False) -> int:
         """Count one request. 0: it may go on; else the milliseconds after which it may. `always`: it goes on in any
