@@ -183,7 +183,7 @@ def steps_of(world: World, request: Message) -> tuple[list[Step], Message]:
         before = len(world.primary.records)
         reply, _ = world.engine.handle(waiting, CLIENT, 100, world.now)
         records = world.primary.records[before:]
-        removed = sum(len(one.ids) // 8 for one in records if isinstance(one, ObjectsRemoved))
+        removed = sum((len(one.ids) + len(one.leased)) // 8 for one in records if isinstance(one, ObjectsRemoved))
         steps.append(Step(max(seen["one by one"], seen["places"]), seen["together"], removed))
         if not isinstance(reply, Unfinished):
             assert isinstance(reply, Message)
@@ -242,6 +242,27 @@ def test_the_count_finds_a_long_step(world: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reads, "STEP_OBJECTS", MAX_KEYS)
     steps, _ = steps_of(world, q.Stat(keys(MAX_KEYS)))
     assert [step.one_by_one for step in steps] == [MAX_KEYS]
+
+
+def test_an_upsert_over_leased_objects_looks_at_none_of_them_by_itself(world: World) -> None:
+    """It is one step, because a commit is stored as a whole or not at all."""
+    taken = keys(MAX_KEYS)
+    world.ask(q.Located, q.Locate(taken), client=CLIENT + 1)
+    grant, _ = world.grant(64 * MAX_KEYS)
+    packed = struct.pack(f"<{3 * MAX_KEYS}Q", *(word for at in range(MAX_KEYS) for word in (64 * at, 64, 1)))
+    steps, reply = steps_of(world, q.CommitPuts(grant, taken, packed, upsert=True))
+    assert reply == q.Committed(b"\1" * MAX_KEYS)
+    assert [step.one_by_one for step in steps] == [0]
+    assert len(world.state.quarantine) == 1, "readers may go on reading the old ones"
+
+
+def test_a_forced_removal_of_leased_objects_takes_steps(world: World) -> None:
+    taken = keys(MAX_KEYS)
+    world.ask(q.Located, q.Locate(taken), client=CLIENT + 1)
+    steps, reply = steps_of(world, q.Remove(taken, 1, force=True))
+    assert reply == q.Removed(MAX_KEYS)
+    assert [step.removed for step in steps] == [STEP_OBJECTS] * (MAX_KEYS // STEP_OBJECTS)
+    assert all(step.one_by_one <= STEP_OBJECTS + SLACK for step in steps)
 
 
 def test_pages_are_bounded(world: World) -> None:
