@@ -6,6 +6,7 @@ The pairs are listed in docs/fast-paths.md.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -28,9 +29,17 @@ from holdfast.client.arguments import (
 )
 from holdfast.client.bytes import nodes
 from holdfast.client.cache import Cache
-from holdfast.client.operations import puts
-from holdfast.client.operations.places import Asked, lease_in, locate, locate_one, take_over
+from holdfast.client.operations import batch_gets, puts
+from holdfast.client.operations.places import (
+    Asked,
+    lease_in,
+    locate,
+    locate_one,
+    take_over,
+    take_over_columns,
+)
 from holdfast.client.state.client import SMALL_READ, Core
+from holdfast.client.state.leases import LeaseColumns
 from holdfast.errors import Busy, GrantTimedOut, HoldfastError
 from holdfast.messages import requests as m
 from holdfast.messages.rows import PutRow
@@ -78,7 +87,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
 def state(cache: Cache) -> tuple[Any, ...]:
     """What a read leaves behind. When a lease ends depends on the moment of the call."""
     core = core_of(cache)
-    leases = {key: row[1:] for key, row in core.leases.by_key.items()}
+    leases = {key: row[1:] for key in list(core.leases.by_key) if (row := core.leases.row(key)) is not None}
     live = {key: core.leases.live(key, core.clock()) is not None for key in leases}
     return leases, live, core.segments.seen, core.bytes.decided, core.own_removals._reads, core.own_removals.under_way
 
@@ -183,6 +192,81 @@ def test_a_row_alone_is_decoded_as_in_a_batch(row: tuple[int, ...], ttl_ms: int,
     with pytest.raises(StopIteration) as stop:
         next(take_over(core, ["key"], located, asked, sent_at + 5))
     assert stop.value.value.get("key") == left["one"][0]
+
+
+WORDS = st.tuples(*[st.integers(0, 2)] * 2, *[st.integers(0, 2**62)] * 2, st.integers(0, 2**64 - 1))
+
+
+@given(
+    rows=st.lists(WORDS, min_size=1, max_size=6),
+    ttl_ms=st.sampled_from([0, 10_000]),
+    others=st.lists(st.tuples(st.integers(0, 0), st.integers(1, 3), st.integers(0, 9)), max_size=1),
+)
+def test_leases_are_taken_over_as_columns_as_one_by_one(
+    rows: list[tuple[int, ...]], ttl_ms: int, others: list[tuple[int, int, int]]
+) -> None:
+    """Segment 2 is not mapped. Ids of 0 are keys that are not stored."""
+    rows = [(row[0] * (place + 1), *row[1:]) for place, row in enumerate(rows)]
+    located = m.Located(struct.pack(f"<{5 * len(rows)}Q", *sum(rows, ())), ttl_ms, topology=3, others=others)
+    keys = [f"key {place}" for place in range(len(rows))]
+    left = []
+    for run in (take_over, take_over_columns):
+        core = Core(lambda: 50.0, "", verify=True)
+        core.welcomed(m.Welcome(7, 1, "", 10_000, 30_000, 1 << 22, 1 << 18, topology=1))
+        core.bytes.maps.update({0: mmap.mmap(-1, 1), 1: mmap.mmap(-1, 1)})
+        core.bytes.decided.update(range(4))
+        with pytest.raises(StopIteration) as stop:
+            next(run(core, keys, located, Asked(50.0, 7, tickets=True), 55.0))
+        found = stop.value.value
+        rows_found = found.rows if type(found) is LeaseColumns else found
+        left.append((rows_found, dict(zip(keys, core.leases.rows(keys), strict=True)), core.segments.seen))
+    assert left[0] == left[1]
+
+
+BATCH_STEPS = st.one_of(
+    st.tuples(st.just("get"), st.lists(st.sampled_from([*SIZES, "absent"]), min_size=1, max_size=6)),
+    st.tuples(st.just("into"), st.lists(st.sampled_from([*SIZES, "absent"]), min_size=1, max_size=6, unique=True)),
+    st.tuples(st.sampled_from(["forget", "end leases"]), st.none()),
+    st.tuples(st.sampled_from(["remove", "restore", "spoil"]), st.sampled_from([*SIZES])),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@example(steps=[("get", ["small", "page"]), ("spoil", "page"), ("forget", None), ("get", ["page", "small"])])
+@example(steps=[("get", ["small", "absent", "small"]), ("remove", "small"), ("get", ["small", "page"])])
+@given(steps=st.lists(BATCH_STEPS, min_size=1, max_size=6))
+def test_a_batch_is_read_by_columns_as_by_rows(both: BothWays, steps: list[tuple[str, Any]]) -> None:
+    master, stored, quick, slow = both
+    master.judge, master.objects, master.lease_ttl_ms = lambda request: Act.USUAL, dict(stored), 10_000
+    for cache in (quick, slow):
+        core_of(cache).leases.clear()
+    for action, given_keys in steps:
+        if action in ("get", "into"):
+            results = []
+            for cache, way in ((quick, take_over_columns), (slow, take_over)):
+                with patch.object(batch_gets, "take_over_columns", way):
+                    results.append(outcome(lambda: read_batch(cache, action, given_keys)))  # noqa: B023
+            assert results[0] == results[1]
+            assert state(quick) == state(slow)
+        elif action == "forget":
+            core_of(quick).leases.clear(), core_of(slow).leases.clear()
+        elif action == "end leases":
+            master.lease_ttl_ms = 0
+        elif action == "remove":
+            master.objects.pop(given_keys, None)
+        else:
+            spoilt = int(action == "spoil")
+            master.objects[given_keys] = (*stored[given_keys][:4], stored[given_keys][4] ^ spoilt)
+
+
+def read_batch(cache: Cache, action: str, keys: list[str]) -> Any:
+    if action == "get":
+        errors: dict[str, HoldfastError] = {}
+        found = cache.get_many(keys, errors=errors)
+        return list(found.items()), {key: (type(error), str(error)) for key, error in errors.items()}
+    buffers = [bytearray(SIZES.get(key, 1)) for key in keys]
+    sizes = cache.get_many_into(keys, buffers)
+    return [(type(size), str(size)) for size in sizes], buffers
 
 
 def views() -> st.SearchStrategy[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.client.state.leases import Leases, ReadLease, lease_until
+from holdfast.client.state.leases import LeaseColumns, Leases, ReadLease, lease_until
 from holdfast.client.state.segments import Segments
 from holdfast.ids import SegmentName
 from holdfast.messages.requests import SegmentList
@@ -46,6 +46,44 @@ def test_the_oldest_leases_are_forgotten_first_and_their_number_is_bounded() -> 
         assert len(leases.by_key) <= 100
     assert "999-2" in leases.by_key
     assert "0-0" not in leases.by_key
+
+
+def columns(*numbers: int, until: float = 50.0) -> LeaseColumns:
+    """Of keys and objects with these numbers."""
+    rows = [(number, 1, 64 * number, 10, 0) for number in numbers]
+    return LeaseColumns([str(number) for number in numbers], until, [*zip(*rows, strict=True)], history=7)
+
+
+def test_leases_that_came_as_columns_are_kept_and_dropped_one_by_one() -> None:
+    """I2."""
+    leases = Leases()
+    leases.keep_columns(columns(3, 4, 5))
+    assert leases.live("4", 49.9) == ReadLease(50.0, 1, 256, 266, 0, 4, (), 7)
+    assert leases.live("4", 50.0) is None
+    assert leases.are_live(["3", "other", "5"], 49.9) == [True, False, True]
+    assert not any(leases.are_live(["3", "5"], 50.0))
+    leases.drop("4")
+    assert leases.row("4") is None
+    assert leases.rows(["3", "4"]) == [(50.0, 1, 192, 202, 0, 3, (), 7, ()), None]
+
+
+def test_objects_that_leave_take_their_leases_along_and_no_others() -> None:
+    leases = Leases()
+    leases.keep_columns(columns(1, 2, 3))
+    leases.keep_columns(columns(3, 4))
+    leases.keep({"one": lease(50.0), "two": lease(50.0)._replace(id=9)})
+    leases.revoke({1, 3, 77})
+    assert sorted(leases.by_key) == ["2", "4", "two"]
+
+
+def test_a_key_of_a_reply_does_not_hold_the_memory_of_all_others() -> None:
+    """Each reply is about one new key and many that all replies are about."""
+    leases = Leases(limit=1_000)
+    for number in range(2_000):
+        leases.keep_columns(columns(1_000_000 + number, *range(100)))
+        assert len(leases.by_key) <= 1_000
+        assert sum(len(each.keys) for each in set(leases.by_key.values()) if isinstance(each, LeaseColumns)) <= 2_200
+    assert leases.live("99", 0.0) is not None
 
 
 def place(handle: int) -> SegmentPlace:

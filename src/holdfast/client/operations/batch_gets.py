@@ -1,15 +1,17 @@
 """A batch of reads, in as few interpreter steps as possible.
 
-The leases of a batch come as columns and become plain tuples. A sink takes the bytes: `Copies` makes new ones for
-get_many, `Buffers` (buffer_gets) fills the caller's for get_many_into. Keys that the batch cannot read (a checksum that
-differs, a dead node, an expired lease) are read one by one, as by `get`: once, and those that fail again are retried
-after all others have been read, until the deadline. A key that fails does not affect the others.
+The leases of a batch come as columns and stay so if nothing is particular about any (`take_over_columns`); otherwise
+they become plain tuples. tests/client/test_fast_paths.py holds both equal. A sink takes the bytes: `Copies` makes new
+ones for get_many, `Buffers` (buffer_gets) fills the caller's for get_many_into. Keys that the batch cannot read (a
+checksum that differs, a dead node, an expired lease) are read one by one, as by `get`: once, and those that fail again
+are retried after all others have been read, until the deadline. A key that fails does not affect the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -17,11 +19,12 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
+from holdfast.client.bytes.mapped_copies import copies_of
 from holdfast.client.bytes.nodes import WantedBytes
 from holdfast.client.operations.gets import FreshBytes, fetch, still_there
-from holdfast.client.operations.places import Asked, locate, take_over
-from holdfast.client.state.client import Core
-from holdfast.client.state.leases import LeaseRow, ReadLease
+from holdfast.client.operations.places import Asked, take_over, take_over_columns
+from holdfast.client.state.client import Core, ask_timed
+from holdfast.client.state.leases import LeaseColumns, LeaseRow, ReadLease
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.errors import (
     ChecksumMismatch,
@@ -80,6 +83,9 @@ class Sink(Protocol):
 
     def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
         """Take the objects that lie in mapped memory. Returns the keys that must be read one by one."""
+
+    def copy_columns(self, core: Core, leases: LeaseColumns) -> list[str]:
+        """As `copy_mapped`, for leases that are columns."""
 
     def read_node(self, core: Core, some: Sequence[Fetched], deadline: float) -> list[str]:
         """Take objects of one node over TCP. Returns the keys that must be read one by one."""
@@ -143,22 +149,30 @@ def _read_portions(core: Core, keys: list[str], sink: Sink, deadline: float) -> 
 
 def _read_portion(core: Core, portion: Portion, sink: Sink, deadline: float) -> Operation[bool]:
     """Read one portion. True: the sink took it in the order of the keys."""
-    leases, asked = yield from _leases_on(core, portion, deadline)
-    maps = core.bytes.maps
-    remote = not maps.keys() >= {*map(_segment, leases.values())}
-    local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases
-    size = sum(map(_stop, local.values())) - sum(map(_start, local.values()))
+    found, asked = yield from _leases_on(core, portion, deadline)
+    remote = False
     again: list[str]
-    again = yield Work(lambda: sink.copy_mapped(core, local), size >= BULK_FROM, sink.into_caller)
-    if remote:
-        others = [(key, ReadLease._make(row)) for key, row in leases.items() if key not in local]
-        again += yield from _fetch_remote(core, others, leases, sink, deadline)
+    if type(found) is LeaseColumns:
+        columns, ends = found, found.until
+        again = yield Work(lambda: sink.copy_columns(core, columns), sum(columns.sizes) >= BULK_FROM, sink.into_caller)
+    else:
+        leases = found
+        maps = core.bytes.maps
+        remote = not maps.keys() >= {*map(_segment, leases.values())}
+        local = {key: row for key, row in leases.items() if row[1] in maps} if remote else leases
+        size = sum(map(_stop, local.values())) - sum(map(_start, local.values()))
+        again = yield Work(lambda: sink.copy_mapped(core, local), size >= BULK_FROM, sink.into_caller)
+        if remote:
+            others = [(key, ReadLease._make(row)) for key, row in leases.items() if key not in local]
+            again += yield from _fetch_remote(core, others, leases, sink, deadline)
+        ends = min(map(_until, leases.values()), default=math.inf)
     now = core.clock()
     another = core.limits.log_id != portion.asked.history
-    if another or (leases and min(map(_until, leases.values())) <= now):
+    if another or ends <= now:
+        rows = found.rows if type(found) is LeaseColumns else found
         done = sink.done
-        ended = [key for key, row in leases.items() if (another or row[0] <= now) and key in done]
-        seen = [ReadLease._make(leases[key]) for key in ended]
+        ended = [key for key, row in rows.items() if (another or row[0] <= now) and key in done]
+        seen = [ReadLease._make(rows[key]) for key in ended]
         there = (yield from still_there(core, seen, deadline)) if seen else []
         again += [key for key, is_there in zip(ended, there, strict=True) if not is_there]
     if again:
@@ -184,14 +198,14 @@ def _look_closer(core: Core, keys: list[str], sink: Sink, deadline: float, patie
 def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Portion]:
     """The known leases on these keys and, with `ahead`, the request for the others already sent."""
     history = core.limits.log_id
-    kept = [*map(core.leases.by_key.get, keys)]
     leases: dict[str, LeaseRow] = {}
-    unknown = dict.fromkeys(keys)
-    if any(kept):
+    unknown = keys
+    if any(map(core.leases.by_key.get, keys)):
         now = core.clock()
+        kept = core.leases.rows(keys)
         leases = {key: row for key, row in zip(keys, kept, strict=True) if row is not None and now < row[0]}
-        unknown = dict.fromkeys(key for key in keys if key not in leases)
-    portion = Portion(keys, Asked(core.clock(), history, core.bytes.wants_tickets), leases, list(unknown))
+        unknown = [*dict.fromkeys(key for key in keys if key not in leases)]
+    portion = Portion(keys, Asked(core.clock(), history, core.bytes.wants_tickets), leases, unknown)
     if ahead and unknown:
         # If it cannot be sent now, it is sent when the portion's turn comes.
         with contextlib.suppress(Unreachable):
@@ -199,23 +213,28 @@ def _ask_for(core: Core, keys: list[str], ahead: bool = False) -> Operation[Port
     return portion
 
 
-def _leases_on(core: Core, portion: Portion, deadline: float) -> Operation[tuple[dict[str, LeaseRow], bool]]:
+def _leases_on(
+    core: Core, portion: Portion, deadline: float
+) -> Operation[tuple[LeaseColumns | dict[str, LeaseRow], bool]]:
     """Leases on those that are stored, and whether they are in another order than the keys."""
     leases, unknown = portion.leases, portion.unknown
     if not unknown:
         return leases, False
-    found: dict[str, LeaseRow] | None = None
+    located: Located | None = None
+    asked = portion.asked
     if portion.begun is not None:
         begun, portion.begun = portion.begun, None
-        try:
+        with contextlib.suppress(Unreachable, ReplyLost):
             reply = yield Reply(begun)
-        except (Unreachable, ReplyLost):
-            reply = None
-        if type(reply) is Located and core.limits.log_id == portion.asked.history:
-            found = yield from take_over(core, unknown, reply, portion.asked, deadline)
-    if found is None:
-        found = yield from locate(core, unknown, deadline)
-    return {**leases, **found} if leases else found, bool(leases)
+            if type(reply) is Located and core.limits.log_id == asked.history:
+                located = reply
+    if located is None:
+        history, tickets = core.limits.log_id, core.bytes.wants_tickets
+        located, sent_at = yield from ask_timed(core, Locate(unknown, tickets), Located, deadline)
+        asked = Asked(sent_at, history, tickets)
+    if leases:
+        return {**leases, **(yield from take_over(core, unknown, located, asked, deadline))}, True
+    return (yield from take_over_columns(core, unknown, located, asked, deadline)), False
 
 
 class Copies:
@@ -236,15 +255,29 @@ class Copies:
         except (KeyError, ValueError):
             # Unmapped meanwhile, because a node has died.
             return list(leases)
+        return self._take(core, leases, copies, map(_segment, rows), [*map(_checksum, rows)])
+
+    def copy_columns(self, core: Core, leases: LeaseColumns) -> list[str]:
+        try:
+            copies = copies_of(core.bytes.maps, leases.segments, leases.starts, leases.sizes)
+        except (KeyError, ValueError):
+            # Unmapped meanwhile, because a node has died.
+            return list(leases.keys)
+        return self._take(core, leases.keys, copies, leases.segments, [*leases.checksums])
+
+    def _take(
+        self, core: Core, keys: Collection[str], copies: list[bytes], segments: Iterable[int], checksums: list[int]
+    ) -> list[str]:
+        """Verify the copies, and take those that are right. Returns the keys of the others."""
         unverified = core.segments.unverified
-        doubtful = bool(unverified) and not unverified.isdisjoint(row[1] for row in rows)
+        doubtful = bool(unverified) and not unverified.isdisjoint(segments)
         verify = core.verify or doubtful or core.clock() < core.segments.trusted_after
-        if not verify or [*map(_digest, copies)] == [*map(_checksum, rows)]:
-            self.done.update(zip(leases, copies, strict=True))
+        if not verify or [*map(_digest, copies)] == checksums:
+            self.done.update(zip(keys, copies, strict=True))
             return []
         again: list[str] = []
-        for (key, row), data in zip(leases.items(), copies, strict=True):
-            if row[4] and (_digest(data) or 1) != row[4]:
+        for key, data, checksum in zip(keys, copies, checksums, strict=True):
+            if checksum and (_digest(data) or 1) != checksum:
                 again.append(key)
             else:
                 self.done[key] = data

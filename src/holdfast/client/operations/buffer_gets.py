@@ -14,7 +14,7 @@ import xxhash
 from holdfast.client.operations.batch_gets import Fetched, read_all
 from holdfast.client.operations.gets import fetch
 from holdfast.client.state.client import Core
-from holdfast.client.state.leases import LeaseRow
+from holdfast.client.state.leases import LeaseColumns, LeaseRow
 from holdfast.client.state.own_removals import guarded_read
 from holdfast.client.targets import CallersRoom, CallersTarget, Room, bytes_in, room_in, takes_whole
 from holdfast.errors import HoldfastError, Unreachable
@@ -72,6 +72,9 @@ class Buffers:
     def outcomes(self, keys: Iterable[str]) -> list[int | HoldfastError]:
         done: dict[str, int | HoldfastError] = {**self.failed, **self.done}
         return [*map(done.get, keys, repeat(0))]
+
+    def copy_columns(self, core: Core, leases: LeaseColumns) -> list[str]:
+        return self.copy_mapped(core, leases.rows)
 
     def copy_mapped(self, core: Core, leases: dict[str, LeaseRow]) -> list[str]:
         views = core.bytes.mapped_views()

@@ -1,6 +1,7 @@
 """Where things are: segments, which are mapped if they are on this machine, and objects, by leases on their places.
 
-A located row is decoded here and nowhere else: one alone by `lease_in`, a batch as columns by `take_over`.
+A located row is decoded here and nowhere else: one alone by `lease_in`, a batch as columns by `take_over`, or, if
+nothing is particular about any of its objects, by `take_over_columns` in fewer steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from operator import add
 from typing import NamedTuple
 
 from holdfast.client.state.client import Core, ask, ask_timed
-from holdfast.client.state.leases import NO_LEASE, LeaseRow, lease_until
+from holdfast.client.state.leases import NO_LEASE, LeaseColumns, LeaseRow, lease_until
 from holdfast.errors import BadRequest
 from holdfast.ids import SegmentHandle
 from holdfast.messages.requests import ListSegments, Locate, Located, SegmentList
@@ -114,6 +115,25 @@ def locate(core: Core, keys: Sequence[str], deadline: float) -> Operation[dict[s
     tickets = core.bytes.wants_tickets
     located, sent_at = yield from ask_timed(core, Locate(list(keys), tickets), Located, deadline)
     return (yield from take_over(core, keys, located, Asked(sent_at, history, tickets), deadline))
+
+
+def take_over_columns(
+    core: Core, keys: Sequence[str], located: Located, asked: Asked, deadline: float
+) -> Operation[LeaseColumns | dict[str, LeaseRow]]:
+    """As `take_over`, which does it if not all objects are leased, in mapped memory and without further replicas."""
+    plain = located.lease_ttl_ms and not located.others and not located.tickets
+    if not plain or len(located.rows) != LocatedRow.size_bytes * len(keys):
+        return (yield from take_over(core, keys, located, asked, deadline))
+    columns: list[Sequence[int]] = [*LocatedRow.columns(located.rows)]
+    asked_for, there = keys, columns[0]
+    if 0 in there:
+        keys, columns = [*compress(keys, there)], [[*compress(column, there)] for column in columns]
+    if not core.bytes.maps.keys() >= {*columns[1]}:
+        return (yield from take_over(core, asked_for, located, asked, deadline))
+    core.segments.seen = located.topology
+    found = LeaseColumns(keys, lease_until(asked.at, located.lease_ttl_ms), columns, asked.history)
+    core.keep_columns(found)
+    return found
 
 
 def take_over(

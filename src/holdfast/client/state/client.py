@@ -17,7 +17,7 @@ import xxhash
 from holdfast.client.bytes.nodes import NodeBytes
 from holdfast.client.state.grants import Grants, WriteGrant
 from holdfast.client.state.held_leases import HeldLeases
-from holdfast.client.state.leases import LeaseRow, Leases, ReadLease, lease_until
+from holdfast.client.state.leases import LeaseColumns, LeaseRow, Leases, ReadLease, lease_until
 from holdfast.client.state.own_removals import OwnRemovals
 from holdfast.client.state.segments import Segments
 from holdfast.errors import (
@@ -198,6 +198,12 @@ class Core:
             if self.limits.log_id == history:
                 self.leases.keep(found)
 
+    def keep_columns(self, columns: LeaseColumns) -> None:
+        """As `keep_leases`."""
+        with self._lock:
+            if self.limits.log_id == columns.history:
+                self.leases.keep_columns(columns)
+
     def keep_lease(self, key: str, lease: LeaseRow) -> None:
         with self._lock:
             if self.limits.log_id == lease[7]:
@@ -293,10 +299,10 @@ class Core:
 
     def read_leased(self, key: str) -> bytes | None:
         """The bytes of a small object on this machine whose lease is live: no round trip. None: ask."""
-        lease = self.leases.by_key.get(key)
-        if lease is None:
+        kept = self.leases.by_key.get(key)
+        if kept is None:
             return None
-        until, segment, start, stop, checksum, _, _, _, _ = lease
+        until, segment, start, stop, checksum, _, _, _, _ = kept.rows[key] if type(kept) is LeaseColumns else kept
         memory = self.bytes.maps.get(segment)
         if memory is None or stop - start > SMALL_READ:
             return None
@@ -311,7 +317,7 @@ class Core:
         if checksum and self.verifies(segment, until) and (_digest(data) or 1) != checksum:
             return None
         # Another thread may have met a master with another history, whose segments have the same numbers.
-        return data if self.leases.by_key.get(key) is lease else None
+        return data if self.leases.by_key.get(key) is kept else None
 
 
 def ask(core: Core, message: Message, kind: type[T], deadline: float) -> Operation[T]:
