@@ -301,7 +301,8 @@ async def test_a_removal_in_several_steps_lets_others_in_between_and_is_answered
             feed(other, frame(1, 1000, encode(Exists(keys[-1:]))))
             left.append(world.state.catalogue.count)
             await asyncio.sleep(0)
-        assert left == [384, 256, 128], "steps of 128 slots, and a request of another connection between any two"
+        step = REMOVAL_STEP_SLOTS
+        assert left == [3 * step, 2 * step, step], "a step, and then a request of another connection"
     [(number, reply)] = line.replies()
     assert (number, decode_reply(reply)) == (1, Removed(len(keys), 0, 0))
 

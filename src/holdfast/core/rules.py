@@ -83,8 +83,9 @@ NAMED_EVICTIONS = 64
 """A grant over at most this many unlogged evictions names them; over more, it says that all objects there are gone."""
 VISIT_SLOTS = 32_768
 """The most slots that one removal by pattern visits."""
-REMOVAL_STEP_SLOTS = 128
-"""Of these, the slots that it visits before others have their turn: matched and removed, they take some 0.3 ms."""
+REMOVAL_STEP_SLOTS = 512
+"""Of these, the slots that it visits before others have their turn: matched and removed, they take some 0.6 ms. Array
+operations take most of a short step whatever its length: 1.1 us an object here, 2.2 in steps of 128."""
 STEP_OBJECTS = 1_024
 """Of a request for many objects that are looked at one by one, those that are decided before others have their turn: 2
 to 5 ms. Batches of up to this size, such as the usual 512, are one step."""
