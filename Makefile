@@ -23,6 +23,9 @@ MIX ?= all
 LEADER_TTL_MS ?= 1500
 SEED ?=
 
+# A trace of requests, which `make bench-peers` replays.
+TRACE ?=
+
 # How often `make stress` runs its tests.
 TIMES ?= 10
 
@@ -35,7 +38,7 @@ APT_PACKAGES := etcd-server zookeeper openssl iproute2 chromium chromium-driver
 # What `make bench-peers` compares with.
 PEERS := .venv-peers
 PEER_PACKAGES := mooncake-transfer-engine-non-cuda==0.3.13.post1 redis hiredis pymemcache pytest
-PEER_APT_PACKAGES := etcd-server redis-server memcached libibverbs1 librdmacm1 libnuma1
+PEER_APT_PACKAGES := etcd-server iproute2 redis-server memcached libibverbs1 librdmacm1 libnuma1
 
 # Generates messages_pb2: the oldest that this code may meet, because generated code refuses an older protobuf than its own.
 PROTOS := .venv-protos
@@ -183,10 +186,13 @@ $(PEERS)/.installed: pyproject.toml
 	$(PEERS)/bin/python -m pip install --quiet --editable '.[all]' $(PEER_PACKAGES)
 	@touch $@
 
-bench-peers: ## measure holdfast beside Mooncake Store, Redis and memcached, in one run
+# The pictures are drawn from what was measured last. A trace of requests is replayed only if its path is given.
+bench-peers: ## holdfast beside Mooncake Store, Redis and memcached, in one run, and docs/pictures/peers-*.svg (TRACE=path)
 	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'
 	@$(MAKE) --no-print-directory $(PEERS)/.installed
-	$(PEERS)/bin/python -m benchmarks.peers
+	mkdir -p build
+	$(PEERS)/bin/python -m benchmarks.peers --json build/peers.json $(if $(TRACE),--trace '$(TRACE)')
+	$(PEERS)/bin/python -m benchmarks.peer_pictures build/peers.json docs/pictures
 
 bench-engines: apt $(STAMP) ## a cached prompt inside a real vLLM engine: holdfast, Mooncake, computed
 	@$(MAKE) --no-print-directory apt APT_PACKAGES='$(PEER_APT_PACKAGES)'

@@ -29,6 +29,27 @@ class Line:
         return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
 
+class Latencies:
+    """How long single calls took, in each counted round: the middle one, and the slowest in a hundred."""
+
+    def __init__(self) -> None:
+        self._figures: dict[tuple[str, str], dict[str, list[float]]] = {}
+
+    def note(self, verb: str, store: str, number: int, seconds: list[float]) -> None:
+        """Of round `number`. That of 0 is not counted."""
+        if not number:
+            return
+        ordered = sorted(seconds)
+        for share, at in (("p50", len(ordered) // 2), ("p99", len(ordered) * 99 // 100)):
+            self._figures.setdefault((verb, share), {}).setdefault(store, []).append(ordered[at] * 1e6)
+
+    def lines(self, verb: str, name: str) -> list[Line]:
+        return [
+            Line(f"{name}: {share} of a call", "us", self._figures.get((verb, share), {}), less_is_better=True)
+            for share in ("p50", "p99")
+        ]
+
+
 def print_lines(lines: list[Line], names: list[str]) -> None:
     width = max(len(line.name) for line in lines) + 1
     print(" " * width + "".join(f"{name:>16}" for name in names) + f"{'unit':>8}  to Mooncake")

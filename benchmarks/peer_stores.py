@@ -11,12 +11,13 @@ import mmap
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.processes import Cluster
+import holdfast
+from benchmarks.processes import Cluster, wait_until_mapped
 from holdfast.client.cache import Cache
 from holdfast.transport.bulk_copy import address_of
 from tests.contract.servers import Server, start_etcd
@@ -33,6 +34,8 @@ class Store(Protocol):
     pid: int
     """Of the process that keeps the catalogue."""
     has_exists: bool
+    address: str
+    """Where other processes reach it, with `connected`."""
 
     def put(self, key: str, value: bytes) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -40,6 +43,9 @@ class Store(Protocol):
     def put_many(self, keys: list[str], value: bytes) -> None: ...
     def get_many(self, keys: list[str]) -> int: ...
     def exists_many(self, keys: list[str]) -> int: ...
+    def leading(self, keys: list[str]) -> int:
+        """Read the first of these, up to one that is missing, in the usual way; how many they are."""
+
     def remove_many(self, keys: list[str]) -> None: ...
     def put_large(self, key: str) -> None: ...
     def get_large(self, key: str) -> None: ...
@@ -49,9 +55,14 @@ class Refused(Exception):
     """A store did not do what it was asked for."""
 
 
-def _sure(done: object, what: str) -> None:
+def sure(done: object, what: str) -> None:
     if not done:
         raise Refused(what)
+
+
+def first_missing(found: Sequence[bool]) -> int:
+    """How many are there before one is not."""
+    return [*found, False].index(False)
 
 
 class Large:
@@ -66,17 +77,17 @@ class Large:
 class Holdfast:
     has_exists = True
 
-    def __init__(self, name: str, cache: Cache, pid: int) -> None:
-        self.name, self.pid = name, pid
+    def __init__(self, name: str, cache: Cache, pid: int, address: str = "") -> None:
+        self.name, self.pid, self.address = name, pid, address
         self.cache = cache
         self.get, self.exists = cache.get, cache.exists
         self._large = Large()
 
     def put(self, key: str, value: bytes) -> None:
-        _sure(self.cache.put(key, value), "put")
+        sure(self.cache.put(key, value), "put")
 
     def put_many(self, keys: list[str], value: bytes) -> None:
-        _sure(self.cache.put_many(dict.fromkeys(keys, value)) == len(keys), "put_many")
+        sure(self.cache.put_many(dict.fromkeys(keys, value)) == len(keys), "put_many")
 
     def get_many(self, keys: list[str]) -> int:
         return len(self.cache.get_many(keys))
@@ -84,22 +95,26 @@ class Holdfast:
     def exists_many(self, keys: list[str]) -> int:
         return sum(self.cache.exists_many(keys))
 
+    def leading(self, keys: list[str]) -> int:
+        found = self.cache.get_many(keys[: first_missing(self.cache.exists_many(keys))])
+        return first_missing([key in found for key in keys])
+
     def remove_many(self, keys: list[str]) -> None:
         for key in keys:
             self.cache.remove(key, force=True)
 
     def put_large(self, key: str) -> None:
-        _sure(self.cache.put(key, self._large.view), "put of 16 MiB")
+        sure(self.cache.put(key, self._large.view), "put of 16 MiB")
 
     def get_large(self, key: str) -> None:
-        _sure(self.cache.get_into(key, self._large.view) == LARGE, "get of 16 MiB")
+        sure(self.cache.get_into(key, self._large.view) == LARGE, "get of 16 MiB")
 
 
-def mooncake_client(master: str, lent_bytes: int) -> Any:
+def mooncake_client(master: str, lent_bytes: int, host: str = "127.0.0.1") -> Any:
     from mooncake.store import MooncakeDistributedStore  # type: ignore[import-not-found, unused-ignore]
 
     store = MooncakeDistributedStore()
-    _sure(store.setup("127.0.0.1", "P2PHANDSHAKE", lent_bytes, 256 << 20, "tcp", "", master) == 0, "setup")
+    sure(store.setup(host, "P2PHANDSHAKE", lent_bytes, 256 << 20, "tcp", "", master) == 0, "setup")
     return store
 
 
@@ -108,22 +123,22 @@ class Mooncake:
 
     has_exists = True
 
-    def __init__(self, name: str, master: str, pid: int) -> None:
-        self.name, self.pid = name, pid
-        self.store = mooncake_client(master, SEGMENT)
+    def __init__(self, name: str, master: str, pid: int, lent_bytes: int = SEGMENT, host: str = "127.0.0.1") -> None:
+        self.name, self.pid, self.address = name, pid, master
+        self.store = mooncake_client(master, lent_bytes, host)
         self.get = self.store.get
         self._large = Large()
-        self._at = address_of(self._large.memory)
-        _sure(self.store.register_buffer(self._at, LARGE) == 0, "register_buffer")
+        self.at = address_of(self._large.memory)
+        sure(self.store.register_buffer(self.at, LARGE) == 0, "register_buffer")
 
     def put(self, key: str, value: bytes) -> None:
-        _sure(self.store.put(key, value) == 0, "put")
+        sure(self.store.put(key, value) == 0, "put")
 
     def exists(self, key: str) -> bool:
         return bool(self.store.is_exist(key) == 1)
 
     def put_many(self, keys: list[str], value: bytes) -> None:
-        _sure(self.store.put_batch(keys, [value] * len(keys)) == 0, "put_batch")
+        sure(self.store.put_batch(keys, [value] * len(keys)) == 0, "put_batch")
 
     def get_many(self, keys: list[str]) -> int:
         return sum(map(bool, self.store.get_batch(keys)))
@@ -131,41 +146,48 @@ class Mooncake:
     def exists_many(self, keys: list[str]) -> int:
         return sum(found == 1 for found in self.store.batch_is_exist(keys))
 
+    def leading(self, keys: list[str]) -> int:
+        there = first_missing([found == 1 for found in self.store.batch_is_exist(keys)])
+        return first_missing([*map(bool, self.store.get_batch(keys[:there]))]) if there else 0
+
     def remove_many(self, keys: list[str]) -> None:
         self.store.batch_remove(keys, True)
 
     def put_large(self, key: str) -> None:
-        _sure(self.store.put_from(key, self._at, LARGE) == 0, "put_from")
+        sure(self.store.put_from(key, self.at, LARGE) == 0, "put_from")
 
     def get_large(self, key: str) -> None:
-        _sure(self.store.get_into(key, self._at, LARGE) == LARGE, "get_into")
+        sure(self.store.get_into(key, self.at, LARGE) == LARGE, "get_into")
 
 
 class Redis:
     has_exists = True
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, host: str = "127.0.0.1") -> None:
         import redis  # type: ignore[import-not-found, unused-ignore]
 
-        self.name, self.pid = "Redis", pid
-        self.client: Any = redis.Redis("127.0.0.1", port, protocol=2)
+        self.name, self.pid, self.address = "Redis", pid, str(port)
+        self.client: Any = redis.Redis(host, port, protocol=2)
         self.get = self.client.get
         self._large = Large()
 
     def put(self, key: str, value: bytes) -> None:
-        _sure(self.client.set(key, value), "set")
+        sure(self.client.set(key, value), "set")
 
     def exists(self, key: str) -> bool:
         return bool(self.client.exists(key))
 
     def put_many(self, keys: list[str], value: bytes) -> None:
-        _sure(self.client.mset(dict.fromkeys(keys, value)), "mset")
+        sure(self.client.mset(dict.fromkeys(keys, value)), "mset")
 
     def get_many(self, keys: list[str]) -> int:
         return sum(found is not None for found in self.client.mget(keys))
 
     def exists_many(self, keys: list[str]) -> int:
         return int(self.client.exists(*keys))
+
+    def leading(self, keys: list[str]) -> int:
+        return first_missing([found is not None for found in self.client.mget(keys)])
 
     def remove_many(self, keys: list[str]) -> None:
         self.client.delete(*keys)
@@ -174,34 +196,38 @@ class Redis:
         self.put(key, bytes(self._large.view))
 
     def get_large(self, key: str) -> None:
-        _sure(len(self.client.get(key)) == LARGE, "get of 16 MiB")
+        sure(len(self.client.get(key)) == LARGE, "get of 16 MiB")
 
 
 class Memcached:
     has_exists = False
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, host: str = "127.0.0.1") -> None:
         from pymemcache.client.base import Client  # type: ignore[import-not-found, unused-ignore]
 
-        self.name, self.pid = "memcached", pid
-        self.client: Any = Client(("127.0.0.1", port), no_delay=True, default_noreply=False)
+        self.name, self.pid, self.address = "memcached", pid, str(port)
+        self.client: Any = Client((host, port), no_delay=True, default_noreply=False)
         self.get = self.client.get
         self._large = Large()
 
     def put(self, key: str, value: bytes) -> None:
-        _sure(self.client.set(key, value), "set")
+        sure(self.client.set(key, value), "set")
 
     def exists(self, key: str) -> bool:
         raise Refused("memcached cannot be asked whether a key is there")
 
     def put_many(self, keys: list[str], value: bytes) -> None:
-        _sure(not self.client.set_many(dict.fromkeys(keys, value)), "set_many")
+        sure(not self.client.set_many(dict.fromkeys(keys, value)), "set_many")
 
     def get_many(self, keys: list[str]) -> int:
         return len(self.client.get_many(keys))
 
     def exists_many(self, keys: list[str]) -> int:
         raise Refused("memcached cannot be asked whether keys are there")
+
+    def leading(self, keys: list[str]) -> int:
+        found = self.client.get_many(keys)
+        return first_missing([key in found for key in keys])
 
     def remove_many(self, keys: list[str]) -> None:
         self.client.delete_many(keys)
@@ -210,15 +236,29 @@ class Memcached:
         self.put(key, bytes(self._large.view))
 
     def get_large(self, key: str) -> None:
-        _sure(len(self.client.get(key)) == LARGE, "get of 16 MiB")
+        sure(len(self.client.get(key)) == LARGE, "get of 16 MiB")
+
+
+def connected(name: str, address: str) -> Store:
+    """The store of this name from another process. Mooncake's clients lend memory each, as its guide has it."""
+    if name.startswith("holdfast"):
+        cache = holdfast.connect(address, timeout=60)
+        key = f"warm/{os.getpid()}"
+        cache.put(key, b"up")
+        cache.get(key)
+        wait_until_mapped()
+        return Holdfast(name, cache, 0, address)
+    if name.startswith("Mooncake"):
+        return Mooncake(name, address, 0, SEGMENT // 32)
+    return Redis(int(address), 0) if name == "Redis" else Memcached(int(address), 0)
 
 
 NO_QUESTION = (b"", b"")
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = "127.0.0.1") -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        socket.create_connection((host, port), timeout=2).close()
     except OSError:
         return False
     return True
@@ -229,26 +269,30 @@ def start_server(folder: Path, port: int, *command: str) -> Server:
     return Server(list(command), folder, port, NO_QUESTION)
 
 
-def start_mooncake(folder: Path, *flags: str) -> Server:
+def start_mooncake(folder: Path, *flags: str, host: str = "127.0.0.1", inside: tuple[str, ...] = ()) -> Server:
     found = importlib.util.find_spec("mooncake")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("Mooncake is not installed here: `make bench-peers` installs it")
     port, metrics = free_ports(2)
     binary = f"{found.submodule_search_locations[0]}/mooncake_master"
     ports = (f"--rpc_port={port}", "--metrics_host=127.0.0.1", f"--metrics_port={metrics}")
-    return start_server(folder, port, binary, "--rpc_address=127.0.0.1", *ports, "--logtostderr", *flags)
+    return start_server(folder, port, *inside, binary, f"--rpc_address={host}", *ports, "--logtostderr", *flags)
 
 
-def start_redis(folder: Path) -> Server:
+def start_redis(folder: Path, megabytes: int = 4096, host: str = "127.0.0.1", inside: tuple[str, ...] = ()) -> Server:
+    """`inside`: how a command begins that runs where the host is."""
     [port] = free_ports(1)
-    where = ("--port", str(port), "--bind", "127.0.0.1")
-    return start_server(folder, port, "redis-server", *where, "--save", "", "--maxmemory", "4gb", "--dir", str(folder))
+    where = ("--port", str(port), "--bind", host, "--protected-mode", "no", "--save", "", "--dir", str(folder))
+    most = ("--maxmemory", f"{megabytes}mb", "--maxmemory-policy", "allkeys-lru")
+    return start_server(folder, port, *inside, "redis-server", *where, *most)
 
 
-def start_memcached(folder: Path) -> Server:
+def start_memcached(
+    folder: Path, megabytes: int = 4096, host: str = "127.0.0.1", inside: tuple[str, ...] = ()
+) -> Server:
     [port] = free_ports(1)
-    where = ("-p", str(port), "-l", "127.0.0.1", "-U", "0", "-u", "nobody")
-    return start_server(folder, port, "memcached", *where, "-m", "4096", "-I", "32m")
+    where = ("-p", str(port), "-l", host, "-U", "0", "-u", "nobody")
+    return start_server(folder, port, *inside, "memcached", *where, "-m", str(megabytes), "-I", "32m")
 
 
 def ha_flags(etcd: str) -> list[str]:
@@ -262,11 +306,13 @@ class Started:
         self._opened = opened
         self._folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-peers-")))
 
-    def start(self, name: str, start: Callable[..., Server], *flags: str, wait: bool = True) -> Server:
-        server = start(self._folder / name, *flags)
+    def start(
+        self, name: str, start: Callable[..., Server], *flags: str, wait: bool = True, host: str = "", **options: Any
+    ) -> Server:
+        server = start(self._folder / name, *flags, **(options | {"host": host} if host else options))
         self._opened.callback(server.end)
         if wait:
-            wait_until(lambda: listens(server.port), 60, f"{name} listens")
+            wait_until(lambda: listens(server.port, host or "127.0.0.1"), 60, f"{name} listens")
         return server
 
     def start_etcd(self, name: str) -> str:
@@ -295,8 +341,8 @@ def all_stores() -> Iterator[list[Store]]:
         for store in mooncakes:
             opened.callback(store.store.close)
         yield [
-            Holdfast("holdfast", opened.enter_context(one.connect_warm()), one.master.pid),
-            Holdfast("holdfast, etcd", opened.enter_context(two.connect_warm()), two.master.pid),
+            Holdfast("holdfast", opened.enter_context(one.connect_warm()), one.master.pid, one.address),
+            Holdfast("holdfast, etcd", opened.enter_context(two.connect_warm()), two.master.pid, two.address),
             *mooncakes,
             Redis(redis.port, redis.process.pid),
             Memcached(memcached.port, memcached.process.pid),

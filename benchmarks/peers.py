@@ -14,13 +14,16 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from benchmarks.baselines import spawned
 from benchmarks.measure import interleaved, rate, rate_over
 from benchmarks.peer_blocks import measure_blocks
-from benchmarks.peer_lines import Line, libraries_silenced, print_lines
+from benchmarks.peer_clients import measure_clients
+from benchmarks.peer_lines import Latencies, Line, libraries_silenced, print_lines
+from benchmarks.peer_network import measure_network
 from benchmarks.peer_stores import (
     LARGE,
     Holdfast,
@@ -31,6 +34,7 @@ from benchmarks.peer_stores import (
     ha_flags,
     start_mooncake,
 )
+from benchmarks.peer_trace import measure_trace
 from benchmarks.processes import Cluster, memory_of
 from tests.contract.servers import Server
 from tests.waiting import wait_until
@@ -38,6 +42,7 @@ from tests.waiting import wait_until
 SMALL = 1 << 10
 BATCH = 512
 KEY_BYTES = 48
+VERBS = ("put", "get", "exists")
 BACK_WITHIN_S = 90.0
 
 
@@ -49,10 +54,11 @@ class Amounts:
     large: int = 6
     objects: int = 200_000
     kills: int = 3
+    requests: int = 3_000
     seconds_before_a_kill: float = 3.0
 
 
-QUICK = Amounts(rounds=2, keys=50, batches=1, large=1, objects=20_000, kills=1, seconds_before_a_kill=1.0)
+QUICK = Amounts(rounds=2, keys=50, batches=1, large=1, objects=20_000, kills=1, requests=250, seconds_before_a_kill=1.0)
 
 
 def measure_keys(stores: list[Store], amounts: Amounts) -> list[Line]:
@@ -62,15 +68,33 @@ def measure_keys(stores: list[Store], amounts: Amounts) -> list[Line]:
     def names(number: int) -> list[str]:
         return [f"one/{number}/{i}" for i in range(amounts.keys)]
 
+    latencies = Latencies()
+
     def turn(verb: str, store: Store, number: int) -> float:
         step = {"put": lambda key: store.put(key, value), "get": store.get, "exists": store.exists}[verb]
-        return rate_over(step, names(number))
+        took = _times(step, names(number))
+        latencies.note(verb, store.name, number, took)
+        return len(took) / sum(took)
 
-    lines = _in_turns(stores, amounts, "1 KiB, one key", "ops/s", ("put", "get", "exists"), turn)
+    lines = [
+        each
+        for verb, line in zip(VERBS, _in_turns(stores, amounts, "1 KiB, one key", "ops/s", VERBS, turn), strict=True)
+        for each in (line, *latencies.lines(verb, line.name))
+    ]
     for store in stores:
         for number in range(amounts.rounds + 1):
             store.remove_many(names(number))
     return lines
+
+
+def _times(step: Callable[[str], object], keys: list[str]) -> list[float]:
+    """How long the step took for each key."""
+    took: list[float] = []
+    for key in keys:
+        began = time.perf_counter()
+        step(key)
+        took.append(time.perf_counter() - began)
+    return took
 
 
 def measure_batches(stores: list[Store], amounts: Amounts) -> list[Line]:
@@ -216,7 +240,8 @@ def _fall(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="see that it works; the figures mean little")
-    parser.add_argument("--json", action="store_true", help="all rounds as JSON on standard output")
+    parser.add_argument("--json", type=Path, help="write all rounds to this file, too, as JSON")
+    parser.add_argument("--trace", type=Path, help="a trace of requests to replay, JSON lines with hash_ids")
     given = parser.parse_args()
     amounts = QUICK if given.quick else Amounts()
     lines: list[Line] = []
@@ -226,14 +251,22 @@ def main() -> int:
             for measure in (measure_keys, measure_batches, measure_large, measure_memory):
                 say(f"measuring: {measure.__name__.removeprefix('measure_')}")
                 lines += measure(stores, amounts)
+            say("measuring: clients")
+            lines += measure_clients(stores, amounts.rounds, amounts.keys, amounts.batches)
+        say("measuring: network")
+        lines += measure_network(amounts.rounds, amounts.batches, amounts.large, say)
+        if given.trace is None:
+            say("left out: the replay of a trace; give its path with --trace")
+        else:
+            say("measuring: trace")
+            lines += measure_trace(given.trace, amounts.requests)
         say("measuring: blocks")
         lines += measure_blocks(amounts.rounds)
         say("measuring: failover")
         lines += measure_failover(amounts)
-    if given.json:
-        print(msgspec.json.format(msgspec.json.encode(lines), indent=2).decode())
-    else:
-        print_lines(lines, names)
+    if given.json is not None:
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(lines), indent=2))
+    print_lines(lines, names)
     return 0
 
 
