@@ -180,7 +180,7 @@ def test_a_snapshot_needs_what_its_log_needed(tmp_path: Path, monkeypatch: pytes
 
 def test_a_primary_writes_what_all_masters_read_that_were_here_lately() -> None:
     versions = LogVersions("a", own=2)
-    assert versions.common == 1, "before its first look it knows of none"
+    assert versions.common == 0, "before its first look it knows of none"
     versions.observe({"a", "b"}, {"a": 2, "b": 2}, 0)
     assert (versions.common, versions.held_back_by) == (2, [])
     versions.observe({"a", "b", "c"}, {"a": 2, "b": 2}, 1_000)

@@ -53,8 +53,8 @@ class LogVersions:
 
     @property
     def common(self) -> int:
-        """The newest version that all of them read. The oldest one before the first look."""
-        return min(self._read.values(), default=OLDEST_LOG_VERSION)
+        """The newest version that all of them read; 0 before the first look."""
+        return min(self._read.values(), default=0)
 
     @property
     def held_back_by(self) -> list[str]:
@@ -88,9 +88,9 @@ class Announcement:
             await asyncio.sleep(ANNOUNCED_MS / 5000)
 
     async def _renew(self, coordination: Coordination) -> None:
-        # The version first: a master with an address alone counts as one of the oldest version.
+        # The version first, and for longer: a master with an address alone counts as one of the oldest version.
         own = msgspec.json.encode(AnnouncedVersion(LOG_VERSION, __version__))
-        await coordination.publish(VERSIONS + self._name, own, ANNOUNCED_MS)
+        await coordination.publish(VERSIONS + self._name, own, 2 * ANNOUNCED_MS)
         await coordination.publish(MASTERS + self._name, self._address.encode(), ANNOUNCED_MS)
         masters = await coordination.list(MASTERS)
         versions = await coordination.list(VERSIONS)

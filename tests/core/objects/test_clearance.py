@@ -10,11 +10,12 @@ from holdfast.core.primary import former_tenants
 from holdfast.core.primary.decision import Clearing
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
-from holdfast.errors import GrantRefused
+from holdfast.errors import GrantRefused, Settling, TryAgain
 from holdfast.ids import GrantId, namespace_of
 from holdfast.master.engine.engine import Engine
 from holdfast.messages import commands as c
 from holdfast.messages import requests as q
+from holdfast.messages.log_versions import CLEARANCES
 from holdfast.replication.batches import Position
 from holdfast.replication.snapshots import dump, load
 from holdfast.wire.mac import issued_at
@@ -196,3 +197,25 @@ def test_a_node_is_told_to_wipe_no_more_at_a_time_than_its_session_allows(monkey
     assert [(one.offset, one.length) for one in clears(world)] == [(at * SIZE // 8, SIZE // 8) for at in range(8)]
     assert most <= 2, "one for each keepalive"
     assert isinstance(world.late[-1], q.Granted)
+
+
+def test_nothing_is_granted_before_it_is_known_whether_memory_can_be_cleared() -> None:
+    """I20: a primary that has not looked yet which log version the others read. Clients ask again."""
+    world = world_of()
+    free = world.primary.free_bytes
+    world.primary.read_by_all = lambda: 0
+    request = q.GrantRanges(GrantId(101, 1_000), struct.pack("<Q", 4 * KIB))
+    refused = world.send(request, 101)
+    assert isinstance(refused, q.Failed)
+    assert (refused.code, world.primary.free_bytes, world.state.grants) == (Settling.code, free, {})
+    assert issubclass(Settling, TryAgain)
+    world.primary.read_by_all = lambda: CLEARANCES
+    assert isinstance(world.send(request, 101), q.Granted) or clears(world)
+    world.check()
+
+
+def test_without_tenants_it_does_not_matter_what_is_known() -> None:
+    world = TenantsWorld(high_watermark=1.0)
+    world.node(size=SIZE)
+    world.primary.read_by_all = lambda: 0
+    assert isinstance(world.send(q.GrantRanges(GrantId(7, 1_000), struct.pack("<Q", 4 * KIB)), 7), q.Granted)

@@ -32,7 +32,7 @@ from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import pack_sorted_ids
 from holdfast.core.state.row_tables import PUT_TABLE, table_of
 from holdfast.core.state.state import State
-from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, WindowFull
+from holdfast.errors import BadRequest, BadValue, GrantRefused, GrantTimedOut, NodeAway, Settling, WindowFull
 from holdfast.ids import (
     FIRST_FREE,
     LARGE_ALIGN,
@@ -89,6 +89,11 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     )
     if beyond := _beyond_window(primary, client, wanted.length * request.replicas, request.finished):
         raise WindowFull(beyond)
+    if not primary.knows_clearance:
+        raise Settling(
+            "this master does not know yet which log version the others read, and so whether memory that another "
+            "tenant had can be cleared; nothing was granted. Try again"
+        )
     if state.catalogue.holdings is not None and request.keys:
         _check_quota(primary, request, sizes, taken, now)
     sought = _room(primary, request, wanted, now)
@@ -167,6 +172,8 @@ def _grant_prefetched(
     if known is not None:
         fits_in = known.length >= length and not known.uncleared
         return (_granted(primary, known.id, known.length, list(known.ranges)) if fits_in else None), []
+    if not primary.knows_clearance:
+        return None, []
     if primary.state.mask:
         # The ranges may hold an unlogged eviction that the commit drops as well: two records would name it.
         return None, []

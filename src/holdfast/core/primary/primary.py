@@ -144,7 +144,7 @@ class Primary:
         """The process that this primary runs in, if others may need to know whether it lives."""
         self.doubt = Doubt()
         self.read_by_all: Callable[[], int] = lambda: LOG_VERSION
-        """The newest log version that all masters read (ADR 64)."""
+        """The newest log version that all masters read (ADR 64); 0: that is not known yet."""
         self.copies = CopyBook()
         self.old_leases_end_at: Instant = 0
         """If this history was restored: when the last lease of an older one has ended."""
@@ -245,6 +245,12 @@ class Primary:
             return []  # As the release before: a master of it, which may lead next, could not read of the clearance.
         tenant, former = self.tenant_of(client), self.former_tenants
         return [one for one in ranges if former.differ(one.segment, one.offset, length, tenant)]
+
+    @property
+    def knows_clearance(self) -> bool:
+        """Is it known whether memory is cleared between tenants? Not before this master has looked once which log
+        version the others read; without tenants it does not matter."""
+        return not self.state.tenants.were_there or self.log_version >= CLEARANCES or bool(self.read_by_all())
 
     def count_by_tenant(self, slots: Sequence[int] | Slots) -> None:
         """Count objects that are about to be evicted."""

@@ -208,7 +208,7 @@ class Master:
 
     def _check_log_version(self, word: Word) -> None:
         needed, read = version_in(word.content) if word.content else OLDEST_LOG_VERSION, self.announcement.versions
-        if needed > read.common:
+        if needed > max(read.common, OLDEST_LOG_VERSION):
             raise LogHeldBack(
                 f"this catalogue needs log version {needed}, which is not read by {', '.join(read.held_back_by)}; "
                 "nothing was changed. Upgrade these masters first"
