@@ -6,7 +6,7 @@ import contextlib
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import msgspec
 
 import holdfast
 from holdfast.cli.cluster.masters import look
+from holdfast.cli.connection import open_channel
 from holdfast.client.cache import Cache
 from holdfast.identity.new_tokens import NewEntry, append_entry, fresh_token
+from holdfast.instant import now_seconds
+from holdfast.transport.channel import Channel
 from tests.failover.cluster import Cluster, Process
 
 PATHS = ("/", "/healthz", "/readyz", "/metrics", "/api/v1/status", "/api/v1/nodes", "/api/v1/objects",
@@ -51,6 +54,12 @@ class GuardedProcess(Process):
     def status(self) -> dict[str, Any]:
         seen = look(self.address, self.operator).status
         return msgspec.structs.asdict(seen) if seen is not None else {}
+
+    @contextlib.contextmanager
+    def channel(self, client: int = 0, control: bool = False, looks: bool = False) -> Iterator[Channel]:
+        """A raw connection to this very master, of the operator."""
+        with contextlib.closing(open_channel(self.address, self.operator, now_seconds() + 10)) as channel:
+            yield channel
 
 
 class GuardedCluster(Cluster):

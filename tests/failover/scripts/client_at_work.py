@@ -70,8 +70,9 @@ class Work:
         assert not back, f"removed and back again: {back[:3]}"
 
 
-def main(address: str, name: str, shared: str) -> dict[str, object]:
-    with holdfast.connect(address, timeout=30, shared_memory=shared == "shared") as cache:
+def main(address: str, name: str, shared: str, token_file: str) -> dict[str, object]:
+    shown = {"token_file": token_file} if token_file else {}
+    with holdfast.connect(address, timeout=30, shared_memory=shared == "shared", **shown) as cache:
         work = Work(cache, name)
         try:
             while not select.select([sys.stdin], [], [], 0.02)[0]:
