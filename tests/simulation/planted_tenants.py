@@ -9,6 +9,7 @@ from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.objects import puts, quotas, reads
 from holdfast.core.objects.surplus import Surplus
 from holdfast.core.primary.primary import Primary
+from holdfast.core.primary.request_rate import RequestRate
 from holdfast.core.state.tenants import Tenants
 from holdfast.master import tenancy
 from holdfast.messages import requests
@@ -169,6 +170,35 @@ def _of_tenants(name: str, plant: Any, *promises: str, seeds: int = 60) -> Plant
     return Planted(name, plant, promises, seeds, scene="tenants")
 
 
+def give_each_connection_a_rate_of_its_own() -> Patch:
+    """Whoever connects again begins a new second."""
+    real = tenancy.Tenancies._tenancy
+
+    def fresh(self: tenancy.Tenancies, number: int, engine: Any) -> tenancy.Tenancy:
+        self._rates.pop(number, None)
+        return real(self, number, engine)
+
+    return patch.object(tenancy.Tenancies, "_tenancy", fresh)
+
+
+def refuse_no_request() -> Patch:
+    return patch.object(RequestRate, "take", lambda *given: 0)
+
+
+def let_any_number_of_clients_in() -> Patch:
+    return patch.object(tenancy.Tenancies, "_check_clients", lambda *given: None)
+
+
+def keep_clients_beyond_a_lowered_quota() -> Patch:
+    real = tenancy.Tenancies.settle_all
+
+    def settle_all(self: tenancy.Tenancies, peers: Any, engine: Any, now: int) -> Any:
+        with patch.object(tenancy.Tenancies, "_check_clients", lambda *given: None):
+            return real(self, peers, engine, now)
+
+    return patch.object(tenancy.Tenancies, "settle_all", settle_all)
+
+
 PLANTED_IN_TENANTS = (
     _of_tenants("evict below guarantees", evict_below_guarantees, "I20"),
     _of_tenants("evict beyond limits after the commit", evict_beyond_limits_after_the_commit, "I20"),
@@ -193,4 +223,8 @@ PLANTED_IN_TENANTS = (
     _of_tenants(
         "copy to where another tenant was as it is", copy_to_where_another_tenant_was_as_it_is, "I20", seeds=150
     ),
+    _of_tenants("give each connection a rate of its own", give_each_connection_a_rate_of_its_own, "I20", seeds=150),
+    _of_tenants("refuse no request", refuse_no_request, "I20"),
+    _of_tenants("let any number of clients in", let_any_number_of_clients_in, "I20"),
+    _of_tenants("keep clients beyond a lowered quota", keep_clients_beyond_a_lowered_quota, "I20"),
 )

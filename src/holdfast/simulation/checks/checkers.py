@@ -27,6 +27,7 @@ from holdfast.simulation.checks.renewal_checks import RenewalChecks
 from holdfast.simulation.checks.restore_checks import NOT_RESTORED, RestoreChecks, name_of
 from holdfast.simulation.checks.room_checks import RoomChecks
 from holdfast.simulation.checks.session_checks import SessionChecks
+from holdfast.simulation.checks.tenants.client_checks import ClientChecks
 from holdfast.simulation.checks.tenants.holding_checks import HoldingChecks
 from holdfast.simulation.checks.tenants.namespace_checks import NamespaceChecks
 from holdfast.simulation.checks.tenants.quota_checks import QuotaChecks
@@ -155,6 +156,9 @@ class Checkers:
         checked = partial(self.room.tick, machine.name, engine, engine.tick)
         if self.world.script.shape.tenants:
             checked = partial(QuotaChecks(machine.name, engine, self.report).tick, checked)
+            assert machine.master is not None, "it has just begun to lead"
+            clients = ClientChecks(machine.name, engine, machine.master.server, self.report)
+            engine.handle = partial(clients.handle, engine.handle)  # type: ignore[method-assign]
         engine.tick = partial(self._tick, machine, checked)  # type: ignore[method-assign]
 
     def _doubt_over(self, epoch: int, then: Callable[[str], None], witness: str) -> None:

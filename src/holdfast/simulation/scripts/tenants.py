@@ -81,7 +81,7 @@ def _quotas(seed: int, shape: ScriptShape, wiped: bool) -> list[Fault]:
         found.append(Fault(at_ms, "quotas", 0, chance.choice(names), _drawn(chance, shape)))
     if chance.random() < 0.3 and not wiped:
         name = chance.choice([name for name in names if name != DEFAULT])
-        quota = chance.choice(({"requests_per_second": 20}, {"max_clients": 1}))
+        quota = chance.choice(({"requests_per_second": 3}, {"max_clients": 1}))
         at_ms, lasts_ms = chance.randint(3_000, FAULT_MS - 4_000), chance.randint(500, 3_000)
         found.append(Fault(at_ms, "quotas", lasts_ms, name, msgspec.json.encode(quota).decode()))
     return found
