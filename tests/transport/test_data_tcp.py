@@ -16,7 +16,15 @@ from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, GrantRefused
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Sending
 from holdfast.transport.bulk_copy import SHARED_FROM
-from holdfast.transport.data_tcp import CHUNK, NO_TICKET, WINDOW, DataConnection, GrantedRange, WantedRange
+from holdfast.transport.data_tcp import (
+    CHUNK,
+    NO_TICKET,
+    TOGETHER_BELOW,
+    WINDOW,
+    DataConnection,
+    GrantedRange,
+    WantedRange,
+)
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import frame
 from tests.node.rig import SIZE, Served, soon
@@ -49,20 +57,23 @@ def test_a_write_without_a_digest_is_written_as_well(served: Served) -> None:
     assert served.bytes_at(0, len(data)) == data
 
 
-def test_many_values_are_written_at_once_each_to_its_own_place(served: Served) -> None:
-    values = [os.urandom(index * 37 % 9000 + 1) for index in range(3 * WINDOW + 5)]
+@pytest.mark.parametrize("step", [37, 211])
+def test_many_values_are_written_at_once_each_to_its_own_place(served: Served, step: int) -> None:
+    """Small ones together, or between them some that are not small."""
+    most = 9_000 if step == 37 else TOGETHER_BELOW + 4_000
+    values = [os.urandom(index * step % most + 1) for index in range(3 * WINDOW + 5)]
     digests = [xxhash.xxh3_64() for _ in values]
     mac = served.mac(GRANT, 4096, SIZE - 4096)
     with served.connection() as connection:
         sources = [
-            (index * 9000, memoryview(value), digest)
+            (index * most, memoryview(value), digest)
             for index, (value, digest) in enumerate(zip(values, digests, strict=True))
         ]
         connection.write_many(GrantedRange(served.name(), GRANT, 4096, SIZE - 4096, mac), sources, soon())
         connection.write_many(GrantedRange(served.name(), GRANT, 4096, SIZE - 4096, mac), [], soon())
         assert not connection.closed
     for index, (value, digest) in enumerate(zip(values, digests, strict=True)):
-        assert served.bytes_at(4096 + index * 9000, len(value)) == value
+        assert served.bytes_at(4096 + index * most, len(value)) == value
         assert digest.intdigest() == xxhash.xxh3_64_intdigest(value)
 
 

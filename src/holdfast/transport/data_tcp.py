@@ -32,6 +32,8 @@ from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
 if TYPE_CHECKING:
     import ssl
 
+TOGETHER_BELOW = 16 << 10
+"""Smaller writes are sent together: a call for each, and one for its bytes, take longer than copying them."""
 CHUNK = 256 << 10
 """Bytes received at a time, then hashed while they are in the CPU cache."""
 MAX_REPLY_BYTES = 64 << 10
@@ -183,20 +185,40 @@ class DataConnection:
         sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
         deadline: float,
     ) -> None:
-        """The same for many (offset, bytes, digest), each sent before the last one is confirmed."""
+        """The same for many (offset, bytes, digest), each sent before the last one is confirmed, and small ones
+        together."""
         unconfirmed: deque[int] = deque()
+        gathered = bytearray()
         try:
             for offset, source, digest in sources:
                 request = WriteRange(*granted, offset, source.nbytes)
-                self._send_all(request, source, deadline, digest)
+                if source.nbytes < TOGETHER_BELOW:
+                    gathered += frame(0, 0, encode(request))
+                    gathered += source
+                    if digest is not None:
+                        # Of the bytes that are sent, whatever the caller does to its own meanwhile.
+                        digest.update(memoryview(gathered)[len(gathered) - source.nbytes :])
+                else:
+                    self._send_gathered(gathered, deadline)
+                    self._send_all(request, source, deadline, digest)
                 unconfirmed.append(source.nbytes)
+                if len(gathered) >= CHUNK:
+                    self._send_gathered(gathered, deadline)
                 if len(unconfirmed) == WINDOW:
-                    self._take_written(unconfirmed.popleft(), deadline)
+                    self._send_gathered(gathered, deadline)
+                    while len(unconfirmed) > WINDOW // 2:
+                        self._take_written(unconfirmed.popleft(), deadline)
+            self._send_gathered(gathered, deadline)
             while unconfirmed:
                 self._take_written(unconfirmed.popleft(), deadline)
         except BaseException:
             self.close()
             raise
+
+    def _send_gathered(self, gathered: bytearray, deadline: float) -> None:
+        if gathered:
+            self._send(memoryview(bytes(gathered)), deadline)
+            gathered.clear()
 
     def _take_written(self, size: int, deadline: float) -> None:
         written = expect(self._take_message(deadline), Written)
