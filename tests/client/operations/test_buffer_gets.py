@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.client.operations.batch_gets import LEAST_PORTION
+from holdfast.client.operations.batch_gets import MOST_PORTION
 from holdfast.client.operations.buffer_gets import BLOCK_BYTES
 from holdfast.messages.requests import CommitPuts, GrantRanges, Locate, RenewLeases
 from holdfast.messages.shapes import Message
@@ -205,7 +205,7 @@ def test_a_history_that_changes_in_between_counts_as_a_lease_that_ended(master: 
 
 
 def test_a_large_batch_is_asked_for_in_portions(served: FakeMaster, connect: Connect) -> None:
-    count = 4 * LEAST_PORTION + 3
+    count = MOST_PORTION + 3
     values = {f"key {number}": value(number, 64) for number in range(count)}
     connect(served.address).put_many(values)
     rooms = [bytearray(64) for _ in values]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.operations.batch_gets import LEAST_PORTION, MOST_PORTION
+from holdfast.client.operations.batch_gets import MOST_PORTION
 from holdfast.errors import ChecksumMismatch, DeadlineExceeded, HoldfastError, NotLeader
 from holdfast.messages.requests import Locate
 from holdfast.messages.shapes import Message
@@ -52,7 +52,7 @@ def test_parts_come_together_in_the_order_that_was_asked_for(
     assert max(len(request.keys) for request in master.asked(Locate)) <= MOST_PORTION
 
 
-@pytest.mark.parametrize("count", [2 * LEAST_PORTION - 1, 2 * LEAST_PORTION, MOST_PORTION, 2 * MOST_PORTION + 1])
+@pytest.mark.parametrize("count", [MOST_PORTION - 1, MOST_PORTION, MOST_PORTION + 1, 2 * MOST_PORTION + 1])
 def test_batches_of_any_length_are_whole(
     master: FakeMaster, connect: Connect, values: dict[str, bytes], count: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_batches_of_any_length_are_whole(
     assert connect(master.address).get_many(keys) == {key: values[key] for key in keys}
     parts = [len(request.keys) for request in master.asked(Locate)]
     assert sum(parts) == count
-    assert (len(parts) == 1) == (count < 2 * LEAST_PORTION)
+    assert (len(parts) == 1) == (count <= MOST_PORTION)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
