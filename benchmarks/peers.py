@@ -240,32 +240,39 @@ def _fall(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="see that it works; the figures mean little")
+    parser.add_argument("--rounds", type=int, help="how many turns each store has; 9 unless given")
     parser.add_argument("--json", type=Path, help="write all rounds to this file, too, as JSON")
     parser.add_argument("--trace", type=Path, help="a trace of requests to replay, JSON lines with hash_ids")
     given = parser.parse_args()
     amounts = QUICK if given.quick else Amounts()
+    amounts.rounds = given.rounds or amounts.rounds
     lines: list[Line] = []
+
+    def add(more: list[Line]) -> None:
+        """Keep what was measured, also if something goes wrong later."""
+        lines.extend(more)
+        if given.json is not None:
+            given.json.write_bytes(msgspec.json.format(msgspec.json.encode(lines), indent=2))
+
     with libraries_silenced() as say:
         with all_stores() as stores:
             names = [store.name for store in stores]
             for measure in (measure_keys, measure_batches, measure_large, measure_memory):
                 say(f"measuring: {measure.__name__.removeprefix('measure_')}")
-                lines += measure(stores, amounts)
+                add(measure(stores, amounts))
             say("measuring: clients")
-            lines += measure_clients(stores, amounts.rounds, amounts.keys, amounts.batches)
+            add(measure_clients(stores, amounts.rounds, amounts.keys, amounts.batches))
         say("measuring: network")
-        lines += measure_network(amounts.rounds, amounts.batches, amounts.large, say)
+        add(measure_network(amounts.rounds, amounts.batches, amounts.large, say))
         if given.trace is None:
             say("left out: the replay of a trace; give its path with --trace")
         else:
             say("measuring: trace")
-            lines += measure_trace(given.trace, amounts.requests)
+            add(measure_trace(given.trace, amounts.requests))
         say("measuring: blocks")
-        lines += measure_blocks(amounts.rounds)
+        add(measure_blocks(amounts.rounds))
         say("measuring: failover")
-        lines += measure_failover(amounts)
-    if given.json is not None:
-        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(lines), indent=2))
+        add(measure_failover(amounts))
     print_lines(lines, names)
     return 0
 
