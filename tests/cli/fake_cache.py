@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import holdfast
-from holdfast.errors import BadKey, BufferTooSmall, HoldfastError, ObjectLeased, ObjectNotFound
+from holdfast.errors import BadKey, BufferTooSmall, HoldfastError, ObjectLeased, ObjectNotFound, TooLarge
 from holdfast.messages.requests import NodeInfo, NodeList, ObjectStat, Replica, Status
 
 
@@ -29,6 +29,26 @@ class FakeChannel:
 
     def close(self) -> None:
         pass
+
+
+@dataclass
+class FakeReservation:
+    cache: FakeCache
+    key: str
+    memory: bytearray
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, start: int, piece: bytes) -> None:
+        self.memory[start : start + len(piece)] = piece
+
+    def commit(self) -> bool:
+        self.cache.stored[self.key] = bytes(self.memory)
+        return True
 
 
 @dataclass
@@ -64,6 +84,12 @@ class FakeCache:
             return False
         self.stored[key] = bytes(memoryview(data))
         return True
+
+    def reserve(self, key: str, size: int, **options: Any) -> FakeReservation | None:
+        self._checked(key)
+        if size > self.free_bytes:
+            raise TooLarge("no segment could ever hold it; nothing was stored")
+        return None if key in self.stored and not options.get("upsert") else FakeReservation(self, key, bytearray(size))
 
     def put_many(self, items: Mapping[str, Any]) -> int:
         return sum(self.put(key, data) for key, data in items.items())
@@ -109,7 +135,7 @@ class FakeCache:
         return ObjectStat(key, 77, len(self.get(key)), 0xAB, 9_000, 1_000, 60_000, False, [replica])
 
     def stat_many(self, keys: Sequence[str]) -> list[ObjectStat | None]:
-        return [self.stat(key) if key in self.stored else None for key in keys]
+        return [self.stat(key) if key in self.stored else None for key in map(self._checked, keys)]
 
     def explain(self, key: str) -> Explained:
         if self.exists(key):

@@ -17,6 +17,10 @@ BROKEN_PIPE = 141
 """The exit code of a program that SIGPIPE ended, as `holdfast ls | head` should be."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C. The text says what was really left."""
+
+
 def exit_code_of(error: HoldfastError) -> int:
     if isinstance(error, ObjectNotFound):
         return NOT_FOUND

@@ -1,7 +1,7 @@
 """Where the command line begins and every failure ends.
 
-Whatever goes wrong becomes one line on stderr and an exit code that a script can act on; with `--json` also an
-object on stdout. Nobody is shown a traceback unless HOLDFAST_DEBUG is set. This module imports nothing of the
+Whatever goes wrong becomes an exit code that a script can act on, and one line on stderr; with `--json` an object on
+stdout instead. Nobody is shown a traceback unless HOLDFAST_DEBUG is set. This module imports nothing of the
 server extra: verbs that only connect do without, and for the others it says that the extra is missing.
 """
 
@@ -17,8 +17,9 @@ from holdfast.cli import quick
 from holdfast.cli.app import COMPLETING, VERBS, run_with_typer
 from holdfast.cli.command_line import hide_secrets
 from holdfast.cli.declared import Misuse
-from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, exit_code_of
+from holdfast.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LATER, OK, USAGE, Interrupted, exit_code_of
 from holdfast.coordination.urls import redacted
+from holdfast.environment.variables import unknown_told
 from holdfast.errors import HoldfastError
 from holdfast.escapes import printable
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "(password_file= in the URL) or into HOLDFAST_COORDINATION_PASSWORD",
             file=sys.stderr,
         )
+    if COMPLETING not in os.environ and (misspelt := unknown_told()):
+        print(f"holdfast: {printable(misspelt)}", file=sys.stderr)
     as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
     return run(given, as_json)
 
@@ -45,6 +48,8 @@ def run(arguments: list[str], as_json: bool) -> int:
         code = call.run() if call is not None else _run_with_typer(arguments)
         sys.stdout.flush()
         return OK if code is None else code
+    except Interrupted as ended:
+        return report("interrupted", str(ended), INTERRUPTED, as_json)
     except KeyboardInterrupt:
         return report("interrupted", "interrupted; what was not acknowledged may be undone", INTERRUPTED, as_json)
     except BrokenPipeError:
@@ -82,5 +87,6 @@ def report(code: str, text: str, exit_code: int, as_json: bool, error: BaseExcep
     one_line = printable(redacted(" ".join(text.split())))
     if as_json:
         print(json.dumps({"error": {"code": code, "text": one_line}}), flush=True)
-    print(f"holdfast: {one_line}", file=sys.stderr, flush=True)
+    else:
+        print(f"holdfast: {one_line}", file=sys.stderr, flush=True)
     return exit_code

@@ -112,8 +112,8 @@ def test_failover_does_nothing_while_no_standby_can_take_over(
     result = run("failover", "--address", BOTH, "--json")
     assert result.code == 3
     assert result.data["error"]["code"] == "no_standby"
-    assert "nothing was done" in result.err
-    assert words in result.err
+    assert "nothing was done" in result.data["error"]["text"]
+    assert words in result.data["error"]["text"]
 
 
 def test_failover_asks_for_the_other_masters_where_only_the_primary_is_known(

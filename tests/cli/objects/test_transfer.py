@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.objects import transfer
+from holdfast.cli.objects import transfer, upload
 from holdfast.errors import NodeLost
 from tests.cli.conftest import Run
 from tests.cli.fake_cache import FakeCache
@@ -43,7 +43,6 @@ def test_a_file_that_is_truncated_while_it_is_put_is_put_as_it_was_read(
         os.truncate(source, 0)
         return put(key, data, **options)
 
-    monkeypatch.setattr(transfer, "LONG_FROM", 4096)
     monkeypatch.setattr(cache, "put", put_after_truncation)
     assert run("put", "k", str(source)).code == 0
     assert cache.stored["k"] == content
@@ -75,14 +74,140 @@ def test_put_says_when_the_key_was_taken_and_upsert_replaces(run: Run, cache: Fa
 def test_put_passes_its_options_on(run: Run, cache: FakeCache, tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.write_bytes(b"x")
-    run("put", "k", str(source), "--replicas", "2", "--soft-pin", "--hard-pin", "--prefer", "node-7")
+    run("put", "k", str(source), "--replicas", "2", "--hard-pin", "--prefer", "node-1")
     assert cache.options == {
         "replicas": 2,
-        "soft_pin": True,
+        "soft_pin": False,
         "hard_pin": True,
         "upsert": False,
-        "prefer": "node-7",
+        "prefer": "node-1",
     }
+
+
+def test_pins_that_contradict_each_other_are_refused(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    result = run("put", "k", str(tmp_path / "absent"), "--soft-pin", "--hard-pin")
+    assert result.code == 2
+    assert "contradict" in result.err
+    assert cache.closed == 0
+
+
+def test_a_node_that_does_not_exist_is_no_preference(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"x")
+    result = run("put", "k", str(source), "--prefer", "nobody")
+    assert result.code == 1
+    assert result.err == "holdfast: no node is named 'nobody'; nothing was sent: the nodes are node-1\n"
+    assert cache.stored == {}
+
+
+def test_a_large_file_moves_in_pieces(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "LONG_FROM", 4096)
+    monkeypatch.setattr(upload, "PIECE_BYTES", 1000)
+    content = os.urandom(10_500)
+    source = tmp_path / "a"
+    source.write_bytes(content)
+    assert run("put", "k", str(source), "--json").data == {"key": "k", "stored": True, "size_bytes": 10_500}
+    assert cache.stored["k"] == content
+    assert run("put", "k", str(source), "--json").data["stored"] is False
+    with source.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run("put", "from-stdin").code == 0
+    assert cache.stored["from-stdin"] == content
+
+
+def test_a_large_file_that_becomes_shorter_is_not_stored(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "LONG_FROM", 4096)
+    source = tmp_path / "a"
+    source.write_bytes(b"x" * 10_000)
+    reserve = cache.reserve
+
+    def truncated(*arguments: Any, **options: Any) -> Any:
+        os.truncate(source, 5_000)
+        return reserve(*arguments, **options)
+
+    monkeypatch.setattr(cache, "reserve", truncated)
+    result = run("put", "k", str(source))
+    assert result.code == 1
+    assert "5,000 of 10,000 bytes; nothing was stored" in result.err
+    assert cache.stored == {}
+
+
+def test_what_no_node_can_hold_is_refused_before_it_is_read(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "LONG_FROM", 4096)
+    monkeypatch.setattr(upload, "fill", lambda *_: pytest.fail("it was read"))
+    cache.free_bytes = 5_000
+    source = tmp_path / "a"
+    source.write_bytes(b"x" * 10_000)
+    assert "could ever hold it" in run("put", "k", str(source)).err
+    # A pipe says nothing about its length, so it is read as far as the largest node goes.
+    monkeypatch.setattr(upload, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(upload, "largest_node", lambda _: 6_000)
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 20_000)
+    with os.fdopen(reading) as stdin, os.fdopen(writing):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        result = run("put", "k")  # It ends although the pipe is still open.
+    assert result.code == 1
+    assert "longer than 5.9 KiB" in result.err
+    assert cache.stored == {}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_ctrl_c_says_whether_the_object_is_stored(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"12345")
+    put = cache.put
+
+    def interrupted(key: str, data: Any, **options: Any) -> bool:
+        if stored:
+            put(key, data, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "put", interrupted)
+    result = run("put", "k", str(source))
+    assert result.code == 130
+    assert result.err == (
+        "holdfast: interrupted; k holds an object of 5 B\n"
+        if stored
+        else "holdfast: interrupted; no object is stored under k\n"
+    )
+
+
+def test_ctrl_c_says_when_nobody_knows(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"12345")
+
+    def interrupted(*_: object, **__: object) -> bool:
+        cache.failure = NodeLost("no")
+        raise KeyboardInterrupt
+
+    cache.put = interrupted  # type: ignore[method-assign]
+    assert "whether k was stored is not known" in run("put", "k", str(source)).err
+
+
+def test_ctrl_c_in_a_get_leaves_the_file_as_it_was(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "f"
+    target.write_bytes(b"old")
+    cache.stored["k"] = b"new"
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "get_into", interrupted)
+    result = run("get", "k", "-o", str(target))
+    assert (result.code, result.err) == (130, f"holdfast: interrupted; {target} is as it was before\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert target.read_bytes() == b"old"
 
 
 def test_a_file_that_cannot_be_read_is_one_line(run: Run, cache: FakeCache, tmp_path: Path) -> None:
@@ -213,7 +338,7 @@ def test_a_long_transfer_shows_that_it_moves_to_a_person_only(
     run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.stored["k"] = b"x" * 5_000
-    monkeypatch.setattr(transfer, "LONG_FROM", 4096)
+    monkeypatch.setattr(upload, "LONG_FROM", 4096)
     target = str(tmp_path / "f")
     assert "get k" not in run("get", "k", "-o", target).err
     monkeypatch.setenv("TERM", "xterm")

@@ -84,11 +84,13 @@ def demo(settings: DemoSettings, out: Output) -> int:
                 fleet.watch()
             return OK if facts["ok"] else FAILED
         except KeyboardInterrupt:
-            return INTERRUPTED
+            pass
         finally:
             performance.load.stop(0.0)
             fleet.end()
             performance.load.stop(5.0)
+    out.note("interrupted; the demo's processes have ended, and its directory is removed")
+    return INTERRUPTED
 
 
 class Performance:

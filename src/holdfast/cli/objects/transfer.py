@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import base64
 import codecs
-import contextlib
 import errno
 import mmap
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
+import msgspec
+
 from holdfast.cli import connection
 from holdfast.cli.declared import Flag, Misuse, Operand
+from holdfast.cli.exit_codes import Interrupted
+from holdfast.cli.objects.upload import LONG_FROM, PutFlags, check_node, moving, store
 from holdfast.cli.output import Output, human_bytes
 from holdfast.entropy import fresh_bytes
 from holdfast.environment.client_settings import ClientSettings
-from holdfast.errors import BufferTooSmall, Refused
-from holdfast.escapes import printable
+from holdfast.errors import BufferTooSmall, HoldfastError, Refused
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
 
-LONG_FROM = 64 << 20
-"""Objects at least this long get a progress bar, and are written in pieces."""
+AFTERWARDS_SECONDS = 3.0
+"""How long to ask, after Ctrl-C, what was stored."""
 LOOKED_AT = 64 << 10
 TRIES = 3
 
@@ -48,19 +49,16 @@ def put(
     """Store a file, or stdin, under a key. A key that is taken keeps its object, unless --upsert is given."""
     if file is None and sys.stdin.isatty():
         raise Misuse("Invalid value for FILE: name a file, or - to type the value here")
-    with connection.open_cache(settings, brief=True) as cache:
-        content = read_source(file or "-")
-        size_bytes = len(content)
-        with moving(f"put {key}", size_bytes):
-            stored = cache.put(
-                key,
-                content,
-                replicas=replicas,
-                soft_pin=soft_pin,
-                hard_pin=hard_pin,
-                upsert=upsert,
-                prefer=prefer,
-            )
+    if soft_pin and hard_pin:
+        raise Misuse("--soft-pin and --hard-pin contradict each other; give one of them")
+    flags = PutFlags(replicas=replicas, soft_pin=soft_pin, hard_pin=hard_pin, upsert=upsert, prefer=prefer)
+    try:
+        with connection.open_cache(settings, brief=True) as cache:
+            if prefer is not None:
+                check_node(cache, prefer)
+            stored, size_bytes = store(cache, key, file or "-", flags)
+    except KeyboardInterrupt:
+        raise Interrupted(left_behind(settings, key)) from None
     if out.as_json:
         out.data({"key": key, "stored": stored, "size_bytes": size_bytes})
     elif stored:
@@ -88,16 +86,27 @@ def get(
             write_whole(sys.stdout.buffer, content)
             return
         target = Path(str(output))
-        size_bytes = write_file(cache, key, target)
+        try:
+            size_bytes = write_file(cache, key, target)
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted; {target} is as it was before") from None
     if out.as_json:
         out.data({"key": key, "size_bytes": size_bytes, "file": str(target)})
     else:
         out.note(f"wrote {target} ({human_bytes(size_bytes)})")
 
 
-def read_source(name: str) -> bytes:
-    """The bytes of a file or of stdin. Read and not mapped: a mapped file that somebody truncates ends the process."""
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+def left_behind(settings: ClientSettings, key: str) -> str:
+    """What is true of the key after a put was interrupted."""
+    brief = msgspec.structs.replace(settings, timeout=min(settings.timeout, AFTERWARDS_SECONDS))
+    try:
+        with connection.open_cache(brief) as cache:
+            found = cache.stat_many([key])[0]
+    except HoldfastError:
+        return f"interrupted; whether {key} was stored is not known: holdfast stat {key} says it"
+    if found is None:
+        return f"interrupted; no object is stored under {key}"
+    return f"interrupted; {key} holds an object of {human_bytes(found.size_bytes)}"
 
 
 def write_file(cache: Cache, key: str, target: Path) -> int:
@@ -169,19 +178,3 @@ def is_binary(head: bytes) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-@contextlib.contextmanager
-def moving(what: str, size_bytes: int) -> Iterator[None]:
-    """Show that something is going on, where a person waits long enough to wonder."""
-    if size_bytes < LONG_FROM or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        # One call moves the whole object, so the bar says that it is moving, not how far.
-        progress.add_task(f"{printable(what)} ({human_bytes(size_bytes)})", total=None)
-        yield

@@ -43,6 +43,7 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     keep_private()
     private_directory(data_dir)
     stop = Event()
+    code = OK
     with locked(data_dir), on_signals(stop), tempfile.TemporaryDirectory(prefix="holdfast-up-") as run_dir:
         fleet = Fleet(stop, say)
         try:
@@ -57,7 +58,7 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
                 tell(facts, settings)
             fleet.watch()
         except KeyboardInterrupt:
-            return INTERRUPTED
+            code = INTERRUPTED
         finally:
             say("stopping")
             killed = fleet.end()
@@ -65,7 +66,8 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
                 settings.ready_file.unlink(missing_ok=True)
     if killed:
         say(f"{', '.join(killed)} did not end in time and had to be killed")
-    return FAILED if killed else OK
+    say(f"stopped; the log and the snapshots are kept in {data_dir}, the memory that was lent is gone")
+    return FAILED if killed else code
 
 
 def wanted_by(settings: UpSettings, data_dir: Path, run_dir: Path, config: Path | None) -> ClusterWanted:
