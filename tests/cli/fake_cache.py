@@ -63,6 +63,7 @@ class FakeCache:
     free_bytes: int = 1 << 30
     corrupts: bool = False
     timeout: float = 5.0
+    used: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +116,10 @@ class FakeCache:
 
     def exists_many(self, keys: Sequence[str]) -> list[bool]:
         return [self.exists(key) for key in keys]
+
+    def use_many(self, keys: Sequence[str]) -> list[bool]:
+        self.used += [key for key in keys if self.exists(key)]
+        return self.exists_many(keys)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         return (key for key in list(self.stored) if key.startswith(prefix))

@@ -60,6 +60,7 @@ VERBS = {
         "objects.keys", "Objects", "Example: holdfast rm greeting; holdfast rm --matching '^model-7/'", connects=True
     ),
     "stat": Verb("objects.keys", "Objects", "Example: holdfast stat greeting --json", connects=True),
+    "touch": Verb("objects.keys", "Objects", "Example: holdfast touch greeting", connects=True),
     "explain": Verb("objects.keys", "Objects", "Example: holdfast explain greeting", connects=True),
     "status": Verb("cluster.status", "Cluster", "Example: holdfast status --address 10.0.0.1:7070", connects=True),
     "nodes": Verb(

@@ -20,7 +20,7 @@ from holdfast.escapes import printable
 
 MOST_EXACT = 1 << 53
 """Numbers beyond this are texts in JSON: readers that keep numbers as floating point would round them."""
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,15 @@ def plain(value: Any) -> Any:
 
 
 def human_bytes(count: float) -> str:
-    """`1.5 GiB`; exact below one KiB."""
+    """`1.5 GiB`, `4 GiB`; exact below one KiB."""
     power = min((max(int(count), 1).bit_length() - 1) // 10, len(UNITS) - 1)
-    return f"{count / (1 << 10 * power):.{1 if power else 0}f} {UNITS[power]}"
+    number = f"{count / (1 << 10 * power):.{1 if power else 0}f}".removesuffix(".0")
+    return f"{number} {UNITS[power]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 node`, `2,000 nodes`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def human_ms(milliseconds: float) -> str:

@@ -16,7 +16,8 @@ def test_status_is_readable_and_json_has_names(run: Run, cache: FakeCache) -> No
     cache.stored = {"a": b"1"}
     text = run("status").text
     assert "master-1 (primary, epoch 1), up 90.0 s" in text
-    assert "1 B of 1.0 GiB used (0%)" in text
+    assert "1 node, 1 client" in text
+    assert "1 B of 1 GiB used (0%)" in text
     data = run("status", "--json").data
     assert (data["objects"], data["role"], data["digest"]) == (1, "primary", "ab" * 8)
 
@@ -96,7 +97,7 @@ def test_doctor_warns_of_a_low_limit_of_open_files(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (1 << 30, "1.0 GiB"), (1 << 52, "4096.0 TiB")],
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 30, "1 GiB"), (1 << 52, "4 PiB")],
 )
 def test_bytes_for_people(count: int, text: str) -> None:
     assert human_bytes(count) == text

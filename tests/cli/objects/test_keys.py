@@ -53,6 +53,16 @@ def test_what_left_while_it_was_listed_is_left_out(run: Run, cache: FakeCache, m
     assert len(run("ls", "-l").text.splitlines()) == 2
 
 
+def test_touch_marks_what_is_there_as_used(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1", "b": b"2"}
+    touched = run("touch", "a", "b")
+    assert (touched.code, touched.err, cache.used) == (0, "touched 2 objects\n", ["a", "b"])
+    some = run("touch", "a", "c")
+    assert some.code == 4
+    assert some.err == "holdfast: c: no object is stored under this key\ntouched 1 object\n"
+    assert run("touch", "a", "c", "--json").data == {"a": True, "c": False}
+
+
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [

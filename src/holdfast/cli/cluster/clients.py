@@ -8,13 +8,14 @@ from holdfast.cli import connection
 from holdfast.cli.cluster.masters import ask_one
 from holdfast.cli.declared import Operand
 from holdfast.cli.exit_codes import OK
-from holdfast.cli.output import Output, human_bytes, human_ms
+from holdfast.cli.output import Output, counted, human_bytes, human_ms
 from holdfast.environment.client_settings import BadSetting, ClientSettings
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import ClientInfo, ClientList, EndClient, ListClients
 from holdfast.messages.requests import Done
 
 HEADINGS = ("CLIENT", "NAME", "TENANT", "KIND", "ADDRESS", "PID", "GRANTS", "LEASES", "REQUESTS/S", "BYTES/S", "SINCE")
+SPARE = ("PID", "GRANTS", "LEASES", "BYTES/S", "TENANT")
 RIGHT = ("PID", "GRANTS", "LEASES", "REQUESTS/S", "BYTES/S", "SINCE")
 
 
@@ -35,13 +36,13 @@ def clients(
         if out.as_json:
             out.data({"revoked": ended})
         else:
-            out.line(f"{ended} client{'s' if ended != 1 else ''} revoked: grants and leases ended, connections closed")
+            out.line(f"{counted(ended, 'client')} revoked: grants and leases ended, connections closed")
         return OK
     found = ask_one(primary, settings.token, ListClients(), ClientList, deadline)
     if out.as_json:
         out.data({"clients": found.clients, "total": found.total})
         return OK
-    out.table(HEADINGS, [_row(one) for one in found.clients], RIGHT)
+    out.table(HEADINGS, [_row(one) for one in found.clients], RIGHT, SPARE)
     if found.total > len(found.clients):
         out.note(f"the busiest {len(found.clients):,} of {found.total:,}")
     return OK

@@ -14,7 +14,7 @@ import typer
 from holdfast.cli import connection
 from holdfast.cli.exit_codes import LATER, OK
 from holdfast.cli.options import takes
-from holdfast.cli.output import Output, human_bytes, plain
+from holdfast.cli.output import Output, counted, human_bytes, plain
 from holdfast.client.cache import Cache
 from holdfast.errors import BadValue, UnknownNode
 from holdfast.instant import now_seconds
@@ -99,7 +99,7 @@ def _show(out: Output, node: NodeInfo) -> int:
 def _so_far(node: NodeInfo) -> str:
     """The figures of a drain: what it has done, and what is left of it."""
     return (
-        f"{node.moved_objects:,} objects ({human_bytes(node.moved_bytes)}) moved, "
+        f"{counted(node.moved_objects, 'object')} ({human_bytes(node.moved_bytes)}) moved, "
         f"{node.evicted_objects:,} ({human_bytes(node.evicted_bytes)}) evicted, "
         f"{node.objects_left:,} ({human_bytes(node.bytes_left)}) left"
     )

@@ -19,13 +19,15 @@ from holdfast.cli.cluster.masters import (
 )
 from holdfast.cli.declared import Flag, Operand
 from holdfast.cli.exit_codes import LATER, OK
-from holdfast.cli.output import Output, human_bytes, human_ms, plain
+from holdfast.cli.output import Output, counted, human_bytes, human_ms, plain
 from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import NotAllowed, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
 from holdfast.messages.requests import Done, NodeInfo, Status
 
+SPARE = ("APPLIED", "EPOCH")
+NODES_SPARE = ("LAST TOLD", "SEGMENTS", "LEASE", "DATA", "MODE")
 PAST_ANY_SNAPSHOT = 1 << 40
 """An offset past any snapshot: a request for the piece there returns only the size."""
 
@@ -63,14 +65,14 @@ def show_status(out: Output, found: Status | None, seen: list[MasterSeen]) -> No
     else:
         show_primary(out, found)
         out.line("")
-    out.table(HEADINGS, [row_of(one, found) for one in seen], RIGHT)
+    out.table(HEADINGS, [row_of(one, found) for one in seen], RIGHT, SPARE)
 
 
 def show_primary(out: Output, found: Status) -> None:
     share = found.used_bytes / found.capacity_bytes if found.capacity_bytes else 0.0
     out.facts(
         [
-            ("cluster", f"{found.cluster}, {found.nodes} nodes, {found.clients} clients"),
+            ("cluster", f"{found.cluster}, {counted(found.nodes, 'node')}, {counted(found.clients, 'client')}"),
             ("master", f"{found.name} ({found.role}, epoch {found.epoch}), up {human_ms(found.uptime_ms)}"),
             ("leader", found.leader),
             ("version", found.version),
@@ -167,7 +169,7 @@ def nodes(
         for node in found
     ]
     headings = ("NAME", "STATE", "LEASE", "LAST TOLD", "USED", "CAPACITY", "FULL", "SEGMENTS", "DATA", "MODE", "DISK")
-    out.table(headings, rows, right=("LEASE", "USED", "CAPACITY", "FULL", "SEGMENTS"))
+    out.table(headings, rows, ("LEASE", "USED", "CAPACITY", "FULL", "SEGMENTS"), NODES_SPARE)
     return OK
 
 

@@ -10,13 +10,14 @@ from holdfast.cli import connection
 from holdfast.cli.cluster.masters import ask_one
 from holdfast.cli.exit_codes import OK
 from holdfast.cli.options import takes
-from holdfast.cli.output import Output, human_bytes, plain
+from holdfast.cli.output import Output, counted, human_bytes, plain
 from holdfast.errors import BadValue
 from holdfast.instant import now_seconds
 from holdfast.messages.of_tenants import ChangeTenant, ListTenants, RemoveTenant, TenantInfo, TenantList
 from holdfast.messages.requests import Done
 from holdfast.settings import ClientSettings, parse_size
 
+SPARE = ("OF", "LEASED", "PINNED", "REQUESTS/S", "GUARANTEED", "REFUSED")
 _RESET = "default"
 
 
@@ -59,7 +60,7 @@ def tenants(
     deadline = now_seconds() + settings.timeout
     if action == "remove":
         removed = ask_one(primary, settings.token, RemoveTenant(name), Done, deadline).count
-        out.data({"removed": removed}) if out.as_json else out.line(f"{removed} tenant removed")
+        out.data({"removed": removed}) if out.as_json else out.line(f"{counted(removed, 'tenant')} removed")
         return OK
     request = ChangeTenant(name, quotas) if action else ListTenants()
     found = ask_one(primary, settings.token, request, TenantList, deadline).tenants
@@ -102,4 +103,4 @@ def _print(out: Output, found: list[TenantInfo]) -> None:
         for one in found
     ]
     headings = ("NAME", "USED", "GUARANTEED", "LIMIT", "OBJECTS", "OF", "LEASED", "PINNED", "CLIENTS", "REQUESTS/S")
-    out.table((*headings, "EVICTED", "REFUSED"), rows, right=("USED", "GUARANTEED", "LIMIT", "OBJECTS", "OF"))
+    out.table((*headings, "EVICTED", "REFUSED"), rows, ("USED", "GUARANTEED", "LIMIT", "OBJECTS", "OF"), SPARE)

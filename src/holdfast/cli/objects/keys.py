@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from holdfast.cli import connection
 from holdfast.cli.declared import Flag, Misuse, Operand
 from holdfast.cli.exit_codes import NOT_FOUND, OK
-from holdfast.cli.output import Listing, Output, human_bytes, human_ms, plain
+from holdfast.cli.output import Listing, Output, counted, human_bytes, human_ms, plain
 from holdfast.environment.client_settings import ClientSettings
 from holdfast.errors import ObjectNotFound
 
@@ -97,7 +97,7 @@ def rm(
     else:
         for key in missing:
             out.note(f"holdfast: {key}: no object is stored under this key")
-        out.note(f"removed {removed:,} object{'' if removed == 1 else 's'}")
+        out.note(f"removed {counted(removed, 'object')}")
     return NOT_FOUND if missing else OK
 
 
@@ -114,6 +114,20 @@ def stat(settings: ClientSettings, out: Output, keys: Keys) -> int:
             else:
                 out.facts(_facts(one))
     return OK if all(stats.values()) else NOT_FOUND
+
+
+def touch(settings: ClientSettings, out: Output, keys: Keys) -> int:
+    """Mark objects as used just now, so that others are evicted before them. Exit code 4 if a key is not stored."""
+    with connection.open_cache(settings) as cache:
+        found = cache.use_many(keys)
+    if out.as_json:
+        out.data(dict(zip(keys, found, strict=True)))
+    else:
+        for key, there in zip(keys, found, strict=True):
+            if not there:
+                out.note(f"holdfast: {key}: no object is stored under this key")
+        out.note(f"touched {counted(sum(found), 'object')}")
+    return OK if all(found) else NOT_FOUND
 
 
 def explain(
