@@ -62,7 +62,11 @@ VERBS = {
     "stat": Verb("objects.keys", "Objects", "Example: holdfast stat greeting --json", connects=True),
     "touch": Verb("objects.keys", "Objects", "Example: holdfast touch greeting", connects=True),
     "explain": Verb("objects.keys", "Objects", "Example: holdfast explain greeting", connects=True),
-    "status": Verb("cluster.status", "Cluster", "Example: holdfast status --address 10.0.0.1:7070", connects=True),
+    "status": Verb("cluster.status", "Cluster", "Example: holdfast status; holdfast status --watch 5", connects=True),
+    "top": Verb("live.top", "Cluster", "Example: holdfast top; holdfast top --once"),
+    "events": Verb(
+        "live.events", "Cluster", "Example: holdfast events --limit 20; holdfast events --follow --json", connects=True
+    ),
     "nodes": Verb(
         "cluster.status", "Cluster", "Example: holdfast nodes --json; holdfast nodes resize node-7 8GiB", connects=True
     ),

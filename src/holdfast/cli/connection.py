@@ -24,15 +24,20 @@ LISTENS_SECONDS = 1.0
 
 def open_cache(settings: ClientSettings, brief: bool = False) -> Cache:
     """Connected to the primary, or `Unreachable`; close it with `with`. `brief`: it will move one object."""
-    if settings.tls_ca is not None or settings.tls_cert is not None:
-        from holdfast.transport.tls import client_context, speak_as
-
-        speak_as(client_context(settings.tls_ca, settings.tls_cert, settings.tls_key))
+    use_certificates(settings)
     if "://" not in settings.address:
         refuse_where_nobody_listens(master_addresses(settings.address), min(LISTENS_SECONDS, settings.timeout))
     if brief:
         populate_nothing()
     return holdfast.connect(settings.address, timeout=settings.timeout, token=settings.token)
+
+
+def use_certificates(settings: ClientSettings) -> None:
+    """Dial with TLS from now on, if the settings say so."""
+    if settings.tls_ca is not None or settings.tls_cert is not None:
+        from holdfast.transport.tls import client_context, speak_as
+
+        speak_as(client_context(settings.tls_ca, settings.tls_cert, settings.tls_key))
 
 
 def open_channel(address: str, token: str, deadline: float) -> Channel:

@@ -178,10 +178,11 @@ def _event(name: str, content: dict[str, Any]) -> bytes:
 
 def overview_for(overview: dict[str, Any], asker: Identity) -> dict[str, Any]:
     """What this asker may see of it: of tenants its own, of nodes no places, unless it is an operator."""
-    if asker.may(Role.OPERATOR):
-        return overview
+    return overview if asker.may(Role.OPERATOR) else overview_of_tenant(overview, asker.tenant or DEFAULT_NAME)
+
+
+def overview_of_tenant(overview: dict[str, Any], own: str) -> dict[str, Any]:
     nodes = [{name: fact for name, fact in node.items() if name not in OF_OPERATORS} for node in overview["nodes"]]
-    own = asker.tenant or DEFAULT_NAME
     tenants = [one for one in overview.get("tenants", ()) if one["name"] == own]
     return overview | {"nodes": nodes, "tenants": tenants}
 

@@ -44,6 +44,7 @@ from holdfast.master.access.session_owners import check_owner
 from holdfast.master.engine.waiting_room import Waiting
 from holdfast.master.tenancy import Tenancy
 from holdfast.master.traffic.turns import TURN_SECONDS
+from holdfast.messages.of_masters import GetOverview, ListEvents
 from holdfast.messages.of_sessions import KeepAlive
 from holdfast.messages.requests import (
     Explain,
@@ -77,7 +78,9 @@ LONG_BYTES = 4096
 """A request larger than this takes some hundred microseconds, so one turn of the loop handles only one of them."""
 SHORT_REQUESTS = 16
 """Short requests between two looks at the clock: they take as long as one turn may."""
-COSTLY = frozenset({RemoveMatching, ListKeys, Stat, Explain, ListSegments, GetStatus, ListNodes})
+COSTLY = frozenset(
+    {RemoveMatching, ListKeys, Stat, Explain, ListSegments, GetStatus, ListNodes, GetOverview, ListEvents}
+)
 """Short requests that take as long as a long one. They wait for their turn, one at a time."""
 MAX_UNANSWERED = 4_096
 """Requests of one connection whose replies wait for the log or for room; it is not read beyond."""

@@ -78,6 +78,25 @@ class ListClients(Message, tag=47):
     """Only clients of this tenant; None: all. Whoever is no operator is shown its own, whatever it asks for."""
 
 
+class GetOverview(Message, tag=61):
+    """Ask for the figures that the dashboard shows. Answered by `Overview` in every role, without a pass over the
+    catalogue; a primary of release 0.2.0 or older does not know it."""
+
+    needs = Role.READER
+    tenant: str | None = None
+    """Only of this tenant, and without places of nodes; None: everything. Whoever is no operator is shown its own,
+    whatever it asks for."""
+
+
+class ListEvents(Message, tag=62):
+    """Ask for the events of all masters with a higher number than `after`, the oldest first; with 0 for the newest.
+    Answered by `EventList`, in every role."""
+
+    needs = Role.OPERATOR
+    after: int = 0
+    limit: int = 100
+
+
 class EndClient(Message, tag=48):
     """End the grants, leases and connections of the client with this handle, or of all clients of the identity with
     this name; no master lets them connect again. What was acknowledged stays. Answered by `Done` with the number of
@@ -117,6 +136,30 @@ class ClientList(Message, tag=136):
 
     clients: list[ClientInfo]
     total: int
+
+
+class Overview(Message, tag=140):
+    """`facts` is JSON, the same as at `/api/v1/overview`."""
+
+    facts: bytes
+
+
+class EventInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Something that happened, as the master noted it that answers."""
+
+    number: int
+    """At this master, since its process began."""
+    date_ms: int
+    """Milliseconds since 1970, by the calendar of the master that noted it; no two of its events have the same."""
+    kind: str
+    subject: str
+    text: str
+    master: str
+    """The one that noted it."""
+
+
+class EventList(Message, tag=141):
+    events: list[EventInfo]
 
 
 class HistoryFound(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -16,10 +16,10 @@ from holdfast.errors import BadRequest, NotAllowed, NotAuthorized
 from holdfast.identity.identities import EVERYBODY, Entry, Identities, Identity, hash_of
 from holdfast.identity.roles import ALL_ROLES, Role, with_included
 from holdfast.instant import now_ms, now_seconds
-from holdfast.master.access.permissions import BY_TAG, may_send
+from holdfast.master.access.permissions import BY_TAG, confine, may_send
 from holdfast.master.engine.engine import Engine
 from holdfast.master.server import RpcServer
-from holdfast.messages.of_masters import HandOver
+from holdfast.messages.of_masters import GetOverview, HandOver
 from holdfast.messages.of_nodes import MountSegment, ReportUsage
 from holdfast.messages.of_sessions import CloseSession, Opened, OpenSession
 from holdfast.messages.requests import Done, Exists, Failed, Hello, Presence, Remove, Removed, RemoveMatching
@@ -28,11 +28,11 @@ from holdfast.transport.async_channel import AsyncChannel
 from holdfast.wire.codec import REPLIES, REQUESTS, decode_reply, encode, expect, tag_of
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
-READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes ListClients"
+READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes ListClients GetOverview"
 WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching"
 OPERATES = (
     "HandOver TakeSnapshot DescribeHistories OfferCatalogue RestoreHistory ChangeMode ResizeNode RevokeWrites "
-    "ChangeCopying ChangeSettings EndClient ListTenants ChangeTenant RemoveTenant"
+    "ChangeCopying ChangeSettings EndClient ListEvents ListTenants ChangeTenant RemoveTenant"
 )
 OF_NODES = (
     "RegisterNode ReportWriters ReportUsage ReportGone OpenSession KeepAlive CloseSession AddReplicas MountDisk "
@@ -273,3 +273,15 @@ async def test_where_there_are_no_roles_everything_is_allowed(token: str) -> Non
     assert connection.identity == EVERYBODY if not token else connection.identity.name == "token"
     peer.writer.close()
     await server.stop()
+
+
+@pytest.mark.parametrize(("who", "shown"), [("reader", "default"), ("writer", "default"), ("operator", "red")])
+def test_an_overview_is_of_the_sender_s_own_tenant_unless_it_is_an_operator(who: str, shown: str) -> None:
+    """I20"""
+    identity = entry(who, Role(who)).identity
+    request = GetOverview("red")
+    confine(request, identity)
+    assert request.tenant == shown
+    everything = GetOverview()
+    confine(everything, identity)
+    assert everything.tenant == (None if who == "operator" else "default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from holdfast.cli import connection
@@ -20,7 +21,7 @@ from holdfast.cli.cluster.masters import (
 from holdfast.cli.declared import Flag, Operand
 from holdfast.cli.exit_codes import LATER, OK
 from holdfast.cli.output import Output, counted, human_bytes, human_ms, plain
-from holdfast.environment.client_settings import ClientSettings
+from holdfast.environment.client_settings import BadSetting, ClientSettings
 from holdfast.errors import NotAllowed, TryAgain
 from holdfast.instant import now_seconds
 from holdfast.messages.of_masters import FetchSnapshot, SnapshotPiece, TakeSnapshot
@@ -32,8 +33,23 @@ PAST_ANY_SNAPSHOT = 1 << 40
 """An offset past any snapshot: a request for the piece there returns only the size."""
 
 
-def status(settings: ClientSettings, out: Output) -> int:
+def status(
+    settings: ClientSettings,
+    out: Output,
+    seconds: Annotated[str, Operand("[SECONDS]", "Of --watch: from one look to the next; 2 unless given.")] = "",
+    watch: Annotated[bool, Flag("Look again and again, until q or Ctrl-C.")] = False,
+) -> int:
     """Show the primary's view of the cluster, and how every master stands that is known."""
+    if watch:
+        from holdfast.cli.live.repetition import repeat, seconds_of
+
+        return repeat(partial(show_once, settings, out), out, seconds_of(seconds))
+    if seconds:
+        raise BadSetting("SECONDS go with --watch: holdfast status --watch 5")
+    return show_once(settings, out)
+
+
+def show_once(settings: ClientSettings, out: Output) -> int:
     given = given_addresses(settings.address)
     try:
         with connection.open_cache(settings) as cache:

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from functools import cache
 
+from holdfast.core.state.tenants import DEFAULT_NAME
 from holdfast.errors import BadRequest, NotAllowed
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
-from holdfast.messages.of_masters import ListClients
+from holdfast.messages.of_masters import GetOverview, ListClients
 from holdfast.messages.requests import Hello, ListSegments
 from holdfast.messages.shapes import MappingRight, Message
 from holdfast.wire.codec import REQUESTS, Decode, decoder, tag_of
 
 BY_TAG: dict[int, type[Message]] = {kind.__struct_config__.tag: kind for kind in REQUESTS}  # type: ignore[misc]
 
+OF_TENANTS = (ListSegments, ListClients, GetOverview)
+"""Answered to each sender as far as it may see."""
 CHECKED = frozenset(
     kind
     for kind in REQUESTS
-    if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE or kind in (ListSegments, ListClients)
+    if kind.force_needs is not None or getattr(kind, "needs", None) is Role.NODE or kind in OF_TENANTS
 )
 """Requests of which more is checked than the role of their sender."""
 
@@ -72,6 +75,8 @@ def confine(request: Message, identity: Identity) -> None:
     """Have it ask about the sender's own tenant only."""
     if isinstance(request, ListClients) and not identity.may(Role.OPERATOR):
         request.tenant = identity.tenant
+    elif isinstance(request, GetOverview) and not identity.may(Role.OPERATOR):
+        request.tenant = identity.tenant or DEFAULT_NAME
 
 
 def not_allowed(identity: Identity, kind: type[Message], role: Role | None, how: str = "") -> NotAllowed:

@@ -17,11 +17,13 @@ from holdfast.core.catalogue.digest import digest
 from holdfast.core.objects.reads import explain, list_keys, stat_of
 from holdfast.core.state.apply import ranges_of
 from holdfast.core.state.state import State
+from holdfast.dashboard.live import overview_of_tenant
 from holdfast.errors import HoldfastError, Refused
 from holdfast.ids import COPIES, is_reserved, namespace_of
 from holdfast.instant import now_ms
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.waiting_room import Answer
+from holdfast.master.events import REMEMBERED_EVENTS
 from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.restoration import Restoration
 from holdfast.master.roles.master import Master
@@ -33,7 +35,16 @@ from holdfast.master.status.sessions import by_node, node_info, session_facts
 from holdfast.master.status.standings import Standings
 from holdfast.master.status.tenants import TenantDesk
 from holdfast.master.status.timeline import Timeline
-from holdfast.messages.of_masters import FetchSnapshot, HandOver, TakeSnapshot
+from holdfast.messages.of_masters import (
+    EventInfo,
+    EventList,
+    FetchSnapshot,
+    GetOverview,
+    HandOver,
+    ListEvents,
+    Overview,
+    TakeSnapshot,
+)
 from holdfast.messages.requests import (
     Done,
     Explain,
@@ -62,6 +73,8 @@ class MasterView:
         ProcessCollector(registry=self.registry)
         master.server.views[GetStatus] = lambda request, answer: answer(self.status_message())
         master.server.views[ListNodes] = lambda request, answer: answer(self.nodes_message())
+        master.server.views[GetOverview] = lambda request, answer: answer(self._overview_message(request.tenant))
+        master.server.views[ListEvents] = lambda request, answer: answer(self._events_message(request))
         master.server.views[FetchSnapshot] = self._fetch_snapshot
         master.server.views[HandOver] = self._hand_over
         master.server.views[TakeSnapshot] = self._take_snapshot
@@ -215,6 +228,16 @@ class MasterView:
 
     def overview(self) -> dict[str, Any]:
         return overview_of(self.master, self.standings.all(), self._started)
+
+    def _overview_message(self, tenant: str | None) -> Overview:
+        found = self.overview()
+        return Overview(msgspec.json.encode(found if tenant is None else overview_of_tenant(found, tenant)))
+
+    def _events_message(self, request: ListEvents) -> EventList:
+        found = self.master.events.after(request.after, max(1, min(request.limit, REMEMBERED_EVENTS)))
+        return EventList(
+            [EventInfo(one.number, one.date_ms, one.kind, one.subject, one.text, one.master) for one in found]
+        )
 
     def survey_memory(self) -> MemorySurvey:
         return MemorySurvey(self.state, now_ms())

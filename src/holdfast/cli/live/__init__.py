@@ -1,0 +1,1 @@
+"""Verbs that stay on the screen: `top`, `events`, and `status --watch`."""
