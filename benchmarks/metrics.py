@@ -3,6 +3,10 @@
 Two clusters, turn by turn: one counts, the other has a master whose latencies are not taken. As the difference is below
 the noise of most machines, the statements that a request adds are timed by themselves, too, and compared with the time
 of the get and the put that were measured.
+
+And what a client's own metrics cost it: turn by turn a client that counts, one that does not, and a second one that
+does not, whose difference from the first is the noise. A get under a lease asks nobody, so it is the call to which
+counting adds most.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 
 from benchmarks.measure import DURABLE, Row, Scale, interleaved, rate_over, ratio_row
 from benchmarks.processes import Cluster, apart
+from holdfast.client.metered.metrics import ClientMetrics
 from holdfast.core.primary.object_counts import ObjectCounts
 from holdfast.instant import now_ns
 from holdfast.master.traffic.latencies import Latencies
@@ -54,12 +59,39 @@ def run(scale: Scale) -> list[Row]:
             )
             turns[f"{name} get"] = lambda number, cache=reader: rate_over(cache.get, _keys(number, count))  # type: ignore[misc]
         figures = interleaved(4 * scale.rounds, turns)
+        of_clients = _client_rows(on, scale)
     return [
         ratio_row("put 1 KiB, counted", figures["on put"], "ops/s", figures["off put"], OFF, 1 - MOST_SHARE, DURABLE),
         ratio_row("get 1 KiB, counted", figures["on get"], "ops/s", figures["off get"], OFF, 1 - MOST_SHARE),
         _share("get", figures["on get"], scale),
         _share("put", figures["on put"], scale),
+        *of_clients,
     ]
+
+
+def _client_rows(cluster: Cluster, scale: Scale) -> list[Row]:
+    count, leased = scale.of(1000, 100), scale.of(20_000, 1_000)
+    clients = {
+        "counts": cluster.connect_warm(metrics=ClientMetrics()),
+        "plain": cluster.connect_warm(),
+        "plain too": cluster.connect_warm(),
+    }
+    turns: dict[str, Callable[[int], float]] = {}
+    for name, cache in clients.items():
+        cache.put(f"leased by {name}", VALUE)
+        turns[f"{name}: leased get"] = lambda number, cache=cache, key=f"leased by {name}": rate_over(  # type: ignore[misc]
+            cache.get, [key] * leased
+        )
+        turns[f"{name}: put"] = lambda number, cache=cache, name=name: rate_over(  # type: ignore[misc]
+            lambda key: cache.put(key, VALUE), [f"{name}/{each}" for each in _keys(number, count)]
+        )
+    found = interleaved(4 * scale.rounds, turns)
+    rows = []
+    for verb, least in (("leased get", 0.4), ("put", 0.9)):
+        plain = found[f"plain: {verb}"]
+        rows.append(ratio_row(f"{verb}, client metrics on", found[f"counts: {verb}"], "ops/s", plain, "off", least))
+        rows.append(ratio_row(f"{verb}, off, another client", found[f"plain too: {verb}"], "ops/s", plain, "off", 0.9))
+    return rows
 
 
 def _keys(number: int, count: int) -> list[str]:

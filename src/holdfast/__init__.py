@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.async_cache import AsyncCache, Connecting
     from holdfast.client.buffers import memory_at
     from holdfast.client.cache import Cache, Reservation
+    from holdfast.client.metered.metrics import ClientMetrics
     from holdfast.client.targets import Part
 
 __version__ = "0.3.0.dev0"
@@ -34,6 +35,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
     shared_memory: bool = True,
+    metrics: ClientMetrics | None = None,
 ) -> Cache:
     """A cache to be used from any thread, until it is closed.
 
@@ -45,12 +47,18 @@ def connect(
     - `token_file`: A file that holds the token, which no other user may read; in the place of `token`.
     - `tls`: How masters and nodes are trusted, as by ssl.create_default_context(cafile=...). None: no TLS.
     - `verify`: Compare every copy that is read with the checksum of the object.
-    - `shared_memory`: Without it, the bytes of nodes on this machine move over TCP too."""
+    - `shared_memory`: Without it, the bytes of nodes on this machine move over TCP too.
+    - `metrics`: Counts what this client does, and shows it when asked. None: nothing is counted."""
     # Imported here, so that masters and nodes, which share this package, do not load the client.
     from holdfast.client.arguments import checked_token
     from holdfast.client.cache import open_cache
 
-    return open_cache(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    given = (address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    if metrics is None:
+        return open_cache(*given)
+    from holdfast.client.metered.clients import MeteredCache, new_core_of
+
+    return open_cache(*given, MeteredCache, new_core_of(metrics))
 
 
 def connect_async(
@@ -62,20 +70,27 @@ def connect_async(
     tls: ssl.SSLContext | None = None,
     verify: bool = True,
     shared_memory: bool = True,
+    metrics: ClientMetrics | None = None,
 ) -> Connecting:
     """The same cache for asyncio: `cache = await connect_async(...)` or `async with connect_async(...) as cache`.
 
-    Its parameters are those of `connect`: `address`, `timeout`, `token`, `token_file`, `tls`, `verify` and
-    `shared_memory`. The cache belongs to the event loop in which it is awaited."""
+    Its parameters are those of `connect`: `address`, `timeout`, `token`, `token_file`, `tls`, `verify`,
+    `shared_memory` and `metrics`. The cache belongs to the event loop in which it is awaited."""
     from holdfast.client.arguments import checked_token
     from holdfast.client.async_cache import Connecting
 
-    return Connecting(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    given = (address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    if metrics is None:
+        return Connecting(*given)
+    from holdfast.client.metered.clients import MeteredAsyncCache, new_core_of
+
+    return Connecting(*given, MeteredAsyncCache, new_core_of(metrics))
 
 
 __all__ = [
     "AsyncCache",
     "Cache",
+    "ClientMetrics",
     "Part",
     "Reservation",
     "__version__",
@@ -87,6 +102,7 @@ __all__ = [
 _MODULES = {
     "AsyncCache": "holdfast.client.async_cache",
     "Cache": "holdfast.client.cache",
+    "ClientMetrics": "holdfast.client.metered.metrics",
     "Part": "holdfast.client.targets",
     "Reservation": "holdfast.client.cache",
     "memory_at": "holdfast.client.buffers",

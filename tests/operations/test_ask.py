@@ -27,7 +27,7 @@ class Asking:
         self.pauses: list[float] = []
         self.left: list[str] = []
         self._operation: Operation[Any] = ask_until(
-            cast("Asker", SimpleNamespace(clock=lambda: self.now, check_open=lambda: None)),
+            cast("Asker", SimpleNamespace(clock=lambda: self.now, check_open=lambda: None, tried_again=lambda: None)),
             policy,
             REMOVAL,
             m.Removed,

@@ -25,6 +25,7 @@ from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
     InPlace,
+    NewCore,
     OneInPlace,
     ReservedObject,
     Shell,
@@ -44,10 +45,17 @@ T = TypeVar("T")
 
 
 async def open_async_cache(
-    address: str, call_seconds: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+    address: str,
+    call_seconds: float,
+    token: str,
+    tls: ssl.SSLContext | None,
+    verify: bool,
+    shared_memory: bool,
+    kind: type[AsyncCache] | None = None,
+    new_core: NewCore | None = None,
 ) -> AsyncCache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
-    core, masters, call_seconds = new_state(address, call_seconds, token, tls, verify, shared_memory)
+    core, masters, call_seconds = new_state(address, call_seconds, token, tls, verify, shared_memory, new_core)
     runner = AsyncRunner(core, masters, tls)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:
@@ -55,7 +63,7 @@ async def open_async_cache(
     except BaseException:
         await runner.close()
         raise
-    return AsyncCache(core, runner, call_seconds)
+    return (kind or AsyncCache)(core, runner, call_seconds)
 
 
 def _refusal(text: str) -> Callable[..., NoReturn]:
@@ -86,9 +94,18 @@ class Connecting:
             raise AttributeError(f"{type(self).__name__}.{name}: {told}", name=name, obj=self)
 
     def __init__(
-        self, address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+        self,
+        address: str,
+        timeout: float,
+        token: str,
+        tls: ssl.SSLContext | None,
+        verify: bool,
+        shared_memory: bool,
+        kind: type[AsyncCache] | None = None,
+        new_core: NewCore | None = None,
     ) -> None:
-        self._open = functools.partial(open_async_cache, address, timeout, token, tls, verify, shared_memory)
+        given = (address, timeout, token, tls, verify, shared_memory, kind, new_core)
+        self._open = functools.partial(open_async_cache, *given)
         self._cache: AsyncCache | None = None
 
     def __bool__(self) -> Literal[True]:
@@ -216,7 +233,7 @@ class AsyncCache(Shell):
     @spelled_out
     def with_timeout(self, timeout: float) -> AsyncCache:
         """This client with another timeout for its calls. Closing either closes both."""
-        return AsyncCache(self._core, self._runner, checked_timeout(timeout))
+        return type(self)(self._core, self._runner, checked_timeout(timeout))
 
     async def close(self) -> None:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""

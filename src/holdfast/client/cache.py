@@ -24,6 +24,7 @@ from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
     InPlace,
+    NewCore,
     OneInPlace,
     ReservedObject,
     Shell,
@@ -46,10 +47,17 @@ T = TypeVar("T")
 
 
 def open_cache(
-    address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+    address: str,
+    timeout: float,
+    token: str,
+    tls: ssl.SSLContext | None,
+    verify: bool,
+    shared_memory: bool,
+    kind: type[Cache] | None = None,
+    new_core: NewCore | None = None,
 ) -> Cache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
-    core, masters, timeout = new_state(address, timeout, token, tls, verify, shared_memory)
+    core, masters, timeout = new_state(address, timeout, token, tls, verify, shared_memory, new_core)
     runner = Runner(core, masters, tls)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:
@@ -57,7 +65,7 @@ def open_cache(
     except BaseException:
         runner.close()
         raise
-    return Cache(core, runner, timeout)
+    return (kind or Cache)(core, runner, timeout)
 
 
 class _Block(InPlace["Cache", S]):
@@ -160,7 +168,7 @@ class Cache(Shell):
     @spelled_out
     def with_timeout(self, timeout: float) -> Cache:
         """This client with another timeout for its calls. Closing either closes both."""
-        return Cache(self._core, self._runner, checked_timeout(timeout))
+        return type(self)(self._core, self._runner, checked_timeout(timeout))
 
     def close(self) -> None:
         """Give granted memory back, unmap, and hang up. Closing twice is harmless."""

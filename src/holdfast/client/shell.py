@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from holdfast.client.arguments import (
     checked_key,
@@ -36,16 +36,29 @@ S = TypeVar("S")
 CONNECT_SECONDS = 5.0
 RAISE: Any = object()
 """The default of `get` that is given if the caller gives none."""
+NewCore: TypeAlias = "Callable[[str, bool, bool, ssl.SSLContext | None], Core]"
+"""Makes a client's state of its token, `verify`, `shared_memory` and `tls`."""
+
+
+def _plain_core(token: str, verify: bool, shared_memory: bool, tls: ssl.SSLContext | None) -> Core:
+    return Core(now_seconds, token, verify, NodeBytes(shared_memory, tls))
 
 
 def new_state(
-    address: str, timeout: float, token: str, tls: ssl.SSLContext | None, verify: bool, shared_memory: bool
+    address: str,
+    timeout: float,
+    token: str,
+    tls: ssl.SSLContext | None,
+    verify: bool,
+    shared_memory: bool,
+    new_core: NewCore | None = None,
 ) -> tuple[Core, Masters, float]:
     """A client that is not connected yet: its state, the masters to ask, and its timeout."""
     masters = Masters(checked_text(address, "the address"))
     timeout = checked_timeout(timeout)
     checked_tls(tls)
-    core = Core(now_seconds, checked_text(token, "the token"), bool(verify), NodeBytes(bool(shared_memory), tls))
+    make = new_core or _plain_core
+    core = make(checked_text(token, "the token"), bool(verify), bool(shared_memory), tls)
     return core, masters, timeout
 
 

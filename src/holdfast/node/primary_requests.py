@@ -34,6 +34,9 @@ class _Order:
     def check_open(self) -> None:
         """Asked by the runner."""
 
+    def tried_again(self) -> None:
+        """Nobody counts it."""
+
 
 def request(message: Message, kind: type[T]) -> Operation[T]:
     """The reply, which is of this kind; a refusal is raised."""

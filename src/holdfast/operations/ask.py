@@ -69,6 +69,9 @@ class Asker(Protocol):
     def check_open(self) -> None:
         """Raise if nothing more is to be sent."""
 
+    def tried_again(self) -> None:
+        """The request was not served, and is sent once more."""
+
 
 def ask_until(
     asker: Asker,
@@ -116,6 +119,7 @@ def ask_until(
         if asker.clock() + wait >= deadline:
             raise _final(policy, last, unsure and isinstance(message, policy.changes))
         yield Sleep(wait)
+        asker.tried_again()
         pause = min(2 * pause, policy.longest_settling_pause if isinstance(last, Settling) else policy.longest_pause)
         if not unsure:
             sent_at = asker.clock()

@@ -235,6 +235,9 @@ class Core:
         if self.closed:
             raise ClientClosed(self.closed)
 
+    def tried_again(self) -> None:
+        """For those that count it (`client/metered`)."""
+
     def leave_to_parent(self) -> None:
         """In a forked child, close the client: the memory is not mapped here."""
         self.closed = "this client belongs to the parent process; connect again in the child, after the fork"

@@ -1,0 +1,1 @@
+"""Clients that count what they do, where the program asks for it."""
