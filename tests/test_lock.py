@@ -18,7 +18,7 @@ def wanted() -> list[Requirement]:
     extras = project["optional-dependencies"]
     lists = [
         project["dependencies"],
-        *(extras[name] for name in ("server", "etcd", "zookeeper", "s3", "lab", "events", "dev")),
+        *(extras[name] for name in ("server", "etcd", "zookeeper", "s3", "lab", "events", "otel", "dev")),
     ]
     return [Requirement(text) for one in lists for text in one]
 

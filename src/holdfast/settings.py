@@ -230,6 +230,9 @@ class MasterSettings(Settings):
     disk_away_ms: Positive = Field(
         DEFAULTS.disk_away_ms, description="How long the objects on a disk are kept while its node is away."
     )
+    traces: bool = Field(
+        False, description="Send OpenTelemetry spans of all requests to where the OTEL_* variables say; needs [otel]."
+    )
     durability: Literal["durable", "memory"] = Field(
         "durable", description="Whether an acknowledged put waits for the log: durable or memory."
     )

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -43,6 +44,9 @@ from holdfast.replication.snapshot_store import SnapshotStore
 from holdfast.settings import PRESETS, BadSetting, MasterSettings
 from holdfast.supervisor import Supervisor
 from holdfast.transport.certificate_files import CertificateFiles, take_identity
+
+if TYPE_CHECKING:
+    from holdfast.master.traces import Traces
 
 log = structlog.get_logger("holdfast.master")
 WAYS = "--identities, --token-file or HOLDFAST_TOKEN"
@@ -100,6 +104,7 @@ async def _serve(settings: MasterSettings) -> int:
     if stopped.is_set():
         return 0
     server, upkeep = _server(settings, supervisor)
+    traces = _traces(settings, server)
     try:
         listen = settings.listen
         host, port = await server.start(*split_address(listen), tls.server if tls is not None else None)
@@ -131,6 +136,8 @@ async def _serve(settings: MasterSettings) -> int:
     for http in served:
         await http.stop()
     await _close(coordination, publisher)
+    if traces is not None:
+        await asyncio.to_thread(traces.close)
     return 0
 
 
@@ -160,6 +167,19 @@ def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer
         settings.name, settings.token, settings.busy_poll_us, True, supervisor, identities, _caps(settings)
     )
     return server, [IdentityUpkeep(listed, server)] if listed is not None else []
+
+
+def _traces(settings: MasterSettings, server: RpcServer) -> Traces | None:
+    if not settings.traces:
+        return None
+    try:
+        from holdfast.master.traces import Traces
+    except ImportError as error:
+        text = f"--traces needs a package that is not installed ({error.name}): pip install 'holdfast[otel]'"
+        raise BadSetting(text) from error
+    traces = Traces(settings.name)
+    traces.connect(server)
+    return traces
 
 
 async def _serve_http(

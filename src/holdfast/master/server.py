@@ -79,6 +79,8 @@ class RpcServer:
         self.controls: dict[int, Connection] = {}
         self.traffic = Traffic(caps if caps is not None else Caps())
         self._tenancies = Tenancies()
+        self.new_connection: Callable[[RpcServer], Connection] = Connection
+        """Of another class where requests are traced (`traces.py`)."""
         self.stopping = False
         self.tick_seconds = TICK_SECONDS
         self.on_reply_sent: Callable[[], None] = lambda: None
@@ -102,15 +104,17 @@ class RpcServer:
         self.on_reply_sent = BusyPoll(loop, self._stays_awake, self._waits_for_log).stay_awake
         listener: asyncio.Server | TlsListener
         if tls is None:
-            listener = await loop.create_server(lambda: Connection(self), host, port, backlog=BACKLOG)
+            listener = await loop.create_server(lambda: self.new_connection(self), host, port, backlog=BACKLOG)
         else:
-            listener = TlsListener(bound(host, port, BACKLOG), tls, lambda: Connection(self), self.supervisor)
+            listener = TlsListener(bound(host, port, BACKLOG), tls, lambda: self.new_connection(self), self.supervisor)
         self._listeners = [listener]
         if tls is not None and tls().verify_mode == ssl.CERT_REQUIRED:
             self._local = ""  # A Unix socket would ask no client for a certificate.
         else:
             path = "\0" + self._local
-            self._listeners.append(await loop.create_unix_server(lambda: Connection(self), path, backlog=BACKLOG))
+            self._listeners.append(
+                await loop.create_unix_server(lambda: self.new_connection(self), path, backlog=BACKLOG)
+            )
             if self._shows:
                 self._showing = self._begin_to_show()
         self._ticking = asyncio.create_task(self.supervisor.keep("upkeep", self._tick))
