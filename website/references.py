@@ -24,6 +24,7 @@ from holdfast.dashboard.http import build_app
 from holdfast.errors import HoldfastError, Refused, TryAgain, Uncertain
 from holdfast.master.status.metrics import TENANT_GAUGES
 from holdfast.settings import MODELS, flag_of, variable_of
+from website import json_schema
 
 STARTED_WITHIN_S = 60.0
 SETTINGS = """# Settings
@@ -71,6 +72,7 @@ def all_pages() -> dict[str, str]:
         "metrics": metrics(),
         "http": http(),
         "errors": all_errors(),
+        "json": json_schema.page(),
     }
 
 
