@@ -124,6 +124,12 @@ class FakeCache:
     def keys(self, prefix: str = "") -> Iterator[str]:
         return (key for key in list(self.stored) if key.startswith(prefix))
 
+    def some_keys(self, prefix: str = "", cursor: int = 0) -> tuple[list[str], int]:
+        """Ten a page."""
+        self._checked("listed")
+        found = list(self.keys(prefix))
+        return found[cursor : cursor + 10], cursor + 10 if cursor + 10 < len(found) else 0
+
     def remove(self, key: str, force: bool = False) -> int:
         if self._checked(key) in self.leased and not force:
             raise ObjectLeased("it is being read for another 9 s; nothing was removed")

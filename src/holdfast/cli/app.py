@@ -134,7 +134,7 @@ def run_with_typer(arguments: list[str]) -> int:
     import typer
 
     completing = COMPLETING in os.environ
-    command = typer.main.get_command(app_for([] if completing else arguments))
+    command = typer.main.get_command(app_for(_typed_so_far() if completing else arguments))
     if completing:
         # The shell asks what could be typed here; this prints it and exits.
         command.main(args=arguments, prog_name="holdfast")
@@ -152,6 +152,13 @@ def run_with_typer(arguments: list[str]) -> int:
             return USAGE
         raise Misuse(error.format_message()) from error
     return code if isinstance(code, int) else OK
+
+
+def _typed_so_far() -> list[str]:
+    """The verb that is being completed, as bash or the other shells tell it; none while it is not whole."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split()[1:]
+    return words[:1] if len(words) > 1 or line[-1:].isspace() else []
 
 
 def _root() -> Callable[..., None]:

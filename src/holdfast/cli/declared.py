@@ -6,7 +6,7 @@ take these declarations: `quick`, and typer, for which `options` translates them
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from holdfast.errors import Refused
 
@@ -16,6 +16,8 @@ class Operand(NamedTuple):
 
     metavar: str
     help: str
+    completes: Literal["", "keys", "nodes"] = ""
+    """What the shell offers: a function of `completion`."""
 
 
 class Flag(NamedTuple):
@@ -28,6 +30,7 @@ class Flag(NamedTuple):
     least: int | None = None
     """The smallest number that it takes."""
     shows_default: bool = False
+    completes: Literal["", "keys", "nodes"] = ""
 
     def spellings(self, parameter: str) -> tuple[str, ...]:
         return self.names or ("--" + parameter.replace("_", "-"),)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import typer
 from pydantic.fields import FieldInfo
 
+from holdfast.cli import completion
 from holdfast.cli.declared import Flag, Operand
 from holdfast.cli.output import Output
 from holdfast.environment.client_settings import CONFIG_VARIABLE, ClientSettings, flag_of, variable_of
@@ -72,6 +73,11 @@ def takes(model: type[Settings | ClientSettings]) -> Callable[[Verb], Verb]:
     return decorate
 
 
+COMPLETIONS: dict[str, Callable[..., list[str]] | None] = {
+    "": None,
+    "keys": completion.keys,
+    "nodes": completion.nodes,
+}
 _GIVEN = {"settings", "out", "config"}
 
 
@@ -80,7 +86,12 @@ def _for_typer(annotation: Any) -> Any:
     parts = get_args(annotation)
     declared = parts[-1] if parts else None
     if isinstance(declared, Operand):
-        argument: Any = typer.Argument(metavar=declared.metavar, help=declared.help, show_default=False)
+        argument: Any = typer.Argument(
+            metavar=declared.metavar,
+            help=declared.help,
+            show_default=False,
+            autocompletion=COMPLETIONS[declared.completes],
+        )
         return Annotated[parts[0], argument]
     if isinstance(declared, Flag):
         option: Any = typer.Option(
@@ -89,6 +100,7 @@ def _for_typer(annotation: Any) -> Any:
             metavar=declared.metavar,
             min=declared.least,
             show_default=declared.shows_default,
+            autocompletion=COMPLETIONS[declared.completes],
         )
         return Annotated[parts[0], option]
     return annotation

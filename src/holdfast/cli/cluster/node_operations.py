@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import connection
+from holdfast.cli import completion, connection
 from holdfast.cli.exit_codes import LATER, OK
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, counted, human_bytes, plain
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.5
 def drain(
     settings: ClientSettings,
     out: Output,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", autocompletion=completion.nodes)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop draining: the node takes new objects again.")] = False,
     cordon_only: Annotated[
         bool, typer.Option("--cordon-only", help="Place nothing new there, and leave what is there.")

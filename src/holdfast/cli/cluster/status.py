@@ -151,7 +151,7 @@ def nodes(
     settings: ClientSettings,
     out: Output,
     action: Annotated[str, Operand("[ACTION]", "cordon, uncordon, resize, copy-rate or revoke-client.")] = "",
-    name: Annotated[str, Operand("[NAME]", "The node; of copy-rate the bytes a second.")] = "",
+    name: Annotated[str, Operand("[NAME]", "The node; of copy-rate the bytes a second.", "nodes")] = "",
     value: Annotated[str, Operand("[SIZE]", "Of resize: how much it shall lend.")] = "",
     force: Annotated[bool, Flag("Of resize: take memory that the node's machine seems to lack.", ("--force",))] = False,
 ) -> int:

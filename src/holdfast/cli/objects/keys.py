@@ -23,7 +23,7 @@ PAGE = 4096
 LONG_HEADINGS = ("SIZE", "LEASE", "PIN", "NODES", "KEY")
 WILD = re.compile(r"[*?[]")
 
-Keys: TypeAlias = Annotated[list[str], Operand("KEY...", "Keys to ask about.")]
+Keys: TypeAlias = Annotated[list[str], Operand("KEY...", "Keys to ask about.", "keys")]
 
 
 def exists(settings: ClientSettings, out: Output, keys: Keys) -> int:
@@ -42,7 +42,7 @@ def ls(
     settings: ClientSettings,
     out: Output,
     prefix: Annotated[
-        str, Operand("[PREFIX]", "List keys that begin so; or that match, where it has *, ? or [...].")
+        str, Operand("[PREFIX]", "List keys that begin so; or that match, where it has *, ? or [...].", "keys")
     ] = "",
     long: Annotated[bool, Flag("Size, lease, pin and copies too.", ("--long", "-l"))] = False,
 ) -> None:
@@ -73,7 +73,7 @@ def matching(cache: Cache, pattern: str) -> Iterator[str]:
 def rm(
     settings: ClientSettings,
     out: Output,
-    keys: Annotated[list[str] | None, Operand("[KEY...]", "Keys to remove.")] = None,
+    keys: Annotated[list[str] | None, Operand("[KEY...]", "Keys to remove.", "keys")] = None,
     force: Annotated[bool, Flag("Also what is leased or pinned.", ("--force", "-f"))] = False,
     matching: Annotated[str | None, Flag("Remove every key that this RE2 matches.", metavar="REGEX")] = None,
     everything: Annotated[bool, Flag("Remove every object; asks for --yes.", ("--all",))] = False,
@@ -133,7 +133,7 @@ def touch(settings: ClientSettings, out: Output, keys: Keys) -> int:
 def explain(
     settings: ClientSettings,
     out: Output,
-    key: Annotated[str, Operand("KEY", "Name of the object.")],
+    key: Annotated[str, Operand("KEY", "Name of the object.", "keys")],
 ) -> int:
     """Say why an object is kept, or what removed it while that is remembered. Exit code 4 if it is not stored."""
     with connection.open_cache(settings) as cache:

@@ -44,7 +44,7 @@ def put(
     soft_pin: Annotated[bool, Flag("Evict it last.", ("--soft-pin",))] = False,
     hard_pin: Annotated[bool, Flag("Never evict it.", ("--hard-pin",))] = False,
     upsert: Annotated[bool, Flag("Replace an object that has the key.", ("--upsert",))] = False,
-    prefer: Annotated[str | None, Flag("Node to place it on, if it has room.")] = None,
+    prefer: Annotated[str | None, Flag("Node to place it on, if it has room.", completes="nodes")] = None,
 ) -> None:
     """Store a file, or stdin, under a key. A key that is taken keeps its object, unless --upsert is given."""
     if file is None and sys.stdin.isatty():
@@ -70,7 +70,7 @@ def put(
 def get(
     settings: ClientSettings,
     out: Output,
-    key: Annotated[str, Operand("KEY", "Name of the object.")],
+    key: Annotated[str, Operand("KEY", "Name of the object.", "keys")],
     output: Annotated[str | None, Flag("File to write, or - for stdout.", ("--output", "-o"))] = None,
 ) -> None:
     """Print an object, or write it to a file. The file appears whole or not at all."""
