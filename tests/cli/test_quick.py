@@ -200,7 +200,7 @@ def test_the_table_of_client_settings_is_the_declarations() -> None:
 @pytest.mark.parametrize("verb", CONNECTING)
 def test_a_quick_verb_imports_none_of_the_libraries_that_take_long(verb: str) -> None:
     """The client needs msgspec and xxhash only, and so do these verbs: they work without the server extra."""
-    operands = {"nodes": [], "clients": []}.get(verb, parts_of(verb)[0])
+    operands = {"nodes": [], "clients": [], "status": []}.get(verb, parts_of(verb)[0])
     code = f"""if True:
         import sys
         from holdfast.cli.main import main

@@ -20,7 +20,7 @@ DEADLINE = 10.0
 
 def asked_of(clock: list[float]) -> Operation[Any]:
     """One request of a client whose clock shows what is in the list."""
-    core = SimpleNamespace(check_open=lambda: None, clock=lambda: clock[0])
+    core = SimpleNamespace(check_open=lambda: None, tried_again=lambda: None, clock=lambda: clock[0])
     return cast("Operation[Any]", ask(cast("Core", core), m.Remove(["key"], 1), m.Removed, DEADLINE))
 
 
@@ -48,7 +48,7 @@ def test_a_master_that_cannot_be_reached_is_the_reason_while_there_is_time() -> 
 
 
 def committing(check: Callable[[object], None]) -> Operation[Any]:
-    core = SimpleNamespace(check_open=lambda: None, clock=lambda: 0.0, check_nodes=check)
+    core = SimpleNamespace(check_open=lambda: None, tried_again=lambda: None, clock=lambda: 0.0, check_nodes=check)
     message = m.CommitPuts(GrantId(1, 1), ["key"], bytes(24))
     return cast("Operation[Any]", ask_timed(cast("Core", core), message, m.Committed, DEADLINE, (Range(1, 0, 1),)))
 

@@ -44,6 +44,10 @@ LOG_AGAIN_MS = 30_000
 log = structlog.get_logger("holdfast.master")
 
 
+def _give_sign(request: Any, answer: Answer) -> None:
+    answer(Done())
+
+
 class RpcServer:
     """The state that connections share: the engine of a primary, the connected peers, and a count per verb."""
 
@@ -71,9 +75,7 @@ class RpcServer:
         self.latencies = Latencies()
         self.loop_lag = Durations()
         """By how much the tick was late: so long does a request wait at most before the loop sees it."""
-        self.views: dict[type[Message | NextStep], Callable[[Any, Answer], None]] = {
-            GiveSign: lambda request, answer: answer(Done())
-        }
+        self.views: dict[type[Message | NextStep], Callable[[Any, Answer], None]] = {GiveSign: _give_sign}
         """Verbs about the process rather than the catalogue; every role answers them."""
         self.connections: dict[int, Connection] = {}
         self.controls: dict[int, Connection] = {}

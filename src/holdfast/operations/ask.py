@@ -104,9 +104,8 @@ def ask_until(
             raise _after_a_lost_reply(error) if unsure and isinstance(message, policy.changes) else error from None
         except DeadlineExceeded as error:
             if policy.call_seconds == math.inf or asker.clock() + pause >= deadline:
-                if isinstance(last, TryAgain) and not isinstance(message, policy.changes):
-                    raise last from None
-                raise
+                says_why = isinstance(last, TryAgain) and not isinstance(message, policy.changes)
+                raise (last if says_why and last is not None else error) from None
             last, unsure = error, True
             yield LeaveMaster()
         else:
