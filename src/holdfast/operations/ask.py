@@ -84,7 +84,7 @@ def ask_until(
 ) -> Operation[tuple[T, float]]:
     """The reply, and the earliest time at which the request may have arrived: durations in the reply count from there.
     `check` raises if the request must not be sent now. `unsure`: it was sent before, and may have taken effect."""
-    pause, sent_at = policy.first_pause, asker.clock()
+    pause, sent_at, changes = policy.first_pause, asker.clock(), isinstance(message, policy.changes)
     last: TryAgain | Uncertain | None = None
     sent: Message | Call = message if check is None else Call(message, deadline, check)
     while True:
@@ -101,22 +101,21 @@ def ask_until(
         except NodeAway as error:  # Sent before, it may have been stored while the node was alive.
             raise ReplyLost(f"{STORED_AND_LOST}: {error}") if unsure else error from None
         except (NotAllowed, NotAuthorized) as error:  # By the greeting. It says nothing about an earlier try.
-            raise _after_a_lost_reply(error) if unsure and isinstance(message, policy.changes) else error from None
+            raise _after_a_lost_reply(error) if unsure and changes else error from None
         except DeadlineExceeded as error:
             if policy.call_seconds == math.inf or asker.clock() + pause >= deadline:
-                says_why = isinstance(last, TryAgain) and not isinstance(message, policy.changes)
-                raise (last if says_why and last is not None else error) from None
+                raise (last if isinstance(last, TryAgain) and not changes else error) from None
             last, unsure = error, True
             yield LeaveMaster()
         else:
             if type(reply) is kind:
                 return reply, sent_at
-            last = _worth_another_try(reply, kind, unsure and isinstance(message, policy.changes))
+            last = _worth_another_try(reply, kind, unsure and changes)
             if isinstance(last, (Stopping, NotLeader)):
                 yield LeaveMaster(last.hint)
         wait = max(pause, last.retry_after_ms / 1000)
         if asker.clock() + wait >= deadline:
-            raise _final(policy, last, unsure and isinstance(message, policy.changes))
+            raise _final(policy, last, unsure and changes)
         yield Sleep(wait)
         asker.tried_again()
         pause = min(2 * pause, policy.longest_settling_pause if isinstance(last, Settling) else policy.longest_pause)
