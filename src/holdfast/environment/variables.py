@@ -21,7 +21,7 @@ max_connections_per_address max_connections_per_identity max_size memory mooncak
 nodes objects offload_ahead picture plot prefix_tokens preset presets quick rate ready_file renewal_interval_ms
 report_interval_ms requests seconds seed segments session_jeopardy_ms session_lease_ms session_reply_left_ms
 shared_grant_bytes size snapshot_bytes snapshots socket_dir soft_pin_ttl_ms standby_eviction standby_eviction_grace_ms
-timeout tls_ask_clients tls_ca tls_cert tls_key token token_file trace urgent_renewal_ms value_size width
+timeout tls_ask_clients tls_ca tls_cert tls_key token token_file trace traces urgent_renewal_ms value_size width
 write_window_bytes
 """
 FIELDS = frozenset(_FIELDS.split())
