@@ -26,9 +26,11 @@ SIZE = 64 * KIB
 
 
 def world_of(**rules: float | str) -> TenantsWorld:
-    """Two tenants and one node that was there before them: its memory counts as the default tenant's."""
+    """Two tenants and one node whose memory the default tenant had before them."""
     world = TenantsWorld(high_watermark=1.0, eviction_margin=0.1, **rules)
     world.node(size=SIZE)
+    world.put("of the default tenant", size=SIZE)
+    world.remove("of the default tenant")
     world.define(1)
     world.define(2)
     return world
@@ -219,3 +221,41 @@ def test_without_tenants_it_does_not_matter_what_is_known() -> None:
     world.node(size=SIZE)
     world.primary.read_by_all = lambda: 0
     assert isinstance(world.send(q.GrantRanges(GrantId(7, 1_000), struct.pack("<Q", 4 * KIB)), 7), q.Granted)
+
+
+def test_memory_that_nobody_was_granted_since_it_was_mounted_is_given_as_it_is() -> None:
+    """Also if there was no tenant at that time; but not what the default tenant had."""
+    world = TenantsWorld(high_watermark=1.0)
+    world.node(size=SIZE)
+    world.put("of the default tenant", size=SIZE // 2)
+    world.define(1)
+    assert ask(world, 1, SIZE // 2)[1] is not None
+    assert clears(world) == []
+    world.remove("of the default tenant")
+    ask(world, 1, SIZE // 2)
+    [told] = clears(world)
+    assert told.length == SIZE // 2
+    world.check()
+
+
+def test_a_grant_whose_order_must_wait_for_others_is_not_given_before_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I20, I2: a node is told only so much at a time. Given at once, its bytes would be wiped when the order was told
+    at last (found by the simulator)."""
+    monkeypatch.setattr(former_tenants, "ORDERS_AT_ONCE", 1)
+    world = world_of()
+    world.nodes_clear = False
+    first, _ = ask(world, 1, SIZE // 2)
+    second, granted = ask(world, 2, SIZE // 2)
+    assert granted is None
+    assert {grant.uncleared for grant in world.state.grants.values()} == {True}
+    assert len(clears(world)) <= 1
+    world.nodes_clear = True
+    for _ in range(3):
+        world.obey()
+        world.pass_time(100)
+    assert len(clears(world)) == 2
+    assert len([one for one in world.late if isinstance(one, q.Granted)]) == 2
+    assert {first.grant, second.grant} == world.state.grants.keys()
+    world.check()

@@ -105,8 +105,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     ranges = primary.needs_clearance(record.ranges, record.length, client)
     told = _clearance(primary, record, ranges, client) if ranges else []
     return Decision(
-        PARKED if told else granted,
-        [*records, *sought.records, msgspec.structs.replace(record, uncleared=True) if told else record],
+        PARKED if ranges else granted,
+        [*records, *sought.records, msgspec.structs.replace(record, uncleared=True) if ranges else record],
         freed=sought.freed,
         given_up=sought.given_up,
         commands=told,

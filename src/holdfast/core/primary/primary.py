@@ -203,9 +203,10 @@ class Primary:
             case RangesGranted():
                 self.claims.pop(record.grant, None)
                 self.note_grant(record.grant, now)
-                if state.tenants.were_there and not record.uncleared:
+                if not record.uncleared:
                     client = record.grant.client
-                    self._note_tenant(record.grant, UNKNOWN if client == COPIES else self.tenant_of(client))
+                    mixed = client == COPIES and state.tenants.were_there
+                    self._note_tenant(record.grant, UNKNOWN if mixed else self.tenant_of(client))
             case GrantCleared():
                 self._note_tenant(record.grant, self.former_tenants.awaited.pop(record.grant).tenant)
             case GrantEnded():
@@ -214,7 +215,7 @@ class Primary:
                 # A disk that comes back keeps its allocator: it is as full as it was.
                 if record.handle not in self.allocators:
                     self.allocators[record.handle] = Allocator(record.size_bytes)
-                    if state.tenants.were_there and not state.continues:
+                    if not state.continues:
                         self.former_tenants.put(record.handle, 0, record.size_bytes, CLEAN)
             case SegmentLimited():
                 self.allocators[record.handle].cut_off(record.limit_bytes)

@@ -23,6 +23,7 @@ from holdfast.core.state.state import State
 from holdfast.core.tenants import defined
 from holdfast.core.upkeep import duties, evict, plan_copies
 from holdfast.errors import HoldfastError, LogFull, LogSlow, NotLeader, Settling, TryAgain
+from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.commands import Confirm, NodeCommands
 from holdfast.master.engine.durability import Durability
@@ -56,6 +57,7 @@ from holdfast.messages.requests import (
     Remove,
     RemoveMatching,
     ResizeNode,
+    ReturnGrants,
     RevokeWrites,
 )
 from holdfast.messages.shapes import Message, Record
@@ -202,6 +204,8 @@ class Engine:
         else:
             reply, after = self._decide(request, client, now)
         if self._room.waiting:
+            if isinstance(request, GrantRanges | CommitPuts | ReturnGrants):
+                self._room.withdraw(client, _ended_by(request))
             self._room.retry_if_freed(now)
         if kind is AddReplicas:  # The node is idle now, or soon will be.
             self.carry_out(plan_copies(self.primary, now), now)
@@ -293,6 +297,8 @@ class Engine:
 
     def carry_out(self, plan: Planned, now: Instant) -> None:
         """Do what upkeep has decided."""
+        if self.state.log_version < LOG_VERSION:
+            self.primary.check_log_version(plan.records)
         if plan.records or plan.commands:
             self._log_and_send(plan.records, plan.commands, now)
         if plan.freed:
@@ -307,8 +313,6 @@ class Engine:
     def _log(self, records: Sequence[Record], now: Instant) -> list[Command]:
         """Apply these records and add them to the log. Returns the commands that follow from them."""
         commands: list[Command] = []
-        if self.state.log_version < LOG_VERSION:
-            self.primary.check_log_version(records)
         for record in records:
             if type(record) in NOTABLE:
                 self.shell.note(self.state, record, now)
@@ -427,3 +431,8 @@ class Engine:
 def _full(why: str, goes_on: bool = False) -> LogFull:
     changed = "What it did until then counts" if goes_on else "This request changed nothing"
     return LogFull(f"the log is full: {why}. {changed}; it may be sent again")
+
+
+def _ended_by(request: GrantRanges | CommitPuts | ReturnGrants) -> list[GrantId]:
+    """The grants that its client is done with."""
+    return request.grants if isinstance(request, ReturnGrants) else request.finished

@@ -10,7 +10,7 @@ The life of a put here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,8 @@ from holdfast.core.objects.puts import least_wanted_bytes
 from holdfast.core.primary.decision import Parked, Unfinished
 from holdfast.core.primary.primary import Primary
 from holdfast.core.state.applied import Freed
-from holdfast.errors import HoldfastError, TryAgain
+from holdfast.errors import GrantRefused, HoldfastError, TryAgain
+from holdfast.ids import GrantId
 from holdfast.instant import Instant
 from holdfast.master.engine.durability import Durability
 from holdfast.messages.of_sessions import KeepAlive
@@ -88,6 +89,21 @@ class WaitingRoom:
             self._give_up([given_up])
         self.waiting.append(waiting)
         self.retry_if_freed(now)
+
+    def withdraw(self, client: int, grants: Collection[GrantId]) -> None:
+        """This client is done with these grants of its own. A put that waits for one of them would be granted memory
+        that nobody wants, and ended by its client's next put whenever that is decided, again and again."""
+        gone = [
+            one
+            for one in self.waiting
+            if one.client == client and isinstance(one.request, GrantRanges) and one.request.grant in grants
+        ]
+        if not gone:
+            return
+        self.waiting = [one for one in self.waiting if one not in gone]
+        for one in gone:
+            one.answer(failed(GrantRefused("its client is done with this grant; nothing was stored")))
+        self._give_up(gone)
 
     def _place_for(self, waiting: Waiting) -> Waiting:
         """The put that gives way where no more can wait: the newest of the client with the most, or this one if its
