@@ -265,6 +265,16 @@ def test_a_forced_removal_of_leased_objects_takes_steps(world: World) -> None:
     assert all(step.one_by_one <= STEP_OBJECTS + SLACK for step in steps)
 
 
+@pytest.mark.parametrize("cursor", [OBJECTS, OBJECTS + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_behind_the_last_slot_there_is_nothing(world: World, cursor: int) -> None:
+    """The fuzzer found that a cursor beyond 64 bits with its page failed unexpectedly."""
+    assert world.ask(q.KeyList, q.ListKeys("", cursor)) == q.KeyList([], 0)
+    assert world.ask(q.Removed, q.RemoveMatching("^k", 1, cursor)) == q.Removed(0)
+    assert world.ask(n.FileList, n.ListFiles("a", DISK, cursor)) == n.FileList(b"", 0)
+    world.state.unverified.add(world.handle_of("a"))
+    assert world.ask(n.RangesToVerify, n.VerifyRanges(5, 5, cursor, b"")).rows == b""
+
+
 def test_pages_are_bounded(world: World) -> None:
     listed = world.ask(q.KeyList, q.ListKeys())
     assert len(listed.keys) == listed.cursor == LIST_SLOTS

@@ -25,7 +25,7 @@ from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.state import Drain, Origin, Segment, State
 from holdfast.core.state.tenants import Tenant, Tenants
 from holdfast.errors import MALFORMED, Refused
-from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle
+from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle, extent_of
 from holdfast.instant import Instant
 from holdfast.messages.log_versions import LOG_VERSION, OLDEST_LOG_VERSION
 from holdfast.messages.of_masters import HistoryFound
@@ -459,13 +459,23 @@ def _drop_repeated(keys: list[str], ids: npt.NDArray[Any], good: npt.NDArray[np.
     good &= kept
 
 
+def _is_inside(state: State, place: ReplicaAt, length: int) -> bool:
+    segment = state.segments.get(place.segment)
+    return segment is not None and place.kind == segment.kind and 0 <= place.offset <= segment.size_bytes - length
+
+
 def _restore_extras(restored: Restored, head: Head, now: Instant) -> None:
     state = restored.state
     catalogue = state.catalogue
     for oid, places in head.others:
         slot = catalogue.by_id.slot_of(oid)
-        there = tuple(place for place in places if place.segment in state.segments)
-        if slot >= 0 and there:
+        if slot < 0:
+            continue
+        length = extent_of(catalogue.size_at[slot])
+        there = tuple(place for place in places if _is_inside(state, place, length))
+        if len(there) < len(places):
+            restored.faults.append(f"object {oid:#x} has a further replica where nothing can lie")
+        if there:
             catalogue.set_replicas(slot, (catalogue.replicas(slot)[0], *there))
     for oid, left in head.soft_pins:
         slot = catalogue.by_id.slot_of(oid)

@@ -302,6 +302,7 @@ class KeyArena:
 
     def slots_with(self, prefix: bytes, first: int, stop: int) -> Slots:
         """Those of these slots whose key begins so."""
+        first = min(first, self._top)  # A client may name any.
         places = self.places.array[first : min(stop, self._top)].astype(np.int64)
         found = np.flatnonzero(places & LENGTH >= max(1, len(prefix)))
         starts = places[found] >> LENGTH_BITS

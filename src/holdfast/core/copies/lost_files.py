@@ -85,7 +85,7 @@ def list_files(primary: Primary, request: n.ListFiles, client: int, now: Instant
     node checks each file before it reports it lost."""
     disk = known_disk(primary, request.node, request.disk)
     top = primary.state.catalogue.top
-    first = max(0, request.cursor)
+    first = min(max(0, request.cursor), top)
     stop = first + VISIT_SLOTS
     return Decision(n.FileList(_files_of(primary, disk.handle, first, stop), stop if stop < top else 0))
 

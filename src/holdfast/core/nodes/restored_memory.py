@@ -87,6 +87,7 @@ def _rows(state: State, handles: list[SegmentHandle], first: int) -> tuple[bytes
     top = catalogue.top
     rows: list[tuple[int, int, int, int, int]] = []
     size = 0
+    first = min(first, top)
     stop = min(first + MOST_ROWS, top)
     live = np.flatnonzero(catalogue.flags[first:stop] & LIVE) + first
     for slot in live.tolist():
