@@ -7,6 +7,7 @@ An object id packs (epoch, counter) into 64 bits and is never given out twice in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 ObjectId: TypeAlias = int
@@ -108,6 +109,12 @@ def are_of(prefix: str, keys: Sequence[str]) -> bool:
 
 def tenant_of(key: str) -> int:
     """The tenant of a key inside a master."""
-    if not RESERVED <= key < FIRST_FREE:
+    if key >= FIRST_FREE or key < RESERVED:
         return 0
-    return (ord(key[1]) - _FIRST_DIGIT) * _DIGITS + ord(key[2]) - _FIRST_DIGIT
+    return _number_of(key[:NAMESPACE_CHARACTERS])
+
+
+@lru_cache(4096)
+def _number_of(prefix: str) -> int:
+    """The tenant of this prefix: of one of `MAX_TENANTS`, because no client can send a reserved key."""
+    return (ord(prefix[1]) - _FIRST_DIGIT) * _DIGITS + ord(prefix[2]) - _FIRST_DIGIT

@@ -42,7 +42,7 @@ from holdfast.master.access.permissions import (
 )
 from holdfast.master.access.session_owners import check_owner
 from holdfast.master.engine.waiting_room import Waiting
-from holdfast.master.tenancy import Tenancy
+from holdfast.master.tenancy import REPLIES_WITHOUT_KEYS, Tenancy
 from holdfast.master.traffic.turns import TURN_SECONDS
 from holdfast.messages.of_masters import GetOverview, ListEvents
 from holdfast.messages.of_sessions import KeepAlive
@@ -431,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             try:
                 tenancy = self.tenancy
-                if tenancy is not None and not isinstance(request, NextStep):
+                if tenancy is not None and verb is type(request):  # Later steps are of translated requests.
                     if tenancy.rate is not None:
                         tenancy.check_rate(request, now)
                     tenancy.inward(request, server.engine.primary.state.catalogue)
@@ -518,7 +518,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answer(origin, reply)
 
     def send(self, request_id: int, reply: Message) -> None:
-        if self.tenancy is not None:
+        if self.tenancy is not None and type(reply) not in REPLIES_WITHOUT_KEYS:
             self.tenancy.outward(reply)
         data = frame(request_id, 0, encode(reply))
         if self._reading:

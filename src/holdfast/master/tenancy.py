@@ -78,8 +78,6 @@ class Tenancy:
 
     def inside(self, keys: list[str]) -> list[str]:
         """These keys of a client as they are inside the master."""
-        if len(keys) == 1 and (key := keys[0]) >= FIRST_FREE and len(key) <= _SURELY_SHORT:
-            return [self.prefix + key]  # The same as below, for almost every put and get.
         if keys and min(keys) < FIRST_FREE:
             self._check_small(keys)
         prefix = self.prefix
@@ -205,11 +203,15 @@ class Tenancies:
 
 
 def _keys(tenancy: Tenancy, request: Any, catalogue: Catalogue) -> None:
-    request.keys = tenancy.inside(request.keys)
+    keys = request.keys
+    if len(keys) == 1 and (key := keys[0]) >= FIRST_FREE and len(key) <= _SURELY_SHORT:
+        request.keys = [tenancy.prefix + key]  # As `inside` does, for almost every put and get.
+    else:
+        request.keys = tenancy.inside(keys)
 
 
 def _commit(tenancy: Tenancy, request: requests.CommitPuts, catalogue: Catalogue) -> None:
-    request.keys = tenancy.inside(request.keys)
+    _keys(tenancy, request, catalogue)
     if request.ahead is not None:
         request.ahead.keys = tenancy.inside(request.ahead.keys)
 
