@@ -199,6 +199,10 @@ def keep_clients_beyond_a_lowered_quota() -> Patch:
     return patch.object(tenancy.Tenancies, "settle_all", settle_all)
 
 
+def grant_before_it_is_known_what_the_other_masters_read() -> Patch:
+    return patch.object(Primary, "knows_clearance", True)
+
+
 PLANTED_IN_TENANTS = (
     _of_tenants("evict below guarantees", evict_below_guarantees, "I20"),
     _of_tenants("evict beyond limits after the commit", evict_beyond_limits_after_the_commit, "I20"),
@@ -224,6 +228,12 @@ PLANTED_IN_TENANTS = (
         "copy to where another tenant was as it is", copy_to_where_another_tenant_was_as_it_is, "I20", seeds=150
     ),
     _of_tenants("give each connection a rate of its own", give_each_connection_a_rate_of_its_own, "I20", seeds=150),
+    _of_tenants(
+        "grant before it is known what the other masters read",
+        grant_before_it_is_known_what_the_other_masters_read,
+        "I20",
+        seeds=450,
+    ),
     _of_tenants("refuse no request", refuse_no_request, "I20"),
     _of_tenants("let any number of clients in", let_any_number_of_clients_in, "I20"),
     _of_tenants("keep clients beyond a lowered quota", keep_clients_beyond_a_lowered_quota, "I20"),

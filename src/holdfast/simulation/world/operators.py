@@ -65,23 +65,39 @@ class Operators:
             values = {name: getattr(default, name) if value is None else value for name, value in wanted.items()}
             return all(getattr(tenant, name) == value for name, value in values.items())
 
-        self._ask(ChangeTenant(fault.one, quotas), partial(is_so, wanted=quotas), QUOTA_TRIES)
-        if not fault.lasts_ms:
-            return None
         reset = dict.fromkeys(quotas)
-        return partial(self._ask, ChangeTenant(fault.one, reset), partial(is_so, wanted=reset))
+        undone: list[bool] = []
 
-    def _ask(self, request: Message, is_so: Callable[[Engine], bool], tries: int = 1_000) -> None:
-        """Repeat the request until it has taken effect and is durable."""
+        def undo() -> None:
+            undone.append(True)
+            self._ask(ChangeTenant(fault.one, reset), partial(is_so, wanted=reset))
+
+        self._ask(
+            ChangeTenant(fault.one, quotas), partial(is_so, wanted=quotas), QUOTA_TRIES, is_wanted=lambda: not undone
+        )
+        return undo if fault.lasts_ms else None
+
+    def _ask(
+        self,
+        request: Message,
+        is_so: Callable[[Engine], bool],
+        tries: int = 1_000,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Repeat the request until it has taken effect and is durable, for as long as it is wanted. A master that was
+        stopped may come to it late."""
+        if not is_wanted():
+            return
         leading = self._leading()
         if leading is not None:
             engine, process = leading
             if is_so(engine) and not engine.waits_for_log:
                 return
-            self._scheduler.after(0, partial(_handle, engine, request), process)
+            self._scheduler.after(0, partial(_handle, engine, request, is_wanted), process)
         if tries > 1:
-            self._scheduler.after(AGAIN_NS, partial(self._ask, request, is_so, tries - 1))
+            self._scheduler.after(AGAIN_NS, partial(self._ask, request, is_so, tries - 1, is_wanted))
 
 
-def _handle(engine: Engine, request: Message) -> None:
-    engine.handle(request, OPERATOR, 0, instant.now_ms())
+def _handle(engine: Engine, request: Message, is_wanted: Callable[[], bool]) -> None:
+    if is_wanted():
+        engine.handle(request, OPERATOR, 0, instant.now_ms())
