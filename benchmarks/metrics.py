@@ -87,7 +87,7 @@ def _client_rows(cluster: Cluster, scale: Scale) -> list[Row]:
         )
     found = interleaved(4 * scale.rounds, turns)
     rows = []
-    for verb, least in (("leased get", 0.4), ("put", 0.9)):
+    for verb, least in (("leased get", 0.2), ("put", 0.9)):
         plain = found[f"plain: {verb}"]
         rows.append(ratio_row(f"{verb}, client metrics on", found[f"counts: {verb}"], "ops/s", plain, "off", least))
         rows.append(ratio_row(f"{verb}, off, another client", found[f"plain too: {verb}"], "ops/s", plain, "off", 0.9))
