@@ -217,7 +217,12 @@ class Memcached:
         raise Refused("memcached cannot be asked whether a key is there")
 
     def put_many(self, keys: list[str], value: bytes) -> None:
-        sure(not self.client.set_many(dict.fromkeys(keys, value)), "set_many")
+        from pymemcache.exceptions import MemcacheServerError  # type: ignore[import-not-found, unused-ignore]
+
+        try:
+            sure(not self.client.set_many(dict.fromkeys(keys, value)), "set_many")
+        except MemcacheServerError as error:  # Out of memory: it evicts within a size class only.
+            raise Refused(f"set_many: {error}") from None
 
     def get_many(self, keys: list[str]) -> int:
         return len(self.client.get_many(keys))
@@ -288,11 +293,15 @@ def start_redis(folder: Path, megabytes: int = 4096, host: str = "127.0.0.1", in
 
 
 def start_memcached(
-    folder: Path, megabytes: int = 4096, host: str = "127.0.0.1", inside: tuple[str, ...] = ()
+    folder: Path,
+    megabytes: int = 4096,
+    host: str = "127.0.0.1",
+    inside: tuple[str, ...] = (),
+    largest: str = "32m",
 ) -> Server:
     [port] = free_ports(1)
     where = ("-p", str(port), "-l", host, "-U", "0", "-u", "nobody")
-    return start_server(folder, port, *inside, "memcached", *where, "-m", str(megabytes), "-I", "32m")
+    return start_server(folder, port, *inside, "memcached", *where, "-m", str(megabytes), "-I", largest)
 
 
 def ha_flags(etcd: str) -> list[str]:

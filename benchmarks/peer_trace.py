@@ -84,7 +84,7 @@ def _replay(store: Store, requests: list[list[str]]) -> tuple[list[float], int, 
 def _stores(opened: ExitStack) -> list[Store]:
     started = Started(opened)
     redis = started.start("redis", start_redis, megabytes=MEGABYTES)
-    memcached = started.start("memcached", start_memcached, megabytes=MEGABYTES)
+    memcached = started.start("memcached", start_memcached, megabytes=MEGABYTES, largest="1m")
     master = started.start("mooncake", start_mooncake)
     cluster = opened.enter_context(Cluster(f"{MEGABYTES}MiB"))
     mooncake = Mooncake("Mooncake", f"127.0.0.1:{master.port}", master.process.pid, MEGABYTES << 20)
