@@ -8,11 +8,13 @@ security.md run in one piece (`test_security_guide.py`), the Python of README, s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,6 +170,13 @@ def look_at(text: str, cluster: Cluster, place: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def knows_its_successor(cluster: Cluster) -> bool:
+    """Masters tell each other every few seconds how they stand; without that a primary hands over to nobody."""
+    with urllib.request.urlopen(f"http://{cluster.primary().http}/api/v1/overview", timeout=10) as answer:
+        masters = json.load(answer)["masters"]
+    return any(one["role"] == "standby" and one["promotable"] for one in masters)
+
+
 def open_nodes(cluster: Cluster) -> None:
     """Whatever the page before has done to them."""
     with cluster.connect() as cache:
@@ -190,6 +199,7 @@ def test_every_command_is_run_or_excused_for_a_reason() -> None:
 @pytest.mark.parametrize("page", sorted({command.page for command in TO_RUN}))
 def test_the_commands_of_a_page_run_as_written(page: str, cluster: Cluster, place: Path) -> None:
     open_nodes(cluster)
+    wait_until(lambda: knows_its_successor(cluster), 60, "the primary knows that the standby could take over")
     for command in [one for one in TO_RUN if one.page == page]:
         if command.text.startswith(ENDLESS):
             look_at(command.text, cluster, place)
