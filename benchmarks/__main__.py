@@ -29,6 +29,7 @@ from benchmarks import (
     replicas,
     sessions,
     single_keys,
+    successor,
     tenants,
     torment,
 )
@@ -48,6 +49,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "outages": outages.run,
     "failover": failover.run,
     "log": log_speed.run,
+    "standby": successor.run,
     "torment": torment.run,
     "replicas": replicas.run,
     "failover-million": failover.run_million,

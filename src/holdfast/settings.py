@@ -233,8 +233,10 @@ class MasterSettings(Settings):
     traces: bool = Field(
         False, description="Send OpenTelemetry spans of all requests to where the OTEL_* variables say; needs [otel]."
     )
-    durability: Literal["durable", "memory"] = Field(
-        "durable", description="Whether an acknowledged put waits for the log: durable or memory."
+    durability: Literal["durable", "standby", "memory"] = Field(
+        "durable",
+        description="What an acknowledged put waits for: durable (the log), standby (a standby's memory) or memory "
+        "(nothing).",
     )
     token: str = Field("", repr=False, description="Secret that clients and nodes must show. Empty: none is asked.")
     token_file: Path | None = Field(None, description=READ_FROM_TEXT)

@@ -83,11 +83,11 @@ def release_after(folder: Path) -> Release:
     place = folder / "next"
     shutil.copytree(THIS.source, place, ignore=shutil.ignore_patterns("__pycache__"))
     for path, old, new in (
-        ("holdfast/messages/log_versions.py", "\nLOG_VERSION = 2\n", "\nLOG_VERSION = 3\n"),
+        ("holdfast/messages/log_versions.py", "\nLOG_VERSION = 3\n", "\nLOG_VERSION = 4\n"),
         (
             "holdfast/messages/log_versions.py",
             "\nNEW_RECORDS: dict[type[Record], int] = {",
-            "\nfrom holdfast.messages.records import ClientsRevoked\nNEW_RECORDS = {ClientsRevoked: 3, ",
+            "\nfrom holdfast.messages.records import ClientsRevoked\nNEW_RECORDS = {ClientsRevoked: 4, ",
         ),
         ("holdfast/__init__.py", f'__version__ = "{THIS.version}"', '__version__ = "9.9.9"'),
     ):

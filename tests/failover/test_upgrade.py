@@ -143,18 +143,18 @@ def test_a_record_of_the_next_release_is_written_when_every_master_reads_it(befo
         replace_master(next(one for one in cluster.masters if one is not old), after)
         new = hand_over(cluster, old)
         name = old.folder.name
-        wait_until(lambda: new.status().get("log_held_back_by") == [f"{name} (reads 2)"], STEP_S, "the new one knows")
-        assert new.status()["log_version"] == 2
+        wait_until(lambda: new.status().get("log_held_back_by") == [f"{name} (reads 3)"], STEP_S, "the new one knows")
+        assert new.status()["log_version"] == 3
         refused = revoke_somebody(new)
         assert isinstance(refused, Failed), refused
         assert (refused.code, "nothing was changed" in refused.text) == ("log_held_back", True), refused
 
         wait_until(lambda: old.status().get("promotable"), STEP_S, "the former primary follows")
         replace_master(old, after)
-        wait_until(lambda: new.status().get("log_version") == 3, STEP_S, "both read version 3")
+        wait_until(lambda: new.status().get("log_version") == 4, STEP_S, "both read version 4")
         assert new.status()["log_held_back_by"] == []
         assert isinstance(revoke_somebody(new), Done)
-        wait_until(lambda: old.status().get("log_version") == 3, STEP_S, "the standby has read it")
+        wait_until(lambda: old.status().get("log_version") == 4, STEP_S, "the standby has read it")
         for release in (THIS, before):
             end(old)
             old.release = release

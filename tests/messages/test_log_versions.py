@@ -38,9 +38,9 @@ READERS = (apply_module, primary_module, engine_module, batches_module, log_writ
 def next_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a later release, which has added a record and a field."""
     for module in READERS:
-        monkeypatch.setattr(module, "LOG_VERSION", 3)
-    monkeypatch.setitem(NEW_RECORDS, r.NodeModeChanged, 3)
-    monkeypatch.setitem(NEW_FIELDS, r.SessionOpened, {"owner": 3})
+        monkeypatch.setattr(module, "LOG_VERSION", 4)
+    monkeypatch.setitem(NEW_RECORDS, r.NodeModeChanged, 4)
+    monkeypatch.setitem(NEW_FIELDS, r.SessionOpened, {"owner": 4})
 
 
 def fields_of(kind: type[Record]) -> list[str]:
@@ -87,9 +87,9 @@ def test_the_table_names_fields_that_exist_and_versions_that_are_read() -> None:
 @pytest.mark.usefixtures("next_version")
 def test_a_record_is_as_new_as_what_it_holds() -> None:
     assert version_of(r.EpochStarted(1)) == 1
-    assert version_of(r.NodeModeChanged("a", 1)) == 3
+    assert version_of(r.NodeModeChanged("a", 1)) == 4
     assert version_of(r.SessionOpened(1, "a", 1)) == 1, "the new field has its default"
-    assert version_of(r.SessionOpened(1, "a", 1, "somebody")) == 3
+    assert version_of(r.SessionOpened(1, "a", 1, "somebody")) == 4
 
 
 def engine_at(read_by_all: int) -> Engine:
@@ -114,10 +114,10 @@ def cordon(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("next_version")
 def test_a_record_that_is_too_new_is_refused_and_changes_nothing() -> None:
-    engine = engine_at(2)
+    engine = engine_at(3)
     engine.state.modes["a"] = 0
     index = engine.state.index
-    with pytest.raises(LogHeldBack, match=r"log version 3.* 2 is in force; nothing was changed"):
+    with pytest.raises(LogHeldBack, match=r"log version 4.* 3 is in force; nothing was changed"):
         cordon(engine)
     assert (engine.state.index, engine.state.modes, engine.state.log_version) == (index, {"a": 0}, 1)
     assert decode_batch(Position(), 1, batch_in(engine))[1].index == index
@@ -127,14 +127,14 @@ def test_a_record_that_is_too_new_is_refused_and_changes_nothing() -> None:
 def test_a_request_that_needs_such_a_record_is_answered_with_what_to_upgrade() -> None:
     world = World()
     world.node("a")
-    world.primary.read_by_all = lambda: 2
+    world.primary.read_by_all = lambda: 3
     index = world.state.index
     reply = world.send(q.ChangeMode("a", "cordoned"))
     assert isinstance(reply, q.Failed)
     assert (reply.code, "holdfast status" in reply.text, world.state.index) == ("log_held_back", True, index)
-    world.primary.read_by_all = lambda: 3
+    world.primary.read_by_all = lambda: 4
     world.ask(q.Done, q.ChangeMode("a", "cordoned"))
-    assert world.state.log_version == 3
+    assert world.state.log_version == 4
 
 
 @pytest.mark.usefixtures("next_version")
@@ -142,17 +142,17 @@ def test_the_first_newer_record_raises_the_version_of_its_batch_and_all_after_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """I13: a master that does not read it stops before the batch, and says what to do."""
-    engine = engine_at(3)
+    engine = engine_at(4)
     before = batch_in(engine)
     cordon(engine)
     after = batch_in(engine)
-    assert (version_in_head(before), version_in_head(after)) == (1, 3)
+    assert (version_in_head(before), version_in_head(after)) == (1, 4)
     engine.primary.read_by_all = lambda: 1  # An older master has come back: the log has it already.
     cordon(engine)
-    assert version_in_head(batch_in(engine)) == 3
-    monkeypatch.setattr(batches_module, "LOG_VERSION", 2)
+    assert version_in_head(batch_in(engine)) == 4
+    monkeypatch.setattr(batches_module, "LOG_VERSION", 3)
     _, position = decode_batch(Position(), 1, before)
-    with pytest.raises(UnknownRecord, match=r"needs log version 3, .* reads 1 to 2: upgrade this master"):
+    with pytest.raises(UnknownRecord, match=r"needs log version 4, .* reads 1 to 3: upgrade this master"):
         decode_batch(position, 2, after)
 
 
@@ -162,16 +162,16 @@ def version_in_head(batch: bytes) -> int:
 
 @pytest.mark.usefixtures("next_version")
 def test_a_snapshot_needs_what_its_log_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_at(3)
+    engine = engine_at(4)
     older = b"".join(dump(engine.state, Position(3), 0))
     cordon(engine)
     newer = b"".join(dump(engine.state, Position(4), 0))
-    assert [load(content, 0).state.log_version for content in (older, newer)] == [1, 3]
+    assert [load(content, 0).state.log_version for content in (older, newer)] == [1, 4]
     store = SnapshotStore(tmp_path)
     kept = store.write(4, newer)
-    monkeypatch.setattr(snapshots, "LOG_VERSION", 2)
+    monkeypatch.setattr(snapshots, "LOG_VERSION", 3)
     assert load(older, 0).state.log_version == 1
-    with pytest.raises(NewerSnapshot, match=r"needs log version 3.* upgrade this master"):
+    with pytest.raises(NewerSnapshot, match=r"needs log version 4.* upgrade this master"):
         load(newer, 0)
     assert store.read(kept) is None
     assert "upgrade this master" in store.too_new

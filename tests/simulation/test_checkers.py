@@ -20,13 +20,15 @@ from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, encode_batch, encode_record
 from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS, instants_in, may_hold_an_instant
 from holdfast.simulation.checks.log_checks import LogChecks
+from holdfast.simulation.checks.puts.successor_checks import SuccessorChecks
 from holdfast.simulation.checks.restore_checks import RestoreChecks, inside, name_of
 from holdfast.simulation.checks.tenants.quota_checks import fresh_keys
 from holdfast.simulation.kernel.scheduler import MS
 from holdfast.simulation.runs.run import within
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
+from holdfast.simulation.scripts.history import ClientCall
 from holdfast.simulation.scripts.scenes import FIRST_NUMBER
-from holdfast.simulation.scripts.script import FAULT_MS
+from holdfast.simulation.scripts.script import FAULT_MS, Fault, Operation
 from holdfast.simulation.world.torn_writes import halves_of
 from holdfast.simulation.world.world import World
 
@@ -159,3 +161,38 @@ def test_a_master_that_is_started_again_is_not_what_it_was_before() -> None:
         assert machine.alive is not None
 
     within(msgspec.structs.replace(draw(7), operations=[], faults=[]), look)
+
+
+def may_be_lost(*faults: Fault, durability: str = "standby", named: str = "master-1") -> bool:
+    """A put that was acknowledged at second 5, in an epoch that another followed at second 7."""
+    checks = SuccessorChecks()
+    checks.appended(r.SuccessorNamed("master-1", 5), 2_000)
+    checks.appended(r.SuccessorNamed(named, 5), 4_000)
+    for fault in faults:
+        checks.struck(fault, fault.at_ms)
+    checks.appended(r.EpochStarted(2), 7_000)
+    put = Operation(4_990, 0, "put", 1, ("k",), 1_000, durability=durability)
+    return checks.may_be_lost(ClientCall(put, 4_990 * MS, 5_000 * MS, "done", True))
+
+
+def test_a_put_on_a_successors_word_may_be_lost_with_that_successor_and_with_nobody_else() -> None:
+    """I1: neither the death of others excuses it, nor trouble between the successor and others than the store."""
+    assert may_be_lost(Fault(6_000, "kill_master", 500, "master-1"))
+    assert may_be_lost(Fault(6_000, "pause_master", 5_000, "master-1"))
+    assert may_be_lost(Fault(6_000, "refuse", 500, "master-1", "client-0"))
+    assert may_be_lost(Fault(6_000, "cut", 500, "master-1", "store"))
+    assert not may_be_lost()
+    assert not may_be_lost(Fault(6_000, "kill_master", 500, "master-0"), Fault(6_000, "kill_master", 500, "master-2"))
+    assert not may_be_lost(Fault(6_000, "cut", 500, "master-1", "node-0"))
+    assert not may_be_lost(Fault(6_000, "slow_threads", 500, "master-1"))
+
+
+def test_what_befell_the_successor_before_or_afterwards_excuses_nothing() -> None:
+    assert not may_be_lost(Fault(3_000, "kill_master", 500, "master-1"))
+    assert not may_be_lost(Fault(7_500, "kill_master", 500, "master-1"))
+
+
+def test_where_the_log_names_nobody_nothing_may_be_lost_nor_anything_that_waits_for_the_log() -> None:
+    killed = Fault(6_000, "kill_master", 500, "master-1")
+    assert not may_be_lost(killed, named="")
+    assert not may_be_lost(killed, durability="durable")

@@ -258,8 +258,8 @@ def put_options(
         raise TypeError(f"replicas is an int, not {type(replicas).__name__}; nothing was stored")
     if not 1 <= replicas <= MAX_REPLICAS:
         raise BadValue(f"replicas must be 1 to {MAX_REPLICAS}, not {replicas}; nothing was stored")
-    if durability not in (None, "", "durable", "memory"):
-        raise BadValue(f"durability is 'durable' or 'memory', not {durability!r}; nothing was stored")
+    if durability not in (None, "", "durable", "standby", "memory"):
+        raise BadValue(f"durability is 'durable', 'standby' or 'memory', not {durability!r}; nothing was stored")
     wanted = [prefer] if isinstance(prefer, str) else iterated(prefer or (), "preferred nodes or segments", "stored")
     names = tuple(checked_text(name, "a preferred node or segment") for name in wanted)
     return PutOptions(replicas, bool(soft_pin), bool(hard_pin), names, durability or "", bool(upsert))

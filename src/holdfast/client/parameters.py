@@ -18,8 +18,9 @@ PARAMETERS = {
     "buffer": "The memory: anything with contiguous bytes, as for `put`. It is not copied.",
     "cursor": "0 to begin; then the cursor of the page before.",
     "default": "The result if no object is stored under the key. Without it: ObjectNotFound.",
-    "durability": "'durable': return when the log has it. 'memory': at once; a failover may lose it. None: as the\n"
-    "  masters' setting says.",
+    "durability": "'durable': return when the log has it. 'standby': when a standby holds it, or the log; it is lost\n"
+    "  only if that standby and the primary are lost together. 'memory': at once; a failover may lose it. None: as\n"
+    "  the masters' setting says.",
     "errors": "A dict that receives the error of each key that is stored and cannot be read now.",
     "force": "Also remove what is being read or pinned. Needs the role of an operator.",
     "hard_pin": "Never evict it, and remove it by force only.",

@@ -128,6 +128,7 @@ async def _serve(settings: MasterSettings) -> int:
         _write_ready(settings, master.plan.address, [http.address for http in served], publisher)
     await asyncio.wait([running, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
+    await master.settle()
     for task in (*keeping, running):
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -135,9 +136,7 @@ async def _serve(settings: MasterSettings) -> int:
     await server.stop()
     for http in served:
         await http.stop()
-    await _close(coordination, publisher)
-    if traces is not None:
-        await asyncio.to_thread(traces.close)
+    await _close(coordination, publisher, traces)
     return 0
 
 
@@ -152,11 +151,13 @@ def _keep(
     return [asyncio.create_task(supervisor.keep(name, run)) for name, run in work]
 
 
-async def _close(coordination: Coordination | None, publisher: EventPublisher | None) -> None:
+async def _close(coordination: Coordination | None, publisher: EventPublisher | None, traces: Traces | None) -> None:
     if coordination is not None:
         await coordination.close()
     if publisher is not None:
         publisher.close()
+    if traces is not None:
+        await asyncio.to_thread(traces.close)
 
 
 def _server(settings: MasterSettings, supervisor: Supervisor) -> tuple[RpcServer, list[IdentityUpkeep]]:

@@ -11,16 +11,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.messages.records import GrantCleared, RangesGranted
+from holdfast.messages.records import GrantCleared, RangesGranted, SuccessorNamed
 from holdfast.messages.shapes import Record
 
 OLDEST_LOG_VERSION = 1
 """The records of release 0.2.0, whose masters announce no version."""
-LOG_VERSION = 2
+LOG_VERSION = 3
 """The newest version that this release reads and writes."""
 CLEARANCES = 2
 """The version that knows of memory that is to be cleared for another tenant (ADR 55)."""
-NEW_RECORDS: dict[type[Record], int] = {GrantCleared: CLEARANCES}
+SUCCESSORS = 3
+"""The version that knows of a successor, who holds the tail of the log (ADR 70)."""
+NEW_RECORDS: dict[type[Record], int] = {GrantCleared: CLEARANCES, SuccessorNamed: SUCCESSORS}
 """Record -> the version that introduced it; records that are not listed are of the oldest version."""
 NEW_FIELDS: dict[type[Record], dict[str, int]] = {RangesGranted: {"uncleared": CLEARANCES}}
 """Record -> field -> the version that introduced it. With the field's default the record is one of before."""

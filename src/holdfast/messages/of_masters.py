@@ -69,6 +69,27 @@ class RestoreHistory(Message, tag=46):
     replace: bool = False
 
 
+class HoldTail(Message, tag=20):
+    """Have this standby hold records of the primary's that are not in the log yet, until they are; answered by
+    `TailHeld`. Without records it is asked whether it would, or still does (ADR 70)."""
+
+    needs = Role.MASTER
+    log_id: int
+    epoch: int
+    first: int = 0
+    """The index of the first record; 0: there are none."""
+    records: list[bytes] = []
+    """As they will be in the log."""
+
+
+class TailHeld(Message, tag=114):
+    """This standby is willing, and holds all records of that epoch through this index; 0: it holds none."""
+
+    name: str
+    life: int
+    through: int
+
+
 class ListClients(Message, tag=47):
     """List who is connected to this master; the same as `/api/v1/clients`. Answered by `ClientList`, in every role,
     after the half second in which requests are counted."""

@@ -300,3 +300,12 @@ class ClientsRevoked(Record, tag=52):
     """The operator has revoked these clients: no master of this history lets them in again (ADR 53)."""
 
     clients: list[int]
+
+
+class SuccessorNamed(Record, tag=54):
+    """From this record on, puts may be acknowledged on the word of this standby, which holds the records that are not
+    in the log yet: no other master may serve without its tail (ADR 70). An empty name: on nobody's word from here on.
+    `life` is drawn by each master process at its start."""
+
+    name: str
+    life: int = 0

@@ -451,6 +451,12 @@ class Status(Message, tag=110):
     """The newest version of records that may be written; on a standby, what its log needs. 0: an older master."""
     log_held_back_by: list[str] = []
     """Masters that read less than this one writes, each with what it reads (ADR 64)."""
+    successor: str = ""
+    """The standby that holds the tail of this primary's log; empty: none is needed, or none is willing (ADR 70)."""
+    successor_lag: int = 0
+    """Records that it does not hold yet."""
+    held_records: int = 0
+    """Records that this standby holds, and the log does not have yet as far as it knows."""
 
 
 class NodeInfo(Message, tag=111):

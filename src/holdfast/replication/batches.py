@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import xxhash
@@ -26,41 +27,42 @@ NO_HASH = bytes(16)
 HEAD_BYTES = _HEAD.size + 5
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(
-    list[
-        r.LogStarted
-        | r.EpochStarted
-        | r.SettingsChanged
-        | r.SegmentMounted
-        | r.SegmentUnmounted
-        | r.RangesGranted
-        | r.GrantEnded
-        | r.GrantCleared
-        | r.RangesFreed
-        | r.ObjectsCommitted
-        | r.ObjectsRemoved
-        | r.ObjectsEvicted
-        | r.RemovalAnswered
-        | r.SessionOpened
-        | r.SessionClosed
-        | r.LeasesRenewed
-        | r.ReplicaAdded
-        | r.ReplicaDropped
-        | r.NodeModeChanged
-        | r.NodeDrained
-        | r.SegmentLimited
-        | r.DiskLeft
-        | r.DiskClosed
-        | r.CopyingChanged
-        | r.CatalogueCarried
-        | r.HistoryRestored
-        | r.MemorySettled
-        | r.MemoryVerified
-        | r.TenantChanged
-        | r.TenantRemoved
-        | r.ClientsRevoked
-    ]
-).decode
+_Known: TypeAlias = (
+    r.LogStarted
+    | r.EpochStarted
+    | r.SettingsChanged
+    | r.SegmentMounted
+    | r.SegmentUnmounted
+    | r.RangesGranted
+    | r.GrantEnded
+    | r.GrantCleared
+    | r.RangesFreed
+    | r.ObjectsCommitted
+    | r.ObjectsRemoved
+    | r.ObjectsEvicted
+    | r.RemovalAnswered
+    | r.SessionOpened
+    | r.SessionClosed
+    | r.LeasesRenewed
+    | r.ReplicaAdded
+    | r.ReplicaDropped
+    | r.NodeModeChanged
+    | r.NodeDrained
+    | r.SegmentLimited
+    | r.DiskLeft
+    | r.DiskClosed
+    | r.CopyingChanged
+    | r.CatalogueCarried
+    | r.HistoryRestored
+    | r.MemorySettled
+    | r.MemoryVerified
+    | r.TenantChanged
+    | r.TenantRemoved
+    | r.ClientsRevoked
+    | r.SuccessorNamed
+)
+_decode = msgspec.msgpack.Decoder(list[_Known]).decode
+_decode_one = msgspec.msgpack.Decoder(_Known).decode
 
 
 class BrokenChain(Refused):
@@ -96,6 +98,14 @@ def encode_record(record: Record) -> bytes:
     return _encode(record)
 
 
+def decode_record(encoded: bytes) -> Record:
+    try:
+        record: Record = _decode_one(encoded)
+    except MALFORMED as error:
+        raise UnknownRecord(f"a record is not known to this master ({error})") from None
+    return record
+
+
 def encode_batch(after: Position, records: list[bytes], version: int = OLDEST_LOG_VERSION) -> tuple[bytes, Position]:
     """The batch that follows `after`, and the position after it. `version`: what its reader must understand."""
     head = _HEAD.pack(_MAGIC, version, len(records), after.index, after.hash)
@@ -106,6 +116,11 @@ def encode_batch(after: Position, records: list[bytes], version: int = OLDEST_LO
 def hash_of(batch: bytes) -> bytes:
     """The hash that the next batch names."""
     return xxhash.xxh3_128_digest(batch)
+
+
+def body_of(batch: bytes) -> memoryview:
+    """The records of a batch, one after the other as they were encoded."""
+    return memoryview(batch)[HEAD_BYTES:]
 
 
 def follows(after: Position, batch: bytes) -> bool:

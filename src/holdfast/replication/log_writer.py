@@ -93,6 +93,8 @@ class PendingLog:
         """The store's error while it has no room for the next batch; empty while it has."""
         self.on_wait: Callable[[], None] = lambda: None
         """Called when something has begun to wait for a record; set by the writer."""
+        self.copied: list[bytes] | None = None
+        """Where records go too, as they are encoded; None: nowhere (ADR 70)."""
         self.torn = ""
         """The record that a defect kept from being applied completely: the state has been useless since then."""
         self._records: deque[bytes] = deque()
@@ -106,6 +108,8 @@ class PendingLog:
         if self.version < LOG_VERSION:
             self.version = max(self.version, version_of(record))
         self._records.append(encoded)
+        if self.copied is not None:
+            self.copied.append(encoded)
         self.bytes += len(encoded)
         self.index += 1
         if keys:

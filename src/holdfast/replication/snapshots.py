@@ -22,7 +22,7 @@ from holdfast.core.catalogue.catalogue import COPYING, LIVE, MASKED, SEVERAL, SO
 from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.catalogue.key_arena import READ_AT_ONCE
 from holdfast.core.state.grants import Grant, Quarantined
-from holdfast.core.state.state import Drain, Origin, Segment, State
+from holdfast.core.state.state import Drain, NamedSuccessor, Origin, Segment, State
 from holdfast.core.state.tenants import Tenant, Tenants
 from holdfast.errors import MALFORMED, Refused
 from holdfast.ids import MAX_KEY_BYTES, GrantId, SegmentHandle, extent_of
@@ -103,6 +103,7 @@ class Head(msgspec.Struct, array_like=True):
     session_owners: dict[int, str] = {}
     revoked: list[int] = []
     uncleared: list[GrantId] = []
+    successor: NamedSuccessor = NamedSuccessor()
 
 
 @dataclass(slots=True)
@@ -190,6 +191,7 @@ def _head_of(state: State, position: Position, now: Instant) -> Head:
         next_tenant=state.tenants.next_number,
         revoked=list(state.revoked),
         uncleared=[grant.id for grant in state.grants.values() if grant.uncleared],
+        successor=state.successor,
     )
 
 
@@ -344,6 +346,7 @@ def _restore(head: Head, sections: dict[str, memoryview], now: Instant) -> Resto
         drains=head.drains,
         tenants=Tenants(head.tenants, head.next_tenant),
         revoked=dict.fromkeys(head.revoked),
+        successor=head.successor,
     )
     state.epoch_starts.update(head.epoch_starts)
     state.segments = {segment.handle: segment for segment in head.segments}

@@ -43,7 +43,7 @@ MAY_SEND = {
     "writer": f"{READS} {WRITES}",
     "operator": f"{READS} {WRITES} {OPERATES}",
     "node": OF_NODES,
-    "master": "FetchSnapshot TakeSnapshot",
+    "master": "FetchSnapshot HoldTail TakeSnapshot",
 }
 """Beside GiveSign, which everyone may send who was let in."""
 

@@ -99,6 +99,7 @@ def show_primary(out: Output, found: Status) -> None:
             ("free", human_bytes(found.free_bytes)),
             ("log", f"index {found.log_index}, applied {found.applied_index}, durable {found.durable_index}"),
             *([("log version", _log_version_of(found))] if found.log_version else []),
+            *([("successor", _successor_of(found))] if found.successor else []),
             ("digest", found.digest),
             *[("INSECURE", text) for text in found.insecure],
             *([("IDENTITIES", f"not as the file says: {found.identities_fault}")] if found.identities_fault else []),
@@ -110,6 +111,10 @@ def _log_version_of(found: Status) -> str:
     """The records that may be written, and which masters are to be upgraded before newer ones may."""
     held = f"; held back by {', '.join(found.log_held_back_by)}: upgrade them" if found.log_held_back_by else ""
     return f"{found.log_version}{held}"
+
+
+def _successor_of(found: Status) -> str:
+    return f"{found.successor}, which holds all but {found.successor_lag:,} records"
 
 
 def snapshot(settings: ClientSettings, out: Output) -> None:

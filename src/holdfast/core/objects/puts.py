@@ -55,7 +55,7 @@ from holdfast.messages.rows import PutRow, unpack_sizes
 from holdfast.messages.shapes import Range, Record
 from holdfast.wire.mac import node_key, range_mac
 
-DURABILITIES = ("", "durable", "memory")
+DURABILITIES = ("", "durable", "standby", "memory")
 _STORED = q.Committed(b"\1")
 
 
@@ -329,7 +329,9 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
     _check_namespace(primary, request.keys, client)
     check_rows(PutRow, request.rows, len(request.keys))
     if request.durability not in DURABILITIES:
-        raise BadValue(f"durability {request.durability!r} is neither 'durable' nor 'memory'; nothing was stored")
+        raise BadValue(
+            f"durability {request.durability!r} is none of 'durable', 'standby' and 'memory'; nothing was stored"
+        )
     if grant is None:
         raise GrantTimedOut("the grant has ended; nothing was stored. Put again with a new grant")
     if grant.uncleared:

@@ -26,7 +26,7 @@ from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.renewals import renew
 from holdfast.core.state.row_tables import PUT_TABLE, table_of
-from holdfast.core.state.state import DRAINING, OPEN, Drain, Segment, State
+from holdfast.core.state.state import DRAINING, OPEN, Drain, NamedSuccessor, Segment, State
 from holdfast.core.state.unlogged import lying_in
 from holdfast.ids import COUNTER_MASK, ObjectId, SegmentHandle, extent_of
 from holdfast.instant import Instant
@@ -72,6 +72,7 @@ def _log_started(state: State, record: r.LogStarted, now: Instant) -> Applied:
 def _epoch_started(state: State, record: r.EpochStarted, now: Instant) -> Applied:
     state.epoch = record.epoch
     state.next_counter = 1
+    state.successor = NamedSuccessor()
     state.epoch_starts[record.epoch] = state.index
     while len(state.epoch_starts) > REMEMBERED_EPOCHS:
         state.epoch_starts.popitem(last=False)
@@ -440,6 +441,11 @@ def _clients_revoked(state: State, record: r.ClientsRevoked, now: Instant) -> Ap
     return UNREMARKABLE
 
 
+def _successor_named(state: State, record: r.SuccessorNamed, now: Instant) -> Applied:
+    state.successor = NamedSuccessor(record.name, record.life)
+    return UNREMARKABLE
+
+
 _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.LogStarted: _log_started,
     r.EpochStarted: _epoch_started,
@@ -466,6 +472,7 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.DiskClosed: _disk_closed,
     r.CopyingChanged: _copying_changed,
     r.ClientsRevoked: _clients_revoked,
+    r.SuccessorNamed: _successor_named,
     **APPLY_RESTORED,
     **APPLY_TENANTS,
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.state.applied import UNREMARKABLE, Applied
-from holdfast.core.state.state import Origin, State
+from holdfast.core.state.state import NamedSuccessor, Origin, State
 from holdfast.instant import Instant
 from holdfast.messages import records as r
 from holdfast.messages.shapes import Record
@@ -42,6 +42,7 @@ def begin_history(state: State, log_id: int, secret: bytes, index: int, replaces
     state.session_owners.clear()
     state.revoked.clear()  # The same clients have other numbers under another secret (ADR 46).
     state.epoch_starts.clear()
+    state.successor = NamedSuccessor()  # What it holds belongs to the older history (I19).
     state.unsettled = set(state.segments)
     state.unverified = set(state.segments)
     state.topology += 1

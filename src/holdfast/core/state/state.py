@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.catalogue.catalogue import DISK, MEMORY, Catalogue
 from holdfast.core.state.departed import Departed
@@ -88,6 +89,14 @@ class Drain:
         )
 
 
+class NamedSuccessor(NamedTuple):
+    """The standby on whose word puts may be acknowledged; without a name there is none."""
+
+    name: str = ""
+    life: int = 0
+    """Which of its processes."""
+
+
 @dataclass(slots=True)
 class State:
     log_id: int = 0
@@ -150,6 +159,8 @@ class State:
     tenants: Tenants = field(default_factory=Tenants)
     revoked: dict[int, None] = field(default_factory=dict)
     """Clients that the operator has revoked, the latest last: no master lets them in again."""
+    successor: NamedSuccessor = field(default_factory=NamedSuccessor)
+    """Who holds records of this epoch that are not in the log yet (ADR 70)."""
 
     def end_of_epoch(self, epoch: int) -> int:
         """The most records that a master of that epoch can have made durable, as far as this log tells; for the

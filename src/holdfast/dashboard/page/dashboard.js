@@ -133,6 +133,8 @@ function lossOf(now) {
   const behind = now.index - now.durable_index;
   const lost = now.durability === "memory"
     ? `Up to ${counted(behind, "record")} would be lost that were acknowledged from memory (durability is "memory").`
+    : now.successor
+    ? `Nothing that was acknowledged would be lost, unless ${now.successor} were lost with it: that one holds the ${counted(behind, "record")} not written yet.`
     : `Nothing that was acknowledged would be lost: an answer leaves when its record is in the log. ${counted(behind, "record")} not written yet, and nobody was told of ${behind === 1 ? "it" : "them"}.`;
   const use = { off: "not know which objects were used last", batched: "know which objects were used, except in the last second or so",
     every: "know of every lease" }[now.lease_sync];

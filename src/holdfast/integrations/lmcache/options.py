@@ -38,7 +38,7 @@ class LmcacheOptions:
     key_prefix: str = _about("lmcache", "first part of every key; instances with the same prefix share their objects")
     replicas: int = _about(1, "copies of every object, on as many nodes")
     soft_pin: bool = _about(False, "evict these objects after all that are not pinned")
-    durability: str = _about("", "'durable' or 'memory'; empty: what the cluster is set to")
+    durability: str = _about("", "'durable', 'standby' or 'memory'; empty: what the cluster is set to")
     prefer: str = _about("", "nodes to store on while they have room, separated by commas")
     verify: bool = _about(True, "compare checksums of what is read")
     shared_memory: bool = _about(True, "map the memory of nodes on this machine, in place of TCP")

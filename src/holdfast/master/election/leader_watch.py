@@ -26,6 +26,7 @@ class LeaderWatch:
         self._plan = plan
         self._another_leads = asyncio.Event()
         self._campaigns_from = 0.0
+        self._gives_way_until = 0.0
 
     async def run(self, coordination: Coordination) -> None:
         """Run until cancelled."""
@@ -48,8 +49,14 @@ class LeaderWatch:
         """Let another master win the next term: this one hands over, or cannot serve."""
         self._campaigns_from = now_seconds() + BACK_OFF_SECONDS
 
+    def give_way(self, seconds: float) -> None:
+        """Let a certain other master win: this one does not campaign for so long, whoever else may lead meanwhile."""
+        self._gives_way_until = now_seconds() + seconds
+
     async def backed_off(self) -> None:
         """Return when this master may campaign again: another one leads, or none has won for a while."""
+        if (left_s := self._gives_way_until - now_seconds()) > 0:
+            await asyncio.sleep(left_s)
         with contextlib.suppress(TimeoutError):
             # Not `asyncio.wait_for`: until Python 3.12 it loses a cancellation that comes together with the event, and
             # a master that was told to end would campaign on.

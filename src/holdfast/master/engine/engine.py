@@ -32,7 +32,8 @@ from holdfast.master.engine.shell import EngineShell
 from holdfast.master.engine.waiting_room import Waiting, WaitingRoom
 from holdfast.master.events import NOTABLE
 from holdfast.master.object_events.events import ObjectEvents
-from holdfast.messages.log_versions import LOG_VERSION
+from holdfast.master.succession.succession import Succession
+from holdfast.messages.log_versions import LOG_VERSION, SUCCESSORS
 from holdfast.messages.of_nodes import (
     AddReplicas,
     RegisterNode,
@@ -44,7 +45,7 @@ from holdfast.messages.of_nodes import (
 )
 from holdfast.messages.of_sessions import CloseSession, KeepAlive, OpenSession
 from holdfast.messages.of_tenants import ChangeTenant, RemoveTenant
-from holdfast.messages.records import EpochStarted, LogStarted, SettingsChanged
+from holdfast.messages.records import EpochStarted, LogStarted, SettingsChanged, SuccessorNamed
 from holdfast.messages.requests import (
     ChangeMode,
     ChangeSettings,
@@ -100,7 +101,8 @@ class Engine:
         self.object_events = object_events
         if object_events is not None and log is None:
             object_events.follow(primary.state)
-        self._durability = Durability(primary.state, log, durability)
+        self.succession = Succession(log, self._log_successor, self.leads_until) if log is not None else None
+        self._durability = Durability(primary.state, log, durability, self.succession)
         self._room = WaitingRoom(primary, self._durability, self.failures, self._decide_parked)
         self._commands = NodeCommands(
             primary.sessions, self._durability, self.guard, self.failures, self._room.note_freed, self._cleared
@@ -149,6 +151,13 @@ class Engine:
         longest = max(self.state.longest_lease_ms, rules.lease_ttl_ms)
         ttls = settings_changed(rules, self.state.changed, longest)
         self.carry_out(Planned([EpochStarted(epoch), ttls, *evicted_alone(self.state)]), now)
+
+    def _log_successor(self, name: str, life: int, now: Instant) -> bool:
+        """Log who holds the tail of the log. False if a master may lead next that would not understand that."""
+        if self.primary.log_version < SUCCESSORS:
+            return False
+        self.carry_out(Planned([SuccessorNamed(name, life)]), now)
+        return True
 
     def tenant(self, name: str, now: Instant) -> int:
         """The number of this tenant, which is defined if it is new. No reply need wait for that record: everything
@@ -331,7 +340,13 @@ class Engine:
                 commands += absorbed.commands
         if self.log is not None and records:
             self.shell.on_record()
+            if self.log.copied:
+                self._send_to_successor()
         return commands
+
+    def _send_to_successor(self) -> None:
+        assert self.succession is not None, "there is a log"
+        self.succession.send()
 
     def _absorb(self, record: Record, now: Instant) -> Absorbed:
         """Apply a record. A defect in the middle leaves half of it in the state and none in the log. If there is a log,
@@ -357,6 +372,8 @@ class Engine:
 
     def after_durable(self, now: Instant) -> None:
         """Release commands that waited for these records, and retry parked puts: memory may have been freed."""
+        if self.succession is not None and self.succession.waiting:
+            self.succession.release(now)
         if self.object_events is not None and self.log is not None:
             self.object_events.durable(self.log.written.batch, self.log.durable)
         if self.primary.sessions.waits_for_log and now < self.leads_until():

@@ -15,6 +15,7 @@ from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.plan import Plan
 from holdfast.master.roles.figures import RoleFigures
 from holdfast.master.server import RpcServer
+from holdfast.master.succession.held_tail import HeldTail
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,4 @@ class RoleContext:
     events: EventHistory
     object_events: ObjectEvents | None
     figures: RoleFigures
+    tail: HeldTail

@@ -32,8 +32,10 @@ from holdfast.master.roles.figures import RoleFigures
 from holdfast.master.roles.primary_role import PrimaryRole, TermFigures, lead_alone
 from holdfast.master.roles.standby_role import StandbyRole
 from holdfast.master.server import RpcServer
+from holdfast.master.succession.held_tail import HeldTail, NotWilling, SuccessorFirst
 from holdfast.master.tasks import RoleTasks
 from holdfast.messages.log_versions import OLDEST_LOG_VERSION
+from holdfast.messages.of_masters import HoldTail, TailHeld
 from holdfast.replication.batches import BrokenChain, UnknownRecord
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.snapshots import version_in
@@ -88,6 +90,7 @@ class Master:
             events=self.events,
             object_events=self._object_events,
             figures=self.figures,
+            tail=HeldTail(server.name, self._tail_lost),
         )
 
     # What others may ask of it, whatever its role.
@@ -177,10 +180,30 @@ class Master:
             return await self.primary_role.snapshot()
         return await self._context.snapshots.write(self.standby)
 
+    async def settle(self) -> None:
+        """Call this before an orderly stop."""
+        if self.primary_role is not None:
+            await self.primary_role.settle()
+
     def hand_over(self) -> None:
         """End this master's term, if it has one, once everything that was decided is written."""
         if self.primary_role is not None:
             self.primary_role.hand_over()
+
+    def _tail_lost(self, why: str) -> None:
+        self.events.add("tail_lost", self.server.name, why, now_ms())
+        log.error("records that puts were acknowledged for are not in the log", why=why)
+
+    @property
+    def held_records(self) -> int:
+        """Records that it holds until the log has them, as the successor of the primary."""
+        return len(self._context.tail) if self._context is not None else 0
+
+    def hold_tail(self, request: HoldTail) -> TailHeld:
+        """Hold records of the primary's that are not in the log yet (ADR 70). Raises `NotWilling`."""
+        if self.standby_role is None or self.primary_role is not None:
+            raise NotWilling("this master is no standby; nothing was kept")
+        return self.standby_role.hold_tail(request)
 
     def _written(self, batch: int) -> None:
         self.events.add("snapshot", self.server.name, f"written, of the log through batch {batch:,}", now_ms())
@@ -295,16 +318,22 @@ class Master:
         standby = self.standby_role
         assert standby is not None, "there is coordination"
         try:
+            context.tail.seal(term.epoch)
+            tail: list[bytes] = []
             if word is not None:
                 await standby.carry_over(term, word)
             else:
                 await standby.read_to_the_end()
-            return PrimaryRole(context, term, standby.standby, won_at, word is not None, self._step_down)
+                tail = context.tail.rest(standby.standby.state)
+            return PrimaryRole(context, term, standby.standby, won_at, word is not None, self._step_down, tail)
         except BaseException as error:
             if word is not None:
                 context.order.fail(str(error) or type(error).__name__)
             # This master cannot serve under this term; another one may be able to.
-            context.leaders.back_off()
+            if isinstance(error, SuccessorFirst):
+                context.leaders.give_way(self.plan.leader_ttl_ms / 1000)
+            else:
+                context.leaders.back_off()
             raise
 
     def _step_down(self, why: str) -> None:

@@ -17,7 +17,8 @@ The term itself is resigned by the `Master`, on every way out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +27,7 @@ import structlog
 from holdfast.coordination.interface import Deposed, Term
 from holdfast.core.primary.primary import Primary
 from holdfast.core.promotion import promote
+from holdfast.core.state.apply import apply
 from holdfast.core.state.state import State
 from holdfast.entropy import fresh_bytes, fresh_id
 from holdfast.instant import Instant, now_ms, now_seconds
@@ -33,15 +35,16 @@ from holdfast.master.election.candidacy import HOW_IT_ENDED, PROVEN
 from holdfast.master.election.suspects import watch_suspects
 from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.shell import EngineShell
-from holdfast.master.events import EventHistory
+from holdfast.master.events import NOTABLE, EventHistory
 from holdfast.master.histories.histories import WaitsForOperator
 from holdfast.master.object_events.events import ObjectEvents
 from holdfast.master.plan import Plan
 from holdfast.master.renewals import RenewalWriter
 from holdfast.master.roles.context import RoleContext
 from holdfast.master.server import RpcServer
+from holdfast.master.succession.tail_stream import TailStream
 from holdfast.master.tasks import RoleTasks, first
-from holdfast.replication.batches import NO_HASH, Position
+from holdfast.replication.batches import NO_HASH, Position, decode_record
 from holdfast.replication.log_writer import LogWriter, PendingLog
 from holdfast.replication.renewals import RenewalSender
 from holdfast.replication.standby import Standby
@@ -49,6 +52,7 @@ from holdfast.witness import this_process
 
 log = structlog.get_logger("holdfast.master")
 
+SETTLE_SECONDS = 2.0
 LATE_TERM_SECONDS = 0.02
 """How often a master that could serve looks whether its late term was renewed."""
 
@@ -66,7 +70,8 @@ class TermFigures:
 
 class PrimaryRole:
     """One primary. `restored`: the term was won to restore a history, which is in the state already. `step_down` is
-    called once, when this object serves nobody any more."""
+    called once, when this object serves nobody any more. `tail`: records of the primary before, which the log does not
+    have yet and continues with (ADR 70)."""
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class PrimaryRole:
         won_at: float,
         restored: bool,
         step_down: Callable[[str], None],
+        tail: Sequence[bytes] = (),
     ) -> None:
         self._context = context
         self._term = term
@@ -84,6 +90,7 @@ class PrimaryRole:
         self._step_down = step_down
         self._asked_to_hand_over = asyncio.Event()
         self._pending = PendingLog(standby.position, standby.state.log_version)
+        self._append_tail(standby.state, tail)
         self._writer = LogWriter(
             term,
             self._pending,
@@ -98,6 +105,20 @@ class PrimaryRole:
         self._begin_epoch()
 
     # 1. Promote.
+
+    def _append_tail(self, state: State, tail: Sequence[bytes]) -> None:
+        """Apply these records and have them written before all others."""
+        context, now = self._context, now_ms()
+        for encoded in tail:
+            record = decode_record(encoded)
+            if type(record) in NOTABLE:
+                context.events.note(state, record, now)
+            apply(state, record, now)
+            index = self._pending.add(record, ())
+            if context.object_events is not None:
+                context.object_events.applied(index, state)
+        if tail:
+            log.info("the log continues with records that this master held", records=len(tail), epoch=self._term.epoch)
 
     def _engine(self, state: State) -> Engine:
         context, term = self._context, self._term
@@ -148,6 +169,7 @@ class PrimaryRole:
         context, engine = self._context, self.engine
         async with RoleTasks(context.server.supervisor) as tasks:
             tasks.keep("renewals", self._write_renewals)
+            self._stream_tail(tasks)
             ended = tasks.start(self._term.ended())
             writing = tasks.start(self._write())
             asked = tasks.start(self._asked_to_hand_over.wait())
@@ -184,6 +206,7 @@ class PrimaryRole:
         elif context.order.word is not None:
             context.order.fail("this master began to serve while it was ordered; nothing was changed. Order again")
         context.histories.began(state.log_id)
+        context.tail.appended()
         took_seconds = now_seconds() - self._won_at
         self._promotion_ms = round(took_seconds * 1000)
         context.figures.promotions.add(int(took_seconds * 1e9))
@@ -209,6 +232,24 @@ class PrimaryRole:
             self.renewals = RenewalWriter(sender, coordination)
             await self.renewals.run()
 
+    def _stream_tail(self, tasks: RoleTasks) -> None:
+        """Have a standby hold the tail of the log as soon as puts want that (ADR 70)."""
+        context, engine = self._context, self.engine
+        succession = engine.succession
+        assert succession is not None, "there is a log"
+
+        def others() -> list[str]:
+            return [address for address in context.announcement.known if address != context.plan.address]
+
+        stream = TailStream(succession, engine.state.log_id, self._term.epoch, context.server.token, others)
+
+        def begin() -> None:
+            stream.want()
+            succession.on_wanted = stream.want
+            tasks.keep("tail stream", stream.run)
+
+        succession.on_wanted = begin
+
     def _urge(self) -> None:
         if self.renewals is not None:
             self.renewals.urge()
@@ -229,6 +270,19 @@ class PrimaryRole:
 
     # 3. The term ends. 4. Step down.
 
+    async def settle(self) -> None:
+        """Before the process is stopped: have what was acknowledged on a successor's word written to the log, because
+        that one may be stopped at the same time. If the log does not take it in time, the successor has it."""
+        succession = self.engine.succession
+        if succession is None or not succession.name:
+            return
+        written = asyncio.Event()
+        succession.end(now_ms())
+        self._pending.when_durable(self._pending.index, written.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await written.wait()
+
     def hand_over(self) -> None:
         """End the term, once everything that was decided is written."""
         self._asked_to_hand_over.set()
@@ -236,6 +290,8 @@ class PrimaryRole:
     def _decide_no_more(self) -> None:
         torn = {"half_applied": self._pending.torn} if self._pending.torn else {}
         log.info("handing over", epoch=self._term.epoch, **torn)
+        if self.engine.succession is not None:
+            self.engine.succession.end(now_ms())
         self.engine.stop_deciding()
         self._context.leaders.back_off()
         self._writer.finish()

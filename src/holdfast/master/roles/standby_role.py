@@ -28,7 +28,9 @@ from holdfast.master.election.candidacy import check_order, win, withdraw
 from holdfast.master.histories.histories import Word
 from holdfast.master.renewals import RenewalFollower, keep_evicting_alone
 from holdfast.master.roles.context import RoleContext
+from holdfast.master.succession.held_tail import NotWilling
 from holdfast.master.tasks import RoleTasks, first
+from holdfast.messages.of_masters import HoldTail, TailHeld
 from holdfast.outage import Outage
 from holdfast.replication.batches import UnknownRecord
 from holdfast.replication.carried import append_catalogue
@@ -70,6 +72,17 @@ class StandbyRole:
         if not self._caught_up.is_set() or behind > 0:
             return False, f"it has not caught up with the log: {behind} batches behind"
         return True, f"it follows the log at record {self.standby.position.index}"
+
+    def hold_tail(self, request: HoldTail) -> TailHeld:
+        """Hold records of the primary's that are not in the log yet (ADR 70). Raises `NotWilling`."""
+        able, why = self.promotable()
+        if not able:
+            raise NotWilling(f"{why}; nothing was kept")
+        tail = self._context.tail
+        tail.check_willing(request.log_id, request.epoch, self.standby.state)
+        if request.records:
+            tail.take(request.log_id, request.epoch, request.first, request.records)
+        return TailHeld(tail.name, tail.life, tail.through)
 
     # 1. Follow the log. 2. Campaign. 3. Win.
 
@@ -165,7 +178,9 @@ class StandbyRole:
         note = self._context.events.follow if self._caught_up.is_set() else None
         for number, batch in batches:
             try:
+                before = self.standby.state.index
                 self.standby.take(number, batch, now, note)
+                self._context.tail.confirm(before, batch, self.standby.state)
             except UnknownRecord as error:
                 self.standby.stuck = str(error)
                 log.error("the log cannot be followed further", why=str(error))

@@ -174,6 +174,15 @@ class MasterMetrics(Collector):
             queues,
         )
         yield gauge("parked_puts", "Puts waiting for room.", queues["room"])
+        succession = engine.succession if engine is not None else None
+        lag, waiting = (succession.lag, succession.waiting) if succession is not None else (0, 0)
+        has_successor = int(succession is not None and bool(succession.name))
+        yield gauge("successor", "1 while a standby holds the tail of this primary's log.", has_successor)
+        yield gauge("successor_lag_records", "Records that it does not hold yet.", lag)
+        yield gauge("successor_waiting_replies", "Replies that wait for its word.", waiting)
+        yield gauge(
+            "held_tail_records", "Records that this standby holds until they are in the log.", master.held_records
+        )
         yield gauge("standby_lag_batches", "Batches of the log that this standby has not applied.", master.lag_batches)
         written_at = master.snapshots.newest_at(self._state.log_id) if master.snapshots is not None else None
         snapshot = GaugeMetricFamily(

@@ -48,6 +48,7 @@ def overview_of(master: Master, masters: list[MasterStanding], started: Instant)
         "index": state.index,
         "durable_index": engine.durable_index if engine is not None else state.index,
         "durability": master.plan.durability,
+        "successor": engine.succession.name if engine is not None and engine.succession is not None else "",
         "lease_sync": str(master.plan.rules.lease_sync),
         "promotion_ms": master.term_figures.promotion_ms,
         "insecure": list(master.plan.insecure),

@@ -41,6 +41,7 @@ from holdfast.messages.of_masters import (
     FetchSnapshot,
     GetOverview,
     HandOver,
+    HoldTail,
     ListEvents,
     Overview,
     TakeSnapshot,
@@ -76,6 +77,7 @@ class MasterView:
         master.server.views[GetOverview] = lambda request, answer: answer(self._overview_message(request.tenant))
         master.server.views[ListEvents] = lambda request, answer: answer(self._events_message(request))
         master.server.views[FetchSnapshot] = self._fetch_snapshot
+        master.server.views[HoldTail] = self._hold_tail
         master.server.views[HandOver] = self._hand_over
         master.server.views[TakeSnapshot] = self._take_snapshot
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,6 +90,12 @@ class MasterView:
     def _fetch_snapshot(self, request: FetchSnapshot, answer: Answer) -> None:
         log_id = request.log_id or self.state.log_id
         answer(self.master.store.piece(log_id, request.batch, request.offset))
+
+    def _hold_tail(self, request: HoldTail, answer: Answer) -> None:
+        try:
+            answer(self.master.hold_tail(request))
+        except HoldfastError as error:
+            answer(failed(error))
 
     def _hand_over(self, request: HandOver, answer: Answer) -> None:
         master = self.master
@@ -175,8 +183,18 @@ class MasterView:
             identities_fault=master.server.identities.fault,
             log_version=engine.primary.log_version if engine is not None else state.log_version,
             log_held_back_by=master.announcement.versions.held_back_by,
+            **self._succession(engine),
             **self._renewals(),
         )
+
+    def _succession(self, engine: Engine | None) -> dict[str, Any]:
+        """Who holds the tail of this primary's log, and what this standby holds of another's."""
+        succession = engine.succession if engine is not None else None
+        return {
+            "successor": succession.name if succession is not None else "",
+            "successor_lag": succession.lag if succession is not None else 0,
+            "held_records": self.master.held_records,
+        }
 
     def _renewals(self) -> dict[str, Any]:
         """Figures of the renewals beside the log, or, if renewals are records, how long a record takes."""

@@ -22,7 +22,8 @@ from holdfast.simulation.checks.convergence import Convergence
 from holdfast.simulation.checks.linearizability import NEVER_NS, Step, is_linearizable, steps_in_log, where_objects_hide
 from holdfast.simulation.checks.log_checks import LEFT_BY_ITSELF, LogChecks, spans_of
 from holdfast.simulation.checks.pin_checks import PinChecks
-from holdfast.simulation.checks.put_checks import PutChecks
+from holdfast.simulation.checks.puts.put_checks import PutChecks
+from holdfast.simulation.checks.puts.successor_checks import SuccessorChecks
 from holdfast.simulation.checks.renewal_checks import RenewalChecks
 from holdfast.simulation.checks.restore_checks import NOT_RESTORED, RestoreChecks, name_of
 from holdfast.simulation.checks.room_checks import RoomChecks
@@ -62,6 +63,7 @@ class Checkers:
         self.puts = PutChecks(world.history, world.nodes, self.report)
         self.namespaces = NamespaceChecks(world.history, self.log, self.report)
         self.holdings = HoldingChecks(self.report)
+        self.successors = SuccessorChecks()
         self.undecided = 0
         """The number of keys whose orders could not be searched to the end."""
         self._terms: list[tuple[int, bool]] = []
@@ -77,6 +79,7 @@ class Checkers:
         """(state, index, durable index) of each master at the last check."""
         self.log.may_begin = world.history_may_begin
         world.wiped = self._wiped
+        world.struck = self.successors.struck
         world.stored_history = lambda: self.log.state.log_id
         world.store.only.observe = self._store_changed
         world.watch_engine = self._watch_engine
@@ -123,6 +126,7 @@ class Checkers:
                 self.bounds.appended(one, self.log.state)
                 self.pins.appended(one, self.log.state)
                 self.puts.appended(one, self.log.state)
+                self.successors.appended(one, self.world.now_ms)
                 if self.world.script.shape.tenants:
                     self.namespaces.appended(one)
 
@@ -132,6 +136,7 @@ class Checkers:
         self.log.wiped()
         self.pins.wiped()
         self.bounds.wiped()
+        self.successors.wiped()
         self._seen_batch, self._first_batch = 0, 1
         self._terms.clear()
         self._looked.clear()
@@ -329,7 +334,7 @@ class Checkers:
                 len(operation.keys) if operation.verb == "put_many" else True
             ):
                 for key in operation.keys:
-                    if (key, operation.size_bytes) not in stored:
+                    if (key, operation.size_bytes) not in stored and not self.successors.may_be_lost(call):
                         self.report(
                             "I1", f"put {operation.number} of {key} was acknowledged and is not in the log", key
                         )

@@ -108,10 +108,11 @@ def steps_in_log(
     operation = call.operation
     known = (key, operation.size_bytes)
     puts = key in operation.keys and operation.verb in ("put", "upsert", "put_many", "reserve")
-    in_memory = puts and operation.durability == "memory" and call.outcome == "done"
+    in_memory = puts and operation.durability in ("memory", "standby") and call.outcome == "done"
     if in_memory and (known not in in_log or not call.result):
         # A put with durability in memory may be lost, with everything before it that was not durable. So only calls of
-        # the same durability saw it: an object that such a put found in its way may be lost as well.
+        # the same durability saw it: an object that such a put found in its way may be lost as well. One with
+        # durability standby that is not in the log has been judged before: two masters were lost at once.
         return
     if key in operation.keys or (operation.verb in ("remove_all", "list") and call.tenant == tenant_in(key)):
         yield from steps_of(call, key)

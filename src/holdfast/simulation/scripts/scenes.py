@@ -400,6 +400,52 @@ def an_engine(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
     return operations, [Fault(at_ms - 50, "slow_threads", 1_500, f"client-{writer}", share=0.8)]
 
 
+def a_successor(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
+    """Clients put with durability `standby`, so that a standby holds the tail of the log, which comes late or not at
+    all for a while. Then the primary dies, is stopped or is deposed; the masters may have lost their connections."""
+    at_ms = chance.randint(6_000, FAULT_MS - 6_000)
+    moments = [at_ms - chance.randint(200, 4_000) for _ in range(12)] + [
+        at_ms - chance.randint(0, 200) for _ in range(20)
+    ]
+    moments += [at_ms + chance.randint(0, 2_500) for _ in range(12)]
+    operations: list[Operation] = []
+    for i, when_ms in enumerate(sorted(moments)):
+        client, key = chance.randrange(shape.clients), (f"scene/successor/{i}",)
+        operations.append(Operation(when_ms, client, "put", number, key, number + SMALL, durability="standby"))
+        read_ms = min(FAULT_MS, when_ms + chance.choice((30, 500, 5_000)))
+        operations.append(Operation(read_ms, chance.randrange(shape.clients), "get", number + 1, key))
+        number += 2
+    lasts_ms = chance.choice((300, 2_000, 6_000))
+    end = chance.choices(
+        (
+            [Fault(at_ms, "kill_master", lasts_ms, PRIMARY)],
+            [Fault(at_ms, "pause_master", lasts_ms, PRIMARY)],
+            [Fault(at_ms, "expire_leader", 0), Fault(at_ms - 50, "lost_watches", 2_000, share=0.8)],
+            [Fault(at_ms, "refuse", lasts_ms, PRIMARY, "client-0")],
+            [Fault(at_ms, "hand_over", 0)],
+        ),
+        (6, 1, 2, 1, 1),
+    )[0]
+    before_ms = chance.randint(300, 2_500)
+    trouble = chance.choices(
+        (
+            [],
+            [Fault(at_ms - before_ms, "late_store", before_ms + 1_500, share=chance.choice((0.3, 0.8)))],
+            [Fault(at_ms - before_ms, "store_outage", before_ms + chance.randint(-200, 200))],
+            [
+                Fault(
+                    at_ms - before_ms, "kill_master", 500, chance.choice([f"master-{i}" for i in range(shape.masters)])
+                )
+            ],
+        ),
+        (1, 4, 4, 1),
+    )[0]
+    if chance.random() < 0.4:
+        reset_ms = at_ms - chance.randint(100, before_ms)
+        trouble = trouble + [Fault(reset_ms, "reset", 0, PRIMARY, f"master-{i}") for i in range(shape.masters)]
+    return operations, end + trouble
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -414,6 +460,7 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene
     "emptied store": (0.06, an_emptied_store),
     "restored store": (0.08, a_restored_store),
     "engine": (0.0, an_engine),
+    "successor": (0.0, a_successor),
 }
-"""The share of seeds with each scene, and how it is drawn. "engine" has none, so that the seeds that found bugs play
-what they played: it is asked for by name."""
+"""The share of seeds with each scene, and how it is drawn. "engine" and "successor" have none, so that the seeds that
+found bugs play what they played: they are asked for by name."""

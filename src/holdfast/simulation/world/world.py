@@ -104,6 +104,8 @@ class World:
         self.faults = StoreFaults()
         self.history = History()
         self.lines: list[Line] | None = None
+        self.struck: Callable[[Fault, int], None] = lambda fault, now_ms: None
+        """Told of each fault: with the master that it means, and the time."""
         self.clocks: list[ProcessLoop] = []
         """Every process that ever lived."""
         self.broken = False
@@ -260,6 +262,7 @@ class World:
         if fault.one == PRIMARY:
             fault = msgspec.structs.replace(fault, one=self._leading())
         self.tell(f"fault: {fault.kind} {fault.one} {fault.other} for {fault.lasts_ms} ms")
+        self.struck(fault, self.now_ms)
         end = self._STRIKES[fault.kind](self, fault)
         if end is not None:
             self.scheduler.after(fault.lasts_ms * MS, end)

@@ -1,0 +1,1 @@
+"""Checks of puts that were acknowledged."""
