@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.live.events import row_of_event
-from holdfast.cli.output import human_bytes, human_ms
+from holdfast.cli.output import counted, human_bytes, human_ms
 from holdfast.dashboard import figures
 from holdfast.dashboard.figures import Facts, Samples
 from holdfast.escapes import printable
@@ -195,7 +195,9 @@ def _title(page: Page, seen: ClusterSeen, look: Choice) -> None:
     leader = next((one for one in now["masters"] if one["role"] == "primary"), None)
     who = f"{leader['name']} leads, epoch {leader['epoch']}" if leader is not None else "no master leads now"
     mark = "  PAUSED" if look.paused else ""
-    page.text(f"holdfast {now['cluster']}: {who}; {now['objects']:,} objects{mark}", "bold" if leader else "bold red")
+    page.text(
+        f"holdfast {now['cluster']}: {who}; {counted(now['objects'], 'object')}{mark}", "bold" if leader else "bold red"
+    )
     if seen.trouble:
         age = human_ms(seen.trouble_ms)
         page.text(
