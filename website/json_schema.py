@@ -90,6 +90,8 @@ def _documents() -> dict[str, Schema]:
         "rm": shown({"removed": _REF, "missing": texts}),
         "stat": {"type": "array", "items": {"anyOf": [stat, shown({"key": _TEXT, "missing": {"const": True}})]}},
         "touch": by_key,
+        "pin": by_key,
+        "unpin": by_key,
         "explain": shown(
             {"key": _TEXT, "stored": _FLAG, "reasons": texts, "stat": {"anyOf": [stat, {"type": "null"}]}}
         ),

@@ -64,6 +64,7 @@ class FakeCache:
     corrupts: bool = False
     timeout: float = 5.0
     used: list[str] = field(default_factory=list)
+    pins: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +120,15 @@ class FakeCache:
 
     def use_many(self, keys: Sequence[str]) -> list[bool]:
         self.used += [key for key in keys if self.exists(key)]
+        return self.exists_many(keys)
+
+    def pin(self, keys: Sequence[str], hard: bool = False) -> list[bool]:
+        self.pins |= {key: "hard" if hard else "soft" for key in keys if self.exists(key)}
+        return self.exists_many(keys)
+
+    def unpin(self, keys: Sequence[str]) -> list[bool]:
+        for key in keys:
+            self.pins.pop(key, None)
         return self.exists_many(keys)
 
     def keys(self, prefix: str = "") -> Iterator[str]:

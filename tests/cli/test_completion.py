@@ -36,7 +36,7 @@ def shell(run: Run, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Captur
     return Shell(monkeypatch, capsysbinary)
 
 
-@pytest.mark.parametrize("verb", ["get", "exists", "rm", "stat", "touch", "explain", "ls"])
+@pytest.mark.parametrize("verb", ["get", "exists", "rm", "stat", "touch", "pin", "unpin", "explain", "ls"])
 def test_keys_are_offered(shell: Shell, cache: FakeCache, verb: str) -> None:
     cache.stored = {"model/1": b"1", "model/2": b"2", "other": b"3", "model/\x1b[2J": b"4"}
     assert shell.offers(f"holdfast {verb} mod") == ["model/1", "model/2"]

@@ -27,6 +27,8 @@ COMMANDS = {
     "rm": ["rm", "k", "absent"],
     "stat": ["stat", "k", "absent"],
     "touch": ["touch", "k", "absent"],
+    "pin": ["pin", "k", "absent", "--hard"],
+    "unpin": ["unpin", "k", "absent"],
     "explain": ["explain", "absent"],
     "status": ["status"],
     "nodes": ["nodes"],

@@ -60,6 +60,8 @@ class FakeMaster(ScriptedServer):
         self.ends = {1: 0, 2: 0}
         self.topology = 1
         self.socket_path = "" if node is None else node.path
+        self.pins: dict[str, str] = {}
+        """By key: hard, soft or none."""
         self.dead: set[int] = set()
         """Segments whose node does not answer."""
         self.elsewhere: dict[int, str] = {}
@@ -118,6 +120,11 @@ class FakeMaster(ScriptedServer):
                 return m.Removed(int(self.objects.pop(key, None) is not None))
             case m.RemoveMatching(pattern, _, cursor, _):
                 return self._remove_matching(pattern, cursor)
+            case m.ChangePins(keys, soft_pin, hard_pin):
+                found = [key in self.objects for key in keys]
+                kind = "hard" if hard_pin else "soft" if soft_pin else ""
+                self.pins |= {key: kind for key, there in zip(keys, found, strict=True) if there}
+                return m.Presence(bytes(found))
             case m.ListKeys(prefix, cursor):
                 keys = sorted(self.objects)
                 page = keys[cursor : cursor + 2]

@@ -117,6 +117,7 @@ MAXIMAL: dict[type[Message], Maximal] = {
     q.CommitPuts: Maximal(MAX_KEYS, commit),
     q.ReturnGrants: Maximal(MAX_BATCH, lambda world, count: q.ReturnGrants(grants(count))),
     q.Remove: Maximal(MAX_KEYS, lambda world, count: q.Remove(keys(count), 1)),
+    q.ChangePins: Maximal(MAX_KEYS, lambda world, count: q.ChangePins(keys(count), hard_pin=True)),
     q.Stat: Maximal(MAX_KEYS, lambda world, count: q.Stat(keys(count))),
     q.Explain: Maximal(MAX_KEYS, lambda world, count: q.Explain(keys(count))),
     n.ReportWriters: Maximal(MAX_BATCH, lambda world, count: n.ReportWriters(5, 5, [], grants(count))),

@@ -156,6 +156,17 @@ def test_the_same_keys_are_different_objects(tenants: Tenants) -> None:
     tenants.world.check()
 
 
+def test_pins_are_ones_own(tenants: Tenants) -> None:
+    """I20"""
+    for name in ("", "red"):
+        tenants.put(name, "a")
+    assert tenants.ask("blue", q.Presence, q.ChangePins(["a"], hard_pin=True)).found == b"\0"
+    assert tenants.ask("red", q.Presence, q.ChangePins(["a"], hard_pin=True)).found == b"\1"
+    pinned = [tenants.ask(name, q.Stats, q.Stat(["a"])).stats[0] for name in ("", "red")]
+    assert [one is not None and one.hard_pin for one in pinned] == [False, True]
+    tenants.world.check()
+
+
 def test_a_listing_shows_ones_own(tenants: Tenants) -> None:
     tenants.put("", "k/default")
     tenants.put("red", "k/red", "other")

@@ -56,7 +56,7 @@ def let_keys_of_one_put_give_way_to_each_other() -> Patch:
 
 
 def forget_the_share_of_hard_pins() -> Patch:
-    return patch.object(quotas, "_check_pins", lambda *given: None)
+    return patch.object(quotas, "_check_share", lambda *given: None)
 
 
 def forget_the_share_of_leases() -> Patch:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from holdfast.core import decide
+from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.copies.disks import mount_disk
 from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.primary import Primary
@@ -118,6 +119,28 @@ def test_a_standby_that_finds_no_sound_snapshot_has_the_primary_write_one() -> N
     for script in scripts:
         found = run(script)
         assert found.violation is None, found.violation
+
+
+def pins_in_a_full_memory(seed: int) -> Script:
+    """Objects are pinned hard after they were put, and some unpinned; the primary is killed, and when its leases have
+    ended puts come for which the oldest objects must go."""
+    puts = [Operation(1_000 + 20 * i, i % 2, "put", 1 + i, (f"key/{i}",), 40_001 + i) for i in range(20)]
+    pins = [Operation(1_600 + 10 * i, 0, "pin", 100 + i, (f"key/{i}",), pin="hard") for i in range(6)]
+    unpins = [Operation(2_000 + 10 * i, 1, "unpin", 110 + i, (f"key/{i}",)) for i in range(2)]
+    later = [Operation(16_000 + 50 * i, i % 2, "put", 200 + i, (f"later/{i}",), 40_200 + i) for i in range(40)]
+    kill = Fault(2_200, "kill_master", 500, PRIMARY)
+    return Script(seed, ScriptShape(2, 1, 2, segment_bytes=1 << 20), (*puts, *pins, *unpins, *later), (kill,))
+
+
+def test_a_pin_that_a_later_primary_does_not_know_is_found() -> None:
+    """I8: of an object that was pinned after its put."""
+    for seed in SEEDS:
+        found = run(pins_in_a_full_memory(seed)).violation
+        assert found is None, found
+        with patch.object(Catalogue, "set_pins", lambda *given: None):
+            broken = run(pins_in_a_full_memory(seed)).violation
+        assert broken is not None
+        assert broken.promise == "I8"
 
 
 A_STORE_AWAY_WHILE_A_GRANT_ENDS = Script(

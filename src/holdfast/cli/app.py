@@ -61,6 +61,10 @@ VERBS = {
     ),
     "stat": Verb("objects.keys", "Objects", "Example: holdfast stat greeting --json", connects=True),
     "touch": Verb("objects.keys", "Objects", "Example: holdfast touch greeting", connects=True),
+    "pin": Verb(
+        "objects.keys", "Objects", "Example: holdfast pin model-7/weights --hard; holdfast pin greeting", connects=True
+    ),
+    "unpin": Verb("objects.keys", "Objects", "Example: holdfast unpin model-7/weights", connects=True),
     "explain": Verb("objects.keys", "Objects", "Example: holdfast explain greeting", connects=True),
     "status": Verb("cluster.status", "Cluster", "Example: holdfast status; holdfast status --watch 5", connects=True),
     "top": Verb("live.top", "Cluster", "Example: holdfast top; holdfast top --once"),

@@ -57,6 +57,10 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
     return [checked_key(key) for key in listed]
 
 
+def checked_one_or_many(which: str | Iterable[str]) -> list[str]:
+    return [checked_key(which)] if isinstance(which, str) else checked_keys(which)
+
+
 def iterated(given: Iterable[T], what: str, not_done: str) -> list[T]:
     """A list of these; a clear error for what cannot be one, None for instance."""
     try:

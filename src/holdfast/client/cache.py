@@ -337,6 +337,31 @@ class Cache(Shell):
     remove_matching = _call(calls.remove_matching)
     remove_all = _call(calls.remove_all)
 
+    @overload
+    def pin(self, which: str, *, hard: bool = False, timeout: float | None = None) -> bool: ...  # type: ignore[overload-overlap]  # A str is an iterable of str.
+    @overload
+    def pin(self, which: Iterable[str], *, hard: bool = False, timeout: float | None = None) -> list[bool]: ...
+    @spelled_out
+    def pin(self, which: str | Iterable[str], *, hard: bool = False, timeout: float | None = None) -> bool | list[bool]:
+        """Pin what is stored: softly (evicted last, as long as it is used now and then), or `hard`. The pin takes the
+        place of the one that it has. Returns whether it is stored; of several keys, a list of that."""
+        found = self._pin(which, hard=hard, timeout=timeout)
+        return found[0] if isinstance(which, str) else found
+
+    @overload
+    def unpin(self, which: str, *, timeout: float | None = None) -> bool: ...  # type: ignore[overload-overlap]  # A str is an iterable of str.
+    @overload
+    def unpin(self, which: Iterable[str], *, timeout: float | None = None) -> list[bool]: ...
+    @spelled_out
+    def unpin(self, which: str | Iterable[str], *, timeout: float | None = None) -> bool | list[bool]:
+        """Take its pins away, soft and hard: it may be evicted as others are. Returns whether it is stored; of several
+        keys, a list of that."""
+        found = self._unpin(which, timeout=timeout)
+        return found[0] if isinstance(which, str) else found
+
+    _pin = _call(calls.pin)
+    _unpin = _call(calls.unpin)
+
     @spelled_out
     def keys(self, prefix: str = "", *, timeout: float | None = None) -> Iterator[str]:
         """The keys that begin with `prefix`, in no order, fetched in pages as they are asked for. The timeout is for

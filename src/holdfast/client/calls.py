@@ -18,6 +18,7 @@ from holdfast.client.arguments import (
     checked_items,
     checked_key,
     checked_keys,
+    checked_one_or_many,
     checked_sizes,
     checked_target,
     checked_targets,
@@ -238,6 +239,20 @@ def remove_matching(
 def remove_all(core: Core, deadline: float, *, force: bool = False, timeout: float | None = None) -> Operation[int]:
     """Remove everything that is not leased or pinned, or with `force` really everything; returns how many."""
     return verbs.remove_matching(core, "", bool(force), deadline)
+
+
+def pin(
+    core: Core, deadline: float, which: str | Iterable[str], *, hard: bool = False, timeout: float | None = None
+) -> Operation[list[bool]]:
+    """Pin what is stored under these keys, in the place of the pins that it has. Returns per key whether it is."""
+    return verbs.change_pins(core, checked_one_or_many(which), not hard, bool(hard), deadline)
+
+
+def unpin(
+    core: Core, deadline: float, which: str | Iterable[str], *, timeout: float | None = None
+) -> Operation[list[bool]]:
+    """Take the pins away. Returns per key whether it is stored."""
+    return verbs.change_pins(core, checked_one_or_many(which), False, False, deadline)
 
 
 def some_keys(

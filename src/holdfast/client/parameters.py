@@ -23,6 +23,7 @@ PARAMETERS = {
     "  the masters' setting says.",
     "errors": "A dict that receives the error of each key that is stored and cannot be read now.",
     "force": "Also remove what is being read or pinned. Needs the role of an operator.",
+    "hard": "Never evict it, and remove it by force only, until it is unpinned or replaced.",
     "hard_pin": "Never evict it, and remove it by force only.",
     "items": "A dict of keys to values, or pairs of them. If a key is given twice, the first value counts.",
     "key": "The object's name: a str of 1 to 1,024 bytes in UTF-8.",
@@ -46,6 +47,7 @@ PARAMETERS = {
     "value": "Anything with contiguous memory (bytes, bytearray, memoryview, a NumPy array, a CPU tensor), or a list\n"
     "  of these, whose bytes are stored one after the other. Encode text first: `text.encode()`.",
     "verify": "Compare with the checksums: True, False, or None for the client's own setting.",
+    "which": "The object's name, a str; or several names.",
 }
 _KEYWORDS = {"Unpack[PutKeywords]": PutKeywords, "Unpack[ReserveKeywords]": ReserveKeywords}
 

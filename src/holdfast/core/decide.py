@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core import live_settings, tenants
 from holdfast.core.copies import disks, lost_files, plan
 from holdfast.core.nodes import membership, node_operations, restored_memory, session_verbs, testimony
-from holdfast.core.objects import puts, reads, removals
+from holdfast.core.objects import pins, puts, reads, removals
 from holdfast.core.primary.decision import Decision, NextStep
 from holdfast.core.primary.primary import Primary
 from holdfast.errors import BadRequest
@@ -34,6 +34,7 @@ _DECIDE: dict[type[Message | NextStep], Callable[[Primary, Any, int, Instant], D
     removals.RemovalStep: removals.removal_step,
     requests.RemoveMatching: removals.remove_matching,
     removals.MatchingStep: removals.matching_step,
+    requests.ChangePins: pins.change_pins,
     requests.ListKeys: reads.list_keys,
     requests.Stat: reads.stat,
     reads.StatStep: reads.stat_step,

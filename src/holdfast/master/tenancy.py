@@ -263,6 +263,7 @@ INWARD: dict[type[Message], Callable[[Tenancy, Any, Catalogue], None]] = {
     requests.GrantRanges: _keys,
     requests.CommitPuts: _commit,
     requests.Remove: _keys,
+    requests.ChangePins: _keys,
     requests.Stat: _keys,
     requests.Explain: _keys,
     requests.ListKeys: _prefix,

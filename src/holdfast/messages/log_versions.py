@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.messages.records import GrantCleared, RangesGranted, SuccessorNamed
+from holdfast.messages.records import GrantCleared, PinsChanged, RangesGranted, SuccessorNamed
 from holdfast.messages.shapes import Record
 
 OLDEST_LOG_VERSION = 1
@@ -22,7 +22,9 @@ CLEARANCES = 2
 """The version that knows of memory that is to be cleared for another tenant (ADR 55)."""
 SUCCESSORS = 3
 """The version that knows of a successor, who holds the tail of the log (ADR 70)."""
-NEW_RECORDS: dict[type[Record], int] = {GrantCleared: CLEARANCES, SuccessorNamed: SUCCESSORS}
+PINS = 3
+"""The version that knows of pins that are changed after the put (ADR 72)."""
+NEW_RECORDS: dict[type[Record], int] = {GrantCleared: CLEARANCES, PinsChanged: PINS, SuccessorNamed: SUCCESSORS}
 """Record -> the version that introduced it; records that are not listed are of the oldest version."""
 NEW_FIELDS: dict[type[Record], dict[str, int]] = {RangesGranted: {"uncleared": CLEARANCES}}
 """Record -> field -> the version that introduced it. With the field's default the record is one of before."""

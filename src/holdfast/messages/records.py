@@ -139,6 +139,15 @@ class ObjectsEvicted(Record, tag=11):
     leased: bool = False
 
 
+class PinsChanged(Record, tag=55):
+    """These objects (`pack_sorted_ids`) have these pins now, in the place of those that they had; neither: no pin. A
+    soft pin lasts as one that a commit gives, by `soft_pin_ttl_ms` of the last `SettingsChanged`."""
+
+    ids: bytes
+    soft_pin: bool
+    hard_pin: bool
+
+
 class RemovalAnswered(Record, tag=12):
     """The reply to a removal request, kept so that resending the request changes nothing."""
 

@@ -162,6 +162,20 @@ class RemoveMatching(Message, tag=10):
     """As in `Remove`."""
 
 
+class ChangePins(Message, tag=21):
+    """Give the objects under these keys these pins, in the place of those that they have; neither: take them away.
+    Answered by `Presence`: 1 for a key that is stored.
+
+    Sent twice, it asks for the same pins again; a soft pin then lasts from the second time on. Where the hard pins
+    would exceed the share of the tenant, none of the pins changes.
+    """
+
+    needs = Role.WRITER
+    keys: Bounded[str]
+    soft_pin: bool = False
+    hard_pin: bool = False
+
+
 class ListKeys(Message, tag=11):
     """List the keys that begin with `prefix`, a bounded number of slots at a time, in no order."""
 

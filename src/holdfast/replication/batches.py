@@ -40,6 +40,7 @@ _Known: TypeAlias = (
     | r.ObjectsCommitted
     | r.ObjectsRemoved
     | r.ObjectsEvicted
+    | r.PinsChanged
     | r.RemovalAnswered
     | r.SessionOpened
     | r.SessionClosed

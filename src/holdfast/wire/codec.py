@@ -28,6 +28,7 @@ REQUESTS: tuple[type[Message], ...] = (
     requests.ReturnGrants,
     requests.Remove,
     requests.RemoveMatching,
+    requests.ChangePins,
     requests.ListKeys,
     requests.Stat,
     requests.Explain,

@@ -53,6 +53,27 @@ def test_what_left_while_it_was_listed_is_left_out(run: Run, cache: FakeCache, m
     assert len(run("ls", "-l").text.splitlines()) == 2
 
 
+def test_pin_and_unpin_change_the_pins_of_what_is_there(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1", "b": b"2"}
+    pinned = run("pin", "a", "b")
+    assert (pinned.code, pinned.err, cache.pins) == (0, "pinned 2 objects\n", {"a": "soft", "b": "soft"})
+    assert run("pin", "a", "--hard").err == "pinned 1 object\n"
+    assert run("pin", "b", "--soft").code == 0
+    assert cache.pins == {"a": "hard", "b": "soft"}
+    some = run("unpin", "a", "c")
+    assert (some.code, cache.pins) == (4, {"b": "soft"})
+    assert some.err == "holdfast: c: no object is stored under this key\nunpinned 1 object\n"
+    assert run("pin", "a", "c", "--json").data == {"a": True, "c": False}
+    assert run("unpin", "a", "c", "--json").data == {"a": True, "c": False}
+
+
+def test_a_pin_is_soft_or_hard(run: Run, cache: FakeCache) -> None:
+    cache.stored = {"a": b"1"}
+    refused = run("pin", "a", "--soft", "--hard")
+    assert (refused.code, cache.pins) == (2, {})
+    assert "soft or hard, not both" in refused.err
+
+
 def test_touch_marks_what_is_there_as_used(run: Run, cache: FakeCache) -> None:
     cache.stored = {"a": b"1", "b": b"2"}
     touched = run("touch", "a", "b")

@@ -138,6 +138,45 @@ def test_removals(master: FakeMaster, connect: Connect) -> None:
     assert len(set(serials)) == len(serials)
 
 
+def test_pins_of_one_key_and_of_many(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    cache.put_many({"a": b"x", "b": b"y"})
+    assert cache.pin("a") is True
+    assert cache.pin("none", hard=True) is False
+    assert cache.pin(iter(["b", "none"]), hard=True) == [True, False]
+    assert master.pins == {"a": "soft", "b": "hard"}
+    assert cache.unpin("a") is True
+    assert cache.unpin(["none", "b"]) == [False, True]
+    assert master.pins == {"a": "", "b": ""}
+    before = len(master.requests)
+    assert cache.pin([]) == cache.unpin([]) == []
+    with pytest.raises(TypeError, match="a list of keys is wanted, not one bytes"):
+        cache.pin(b"a")
+    with pytest.raises(errors.BadKey):
+        cache.unpin("")
+    assert len(master.requests) == before, "nothing was sent"
+
+
+def test_more_keys_than_a_request_has_are_pinned_by_several(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    cache.put("k7999", b"x")
+    found = cache.pin([f"k{number}" for number in range(8_000)], hard=True)
+    assert [index for index, there in enumerate(found) if there] == [7_999]
+    assert [len(request.keys) for request in master.asked(m.ChangePins)] == [7_500, 500]
+
+
+def test_a_pin_whose_answer_is_lost_is_asked_for_again(master: FakeMaster, connect: Connect) -> None:
+    cache = connect(master.address)
+    cache.put("a", b"x")
+    acts = iter([Act.DO_AND_DROP])
+    master.judge = lambda request: next(acts, Act.USUAL) if isinstance(request, m.ChangePins) else Act.USUAL
+    assert cache.pin("a", hard=True) is True
+    assert len(master.asked(m.ChangePins)) == 2
+    master.judge = lambda request: Act.DO_AND_DROP if isinstance(request, m.ChangePins) else Act.USUAL
+    with pytest.raises(errors.Uncertain):
+        cache.unpin("a", timeout=1)
+
+
 def test_listing_stat_explain_and_nodes(master: FakeMaster, connect: Connect) -> None:
     cache = connect(master.address)
     cache.put_many({"a1": b"x", "a2": b"xy", "b1": b"xyz"})

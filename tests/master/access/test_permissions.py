@@ -29,7 +29,7 @@ from holdfast.wire.codec import REPLIES, REQUESTS, decode_reply, encode, expect,
 from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
 
 READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes ListClients GetOverview"
-WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching"
+WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching ChangePins"
 OPERATES = (
     "HandOver TakeSnapshot DescribeHistories OfferCatalogue RestoreHistory ChangeMode ResizeNode RevokeWrites "
     "ChangeCopying ChangeSettings EndClient ListEvents ListTenants ChangeTenant RemoveTenant"

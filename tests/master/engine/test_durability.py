@@ -114,6 +114,22 @@ def test_a_reply_about_a_key_waits_for_that_keys_record_and_others_do_not() -> N
     assert len(writer.write()) == 3
 
 
+def test_pins_are_told_only_when_they_are_durable() -> None:
+    """I1: who was told of a hard pin relies on it through a crash (I8)."""
+    writer = Writer()
+    writer.store(1, "k")
+    writer.store(2, "other")
+    assert writer.ask(q.ChangePins(["k"], hard_pin=True)) is None
+    assert writer.ask(q.Stat(["k"])) is None, "it would show the pin"
+    assert isinstance(writer.ask(q.Stat(["other"])), q.Stats)
+    assert writer.ask(q.ChangePins(["k"], hard_pin=True)) is None, "asked again, the answer waits as well"
+    first, stat, again = writer.write()
+    assert (first, again) == (q.Presence(b"\1"), q.Presence(b"\1"))
+    assert isinstance(stat, q.Stats)
+    assert stat.stats[0] is not None
+    assert stat.stats[0].hard_pin
+
+
 def test_a_place_that_was_added_is_shown_only_when_that_is_durable() -> None:
     """I2: a primary that does not know of the copy lends its place again at once. Found by seed 7059."""
     writer = Writer()

@@ -1,4 +1,4 @@
-"""Verbs that ask about keys or remove them: `exists`, `ls`, `rm`, `stat`, `explain`."""
+"""Verbs about keys: `exists`, `ls`, `rm`, `stat`, `touch`, `pin`, `unpin`, `explain`."""
 
 from __future__ import annotations
 
@@ -120,13 +120,47 @@ def touch(settings: ClientSettings, out: Output, keys: Keys) -> int:
     """Mark objects as used just now, so that others are evicted before them. Exit code 4 if a key is not stored."""
     with connection.open_cache(settings) as cache:
         found = cache.use_many(keys)
+    return _tell(out, "touched", keys, found)
+
+
+def pin(
+    settings: ClientSettings,
+    out: Output,
+    keys: Annotated[list[str], Operand("KEY...", "Keys of the objects to pin.", "keys")],
+    soft: Annotated[
+        bool, Flag("Evict them last, as long as they are used now and then; the default.", ("--soft",))
+    ] = False,
+    hard: Annotated[bool, Flag("Never evict them; remove them with --force only.", ("--hard",))] = False,
+) -> int:
+    """Pin stored objects, in the place of the pins that they have. Exit code 4 if a key is not stored."""
+    if soft and hard:
+        raise Misuse("Invalid value for --hard: a pin is soft or hard, not both")
+    with connection.open_cache(settings) as cache:
+        found = cache.pin(keys, hard=hard)
+    return _tell(out, "pinned", keys, found)
+
+
+def unpin(
+    settings: ClientSettings,
+    out: Output,
+    keys: Annotated[list[str], Operand("KEY...", "Keys of the objects to unpin.", "keys")],
+) -> int:
+    """Take the pins of objects away, soft and hard: they are evicted as others are. Exit code 4 if a key is not
+    stored."""
+    with connection.open_cache(settings) as cache:
+        found = cache.unpin(keys)
+    return _tell(out, "unpinned", keys, found)
+
+
+def _tell(out: Output, what: str, keys: list[str], found: list[bool]) -> int:
+    """Of which keys it was done. The exit code."""
     if out.as_json:
         out.data(dict(zip(keys, found, strict=True)))
     else:
         for key, there in zip(keys, found, strict=True):
             if not there:
                 out.note(f"holdfast: {key}: no object is stored under this key")
-        out.note(f"touched {counted(sum(found), 'object')}")
+        out.note(f"{what} {counted(sum(found), 'object')}")
     return OK if all(found) else NOT_FOUND
 
 

@@ -137,8 +137,8 @@ COUNTED: dict[str, Callable[..., CallFigures]] = {
 }
 TIMED = (
     *COUNTED, "exists", "exists_many", "lease_many", "release_many", "use_many", "reserve", "reserve_many",
-    "commit_many", "remove", "remove_many", "remove_matching", "remove_all", "some_keys", "stat", "stat_many",
-    "explain", "status", "nodes",
+    "commit_many", "remove", "remove_many", "remove_matching", "remove_all", "pin", "unpin", "some_keys", "stat",
+    "stat_many", "explain", "status", "nodes",
 )  # fmt: skip
 """Verbs that are one call. Objects seen in place (`view`) are not among them: nothing is copied."""
 _ITERATED = {"put_many": "items", "get_many": "keys"}

@@ -9,6 +9,7 @@ from holdfast.client.operations.views import let_go_of_ended
 from holdfast.client.state.client import KEYS_A_REQUEST, Core, ask, ask_timed
 from holdfast.errors import BadRequest, ObjectLeased, ObjectNotFound, Refused
 from holdfast.messages.requests import (
+    ChangePins,
     Done,
     Exists,
     Explain,
@@ -115,6 +116,18 @@ def _remove_some(core: Core, keys: list[str], force: bool, deadline: float) -> O
         for key in keys:
             core.leases.drop(key)
         core.own_removals.end_removal(removal)
+
+
+def change_pins(core: Core, keys: list[str], soft: bool, hard: bool, deadline: float) -> Operation[list[bool]]:
+    """Per key: is it stored, and has it these pins now?"""
+    found: list[bool] = []
+    for start in range(0, len(keys), KEYS_A_REQUEST):
+        some = keys[start : start + KEYS_A_REQUEST]
+        presence = yield from ask(core, ChangePins(some, soft, hard), Presence, deadline)
+        if len(presence.found) != len(some):
+            raise BadRequest(f"the master answered for {len(presence.found)} keys, not for {len(some)}")
+        found += map(bool, presence.found)
+    return found
 
 
 def remove_matching(core: Core, pattern: str, force: bool, deadline: float) -> Operation[int]:

@@ -30,6 +30,7 @@ from holdfast.errors import (
 from holdfast.instant import Clock
 from holdfast.messages.hello import fresh_hello
 from holdfast.messages.requests import (
+    ChangePins,
     CommitPuts,
     Hello,
     Remove,
@@ -55,7 +56,7 @@ KEYS_A_REQUEST = 7_500
 
 # Not GrantRanges: a grant stores nothing, and one whose reply was lost is given back.
 RETRIES = RetryPolicy(
-    FIRST_PAUSE, LONGEST_PAUSE, longest_settling_pause=0.1, changes=(CommitPuts, Remove, RemoveMatching)
+    FIRST_PAUSE, LONGEST_PAUSE, longest_settling_pause=0.1, changes=(CommitPuts, Remove, RemoveMatching, ChangePins)
 )
 _digest = xxhash.xxh3_64_intdigest
 

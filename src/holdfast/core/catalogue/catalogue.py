@@ -351,6 +351,15 @@ class Catalogue:
         if counted is not None:
             counted.change(self, (slot,), 1)
 
+    def set_pins(self, slots: list[int], pins: int) -> None:
+        """Give these objects, none of them masked, these pins (HARD_PIN, SOFT_PIN) in the place of those they have."""
+        at = np.array(slots, np.intp)
+        if self.holdings is not None:
+            self.holdings.change(self, at, -1)
+        self.flags[at] = self.flags[at] & ~np.uint8(HARD_PIN | SOFT_PIN) | np.uint8(pins)
+        if self.holdings is not None:
+            self.holdings.change(self, at, 1)
+
     def find_lacking(self) -> None:
         """Rebuild `lacking` by a pass over all objects."""
         top = self.top

@@ -97,7 +97,9 @@ def _giving_way(primary: Primary, coming: Coming, leaving: Slots, now: Instant) 
         return NOTHING, NOTHING
     number = tenant_of(coming.keys[0])
     tenant, held = primary.state.tenants.of(number), _without(primary, holdings, number, leaving)
-    _check_pins(primary, tenant, held, coming)
+    if coming.hard_pin:
+        advice = "Nothing was stored. Put without a hard pin, or remove what is pinned"
+        _check_share(primary, tenant, held, coming.size_bytes, "this put", advice)
     excess = _excess(tenant, held, coming.size_bytes, len(coming.keys))
     if excess.size_bytes <= 0 and excess.objects <= 0:
         return NOTHING, NOTHING
@@ -149,17 +151,28 @@ def _without(primary: Primary, holdings: Holdings, number: int, leaving: Slots) 
     return Held(held.used_bytes - int(sizes.sum()), held.objects - len(leaving), held.pinned_bytes - int(pinned.sum()))
 
 
-def _check_pins(primary: Primary, tenant: Tenant, held: Held, coming: Coming) -> None:
-    if not coming.hard_pin or tenant.hard_pin_share >= 1:
+def check_hard_pins(primary: Primary, slots: Slots) -> None:
+    """Raise TenantFull if hard pins on all of these objects, which are one tenant's and have none, exceed its share."""
+    catalogue = primary.state.catalogue
+    holdings = catalogue.holdings
+    if holdings is None or not len(slots):
+        return
+    number = holdings.of_slot(int(slots[0]))
+    more, advice = int(memory_bytes_of(catalogue, slots).sum()), "No pin was changed. Pin fewer, or unpin others first"
+    tenant, held = primary.state.tenants.of(number), holdings.of(number)
+    _check_share(primary, tenant, held, more, "this request", advice)
+
+
+def _check_share(primary: Primary, tenant: Tenant, held: Held, more_bytes: int, what: str, advice: str) -> None:
+    if tenant.hard_pin_share >= 1:
         return
     whole = memory_of(primary, tenant)
     most = int(tenant.hard_pin_share * whole)
-    if held.pinned_bytes + coming.size_bytes > most:
+    if held.pinned_bytes + more_bytes > most:
         primary.tenants.refused[tenant.number] += 1
         raise TenantFull(
-            f"the tenant {tenant.name!r} has hard-pinned {held.pinned_bytes:,} bytes, and this put would pin "
-            f"{coming.size_bytes:,} more; it may pin {most:,}, {tenant.hard_pin_share:.0%} of {whole:,}. Nothing was "
-            "stored. Put without a hard pin, or remove what is pinned"
+            f"the tenant {tenant.name!r} has hard-pinned {held.pinned_bytes:,} bytes, and {what} would pin "
+            f"{more_bytes:,} more; it may pin {most:,}, {tenant.hard_pin_share:.0%} of {whole:,}. {advice}"
         )
 
 

@@ -190,7 +190,7 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
     if record.replaced or record.leased:
         removed = _remove(state, unpack_ids(record.replaced), unpack_ids(record.leased), Cause.UPSERT.name, now)
     grant = state.grants[record.grant]
-    flags = (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
+    flags = _pins_of(record)
     slots = (_insert_few if len(record.keys) < SCALAR_BELOW else _insert_many)(state, grant, record, flags, now)
     wanted = max(grant.wanted, len(grant.ranges))
     if wanted > 1:
@@ -207,6 +207,10 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
     if removed is UNREMARKABLE:
         return Applied((), record.keys)
     return Applied(removed.freed, [*record.keys, *removed.keys], removed.quarantined)
+
+
+def _pins_of(record: r.ObjectsCommitted | r.PinsChanged) -> int:
+    return (HARD_PIN if record.hard_pin else 0) | (SOFT_PIN if record.soft_pin else 0)
 
 
 def _insert_few(state: State, grant: Grant, record: r.ObjectsCommitted, flags: int, now: Instant) -> list[int]:
@@ -276,8 +280,8 @@ def _named(state: State, ids: list[int]) -> list[int]:
     """The slots of these objects, each of which must exist, and be named once. Checked before anything is changed:
     -1 would be the slot of the last object, which the record does not name."""
     slots = state.catalogue.by_id.slots_of(ids)
-    assert min(slots, default=0) >= 0, "a record takes away objects that are there"
-    assert len(set(slots)) == len(slots), "a record takes an object away once"
+    assert min(slots, default=0) >= 0, "a record names objects that are there"
+    assert len(set(slots)) == len(slots), "a record names an object once"
     return slots
 
 
@@ -313,6 +317,21 @@ def _objects_removed(state: State, record: r.ObjectsRemoved, now: Instant) -> Ap
 def _objects_evicted(state: State, record: r.ObjectsEvicted, now: Instant) -> Applied:
     ids = unpack_sorted_ids(record.ids).tolist()
     return _remove(state, [] if record.leased else ids, ids if record.leased else [], "EVICTED", now)
+
+
+def _pins_changed(state: State, record: r.PinsChanged, now: Instant) -> Applied:
+    catalogue = state.catalogue
+    slots = _named(state, unpack_sorted_ids(record.ids).tolist())
+    # Masking one was a wrong guess: the primary has it, and with a hard pin it must not be evicted here either (I8).
+    state.mask.release(catalogue, slots)
+    catalogue.set_pins(slots, _pins_of(record))
+    if record.soft_pin:
+        catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))
+    else:
+        for slot in slots:
+            catalogue.soft_pin_until.pop(slot, None)
+    # A reader may be told of the pins, once they are durable (I1).
+    return Applied(keys=catalogue.keys.keys_of(np.array(slots, np.intp)))
 
 
 def _leases_renewed(state: State, record: r.LeasesRenewed, now: Instant) -> Applied:
@@ -462,6 +481,7 @@ _APPLY: dict[type[Record], Callable[[State, Any, Instant], Applied]] = {
     r.RemovalAnswered: _removal_answered,
     r.SessionOpened: _session_opened,
     r.SessionClosed: _session_closed,
+    r.PinsChanged: _pins_changed,
     r.LeasesRenewed: _leases_renewed,
     r.ReplicaAdded: _replica_added,
     r.ReplicaDropped: _replica_dropped,

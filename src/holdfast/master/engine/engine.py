@@ -48,6 +48,7 @@ from holdfast.messages.of_tenants import ChangeTenant, RemoveTenant
 from holdfast.messages.records import EpochStarted, LogStarted, SettingsChanged, SuccessorNamed
 from holdfast.messages.requests import (
     ChangeMode,
+    ChangePins,
     ChangeSettings,
     CommitPuts,
     Done,
@@ -74,7 +75,8 @@ _OF_NODES = frozenset(
 _LOOKING = frozenset({Exists, Locate})
 _PUTS = frozenset({GrantRanges, CommitPuts})
 _OF_TENANTS = frozenset({ChangeTenant, RemoveTenant})
-_CHANGES = _PUTS | _OF_TENANTS | {Remove, RemoveMatching, ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
+_OF_OBJECTS = frozenset({Remove, RemoveMatching, ChangePins})
+_CHANGES = _PUTS | _OF_TENANTS | _OF_OBJECTS | {ChangeMode, ResizeNode, RevokeWrites, ChangeSettings}
 """Requests of clients and operators that need a record."""
 
 Reply: TypeAlias = Message | Parked | Unfinished

@@ -84,7 +84,7 @@ def steps_of(call: ClientCall, key: str) -> Iterator[Step]:
                 value = call.result.get(key) if isinstance(call.result, dict) else call.result
                 since = min(start, call.leased_since_ns.get(key, start))
                 yield Step("sees", seen_number(value), since, end)
-        case "exists" | "touch":
+        case "exists" | "touch" | "pin" | "unpin":
             if call.outcome == "done" and (call.result or not call.asked_without):
                 yield Step("sees", ANY if call.result else 0, start, end)
         case "list":

@@ -19,6 +19,7 @@ from holdfast.messages.records import (
     ObjectsCommitted,
     ObjectsEvicted,
     ObjectsRemoved,
+    PinsChanged,
     RangesGranted,
 )
 from holdfast.messages.rows import unpack_ids
@@ -55,6 +56,8 @@ class PinChecks:
                 self._restored(state)
             case ObjectsCommitted() if record.hard_pin:
                 self._pinned |= {record.first_id + i: name_of(state, key) for i, key in enumerate(record.keys)}
+            case PinsChanged():
+                self._changed(unpack_sorted_ids(record.ids).tolist(), record.hard_pin, state)
             case ObjectsEvicted():
                 self._evicted(unpack_sorted_ids(record.ids).tolist())
             case ObjectsRemoved():
@@ -64,6 +67,14 @@ class PinChecks:
             case RangesGranted():
                 self._evicted(unpack_sorted_ids(record.evicted).tolist())
                 self._placed(record, state)
+
+    def _changed(self, ids: list[int], is_hard: bool, state: State) -> None:
+        for oid in ids:
+            self._pinned.pop(oid, None)
+            if is_hard:
+                slot = state.catalogue.by_id.slot_of(oid)
+                # The batch that is checked may have removed it since.
+                self._pinned[oid] = name_of(state, str(state.catalogue.keys[slot])) if slot >= 0 else f"{oid:x}"
 
     def _evicted(self, ids: list[int]) -> None:
         for oid in ids:

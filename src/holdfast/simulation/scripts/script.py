@@ -26,6 +26,8 @@ Verb: TypeAlias = Literal[
     "hold",
     "list",
     "pry",
+    "pin",
+    "unpin",
 ]
 FaultKind: TypeAlias = Literal[
     "kill_master",
@@ -80,8 +82,8 @@ VERBS: dict[Verb, int] = {
     "remove_matching": 1,
     "remove_all": 1,
 }
-"""How often each is drawn. Other verbs occur only in scenes and where there are tenants: a share for them would change
-what every seed plays."""
+"""How often each is drawn. Other verbs occur only in scenes, in scripts by hand and where there are tenants: a share
+for them would change what every seed plays."""
 FAULT_MS = 20_000
 """New faults begin until then; when the last is over, the world heals."""
 HEAL_MS = 100

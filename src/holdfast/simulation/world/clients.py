@@ -273,5 +273,7 @@ _DO: dict[str, Callable[[AsyncCache, Operation], Awaitable[object]]] = {
     "reserve": _reserve,
     "abandon": _abandon,
     "hold": _hold,
+    "pin": lambda cache, operation: cache.pin(operation.keys[0], hard=operation.pin == "hard"),
+    "unpin": lambda cache, operation: cache.unpin(operation.keys[0]),
     "list": _list,
 }
