@@ -213,6 +213,25 @@ def test_a_removal_resent_to_the_new_primary_has_the_answer_of_the_old_one(clust
     cluster.verify({"resent/a": b"put since"}, {"resent/b"})
 
 
+def test_what_was_pinned_after_its_put_is_pinned_at_the_new_primary(cluster: Cluster) -> None:
+    """I1, I8"""
+    with cluster.connect() as cache:
+        cache.put_many({"pins/hard": b"h", "pins/soft": b"s", "pins/none": b"n"})
+        old = cluster.primary()
+        cluster.standby()
+        assert cache.pin("pins/soft") is True
+        assert cache.pin(["pins/hard", "pins/absent", "pins/none"], hard=True) == [True, False, True]
+        assert cache.unpin("pins/none") is True
+        old.kill()
+        cluster.primary(but=old)
+        hard, soft, none = (cache.stat(f"pins/{name}") for name in ("hard", "soft", "none"))
+        assert [one.hard_pin for one in (hard, soft, none)] == [True, False, False]
+        assert [one.soft_pin_left_ms > 0 for one in (hard, soft, none)] == [False, True, False]
+        assert cache.remove_many(["pins/hard"]) == [False]
+        assert cache.unpin("pins/hard") is True
+        assert wait_until(lambda: cache.remove_many(["pins/hard"]) == [True], what="it may be removed")
+
+
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["mapped", "tcp"])
 def test_open_views_and_leased_reads_go_on_through_a_failover(cluster: Cluster, shared_memory: bool) -> None:
     """I2: the bytes are in the nodes, and the lease that the old primary gave is kept and renewed by the new one."""

@@ -9,7 +9,7 @@ from holdfast.core.catalogue.catalogue import HARD_PIN
 from holdfast.core.promotion import promote
 from holdfast.core.rules import Rules
 from holdfast.core.state.state import State
-from holdfast.errors import LogHeldBack, TenantFull
+from holdfast.errors import LogHeldBack, TenantFull, TryAgain
 from holdfast.ids import MAX_KEYS, GrantId, namespace_of
 from holdfast.messages import requests as q
 from holdfast.messages.log_versions import PINS
@@ -186,6 +186,16 @@ def test_while_a_master_cannot_read_of_it_it_is_refused_and_nothing_changes() ->
     world.primary.read_by_all = lambda: PINS
     assert pin(world, "key", **HARD) == [True]
     assert world.state.log_version == PINS
+
+
+def test_before_the_first_look_at_the_other_masters_a_client_is_to_try_again() -> None:
+    world = world_of()
+    world.put("key")
+    world.primary.read_by_all = lambda: 0
+    reply = world.send(q.ChangePins(["key"], **HARD))
+    assert isinstance(reply, q.Failed)
+    assert isinstance(raised(reply), TryAgain)
+    assert not stat(world, "key").hard_pin
 
 
 def tenants() -> TenantsWorld:

@@ -32,7 +32,7 @@ from holdfast.core.state.apply import apply
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import unpack_sorted_ids
 from holdfast.core.state.state import Segment, State
-from holdfast.errors import LogHeldBack
+from holdfast.errors import Busy, LogHeldBack
 from holdfast.ids import COPIES, GrantId, ProcessName, SegmentHandle, tenant_of
 from holdfast.instant import Instant
 from holdfast.messages.commands import TicketTerms, encode_body
@@ -165,12 +165,16 @@ class Primary:
         return max(self.state.log_version, self.read_by_all())
 
     def check_log_version(self, records: Sequence[Record]) -> None:
-        """Raise `LogHeldBack` if one of these is too new to be written now. Decisions that would have changed something
-        by then ask `log_version` first."""
+        """Raise `LogHeldBack` if one of these is too new to be written now, or `Busy` before this master has looked
+        once what the others read. Decisions that would have changed something by then ask `log_version` first."""
         needed = OLDEST_LOG_VERSION
         for record in records:
             needed = max(needed, version_of(record))
         if needed > OLDEST_LOG_VERSION and needed > self.log_version:
+            if not self.read_by_all():
+                raise Busy(
+                    "it is not known yet which log version the other masters read; nothing was changed. Try again"
+                )
             raise LogHeldBack(
                 f"this needs log version {needed}, and not every master reads it: {self.log_version} is in force; "
                 "nothing was changed. Upgrade the masters that `holdfast status` names under `log version`"
