@@ -44,7 +44,8 @@ async def test_a_killed_leader_is_known_to_be_dead_at_once(url: str, coordinatio
         process.send_signal(signal.SIGKILL)
         killed_at = now_seconds()
         term = await soon(waiting)
-    assert (term.epoch, term.proof, term.previous_address) == (2, "flock", "process:7070")
+    assert (term.epoch, term.previous_address) == (2, "process:7070")
+    assert term.proof in ("flock", "gone"), "the kernel ends the process and its lock one after the other"
     # Its silence alone would have taken leader_ttl, 1.5 s.
     assert now_seconds() - killed_at < 1.4
     await append_all(term, 2, [b"after"])

@@ -141,6 +141,7 @@ IN_PAGES: dict[type[Message], str] = {
     n.ListFiles: "VISIT_SLOTS slots, by array operations",
     of_masters.FetchSnapshot: "a piece of bounded length",
     of_masters.OfferCatalogue: "a piece of bounded length, which is appended to a file",
+    of_masters.HoldTail: "records of one frame, which are kept as they are",
     of_sessions.KeepAlive: "what was refused, which is only passed on",
     q.Hello: "a key of 16 bytes",
 }

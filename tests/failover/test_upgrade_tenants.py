@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.client.cache import Cache
 from holdfast.errors import ObjectNotFound
+from holdfast.messages.log_versions import LOG_VERSION
 from tests.failover.cluster import Process
 from tests.failover.guarded import GuardedCluster, Keyring
 from tests.failover.releases import THIS, Release, previous_release
@@ -110,7 +111,7 @@ def test_with_tenants_nodes_go_before_masters_and_the_log_moves_on_with_the_last
         assert new.status()["log_version"] == 1, "the other master could not follow"
         wait_until(lambda: old.status().get("promotable"), STEP_S, "the former primary follows")
         replace_master(old, THIS)
-        wait_until(lambda: new.status()["log_version"] == 2, STEP_S, "nobody holds the log back")
+        wait_until(lambda: new.status()["log_version"] == LOG_VERSION, STEP_S, "nobody holds the log back")
         assert hand_over(cluster, new) is old
         # Under a new primary, memory is cleared before its first use, whosever it was: by a record of version 2.
         work.go_on()

@@ -50,7 +50,7 @@ def test_values_may_be_written_as_text() -> None:
         ({"replicas": 1.5}, "replicas must be a whole number"),
         ({"replicas": True}, "replicas must be a whole number"),
         ({"verify": "maybe"}, "verify must be true or false"),
-        ({"durability": "eternal"}, "durability is 'durable' or 'memory'"),
+        ({"durability": "eternal"}, "durability is 'durable', 'standby' or 'memory'"),
         ({"workers": 0}, "workers must be 1 to"),
         ({"key_prefix": ""}, "key_prefix must have"),
         ({"key_prefix": "a@b"}, "without '@'"),

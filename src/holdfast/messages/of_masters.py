@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.identity.roles import Role
-from holdfast.messages.shapes import Message
+from holdfast.messages.shapes import Bounded, Message
 
 
 class FetchSnapshot(Message, tag=17):
@@ -78,7 +78,7 @@ class HoldTail(Message, tag=20):
     epoch: int
     first: int = 0
     """The index of the first record; 0: there are none."""
-    records: list[bytes] = []
+    records: Bounded[bytes] = []
     """As they will be in the log."""
 
 

@@ -22,6 +22,8 @@ WANTED_MS = 60_000
 """How long a successor is kept that nobody needs."""
 MOST_SENT_BYTES = 1 << 20
 """Of one request: well below what a frame may have. A longer record goes alone."""
+MOST_SENT = 8_192
+"""Records of one request: a quarter of what it may list."""
 
 Send: TypeAlias = Callable[[int, list[bytes]], None]
 """Send these records to the successor, of which the first has this index."""
@@ -150,8 +152,8 @@ class Succession:
 def _fitting(records: list[bytes]) -> int:
     """How many of these go with one request."""
     size_bytes = 0
-    for count, record in enumerate(records):
+    for count, record in enumerate(records[:MOST_SENT]):
         size_bytes += len(record)
         if count and size_bytes > MOST_SENT_BYTES:
             return count
-    return len(records)
+    return min(len(records), MOST_SENT)
