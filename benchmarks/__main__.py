@@ -30,6 +30,7 @@ from benchmarks import (
     sessions,
     single_keys,
     successor,
+    tenant_steps,
     tenants,
     torment,
 )
@@ -58,6 +59,7 @@ THEMES: dict[str, Callable[[Scale], list[Row]]] = {
     "floods": floods.run,
     "dashboard": dashboard.run,
     "tenants": tenants.run,
+    "tenant-steps": tenant_steps.run,
     "metrics": metrics.run,
     "cli": cli_start.run,
 }

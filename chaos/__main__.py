@@ -25,6 +25,8 @@ from chaos.report import text_of
 from chaos.run import play
 from chaos.verdict import Verdict, judge
 
+INTERRUPTED = 130
+
 
 def main() -> int:
     options = _options()
@@ -50,7 +52,19 @@ def main() -> int:
         copies=options.copies or min(options.nodes, 2 if options.mix == "soak" else 1),
     )
     mix = dict.fromkeys(options.only, 1) or MIXES[options.mix]
-    run = play(folder, plan, mix, options.seconds, options.every, random.Random(options.seed))
+    print(
+        f"seed {plan.seed}: starting etcd, {plan.masters} masters, {plan.nodes} nodes and {plan.clients} clients, for "
+        f"{options.seconds:g} s of faults. Ctrl-C ends the run and prints what it has",
+        file=sys.stderr,
+        flush=True,
+    )
+    try:
+        run = play(folder, plan, mix, options.seconds, options.every, random.Random(options.seed))
+    except KeyboardInterrupt:
+        print(
+            f"interrupted before the first fault: there is nothing to judge; the logs are in {folder}", file=sys.stderr
+        )
+        return INTERRUPTED
     verdict = judge(run)
     _tell(verdict, options, folder)
     if verdict.is_good and not options.keep:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import holdfast
@@ -25,15 +26,15 @@ CALLS_AT_ONCE = 2
 """Of a client on asyncio."""
 
 
+@dataclass(eq=False)
 class Witness:
     """Notes each call in the history, and since when a lease may have answered it."""
 
-    def __init__(self, history: HistoryFile, lease_ns: int) -> None:
-        self._history = history
-        self._lease_ns = lease_ns
-        self._read_at: dict[str, int] = {}
-        self._without = 0
-        self._without_before: dict[int, int] = {}
+    _history: HistoryFile
+    _lease_ns: int
+    _read_at: dict[str, int] = field(default_factory=dict)
+    _without: int = 0
+    _without_before: dict[int, int] = field(default_factory=dict)
 
     def watch_requests(self) -> None:
         """Count questions that leave out what lies on nodes that do not answer: a miss proves nothing then (ADR 41)."""

@@ -89,10 +89,10 @@ class Network:
         self.addresses: dict[str, str] = {}
         self.cuts: set[tuple[str, str]] = set()
 
-    def add(self, host: str) -> str:
-        """A new host; its address."""
+    def add(self, host: str, address: str = "") -> str:
+        """A new host with this address, or any; its address."""
         number = len(self.addresses) + 1
-        address, link = f"{NET}.{number >> 8}.{number & 255}", f"to-{number}"
+        address, link = address or f"{NET}.{number >> 8}.{number & 255}", f"to-{number}"
         _run("ip", "netns", "add", host)
         _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host)
         _run("ip", "address", "add", f"{ROUTER}/32", "dev", link)

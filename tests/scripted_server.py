@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from holdfast.messages.shapes import Message
-from holdfast.wire.codec import decode_request, encode
-from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.codec import FrameBuffer, decode_request, encode, frame
 
 SECONDS = 30.0
 T = TypeVar("T", bound=Message)

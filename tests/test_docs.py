@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.__main__ import THEMES
 from holdfast import errors
 from holdfast.cli.app import VERBS
 from holdfast.settings import MODELS, flag_of
@@ -21,6 +22,7 @@ DOCS = ROOT / "docs"
 PROMISES = (DOCS / "promises.md").read_text()
 NEW = ("start", "concepts", "comparison", "promises", "upgrades", "troubleshooting")
 PROMISE = re.compile(r"\bI(\d+)\b")
+BENCHMARK = re.compile(r"-m benchmarks(?: --[a-z]+)*? --only ([a-z-]+)")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,13 @@ def test_commands_and_flags_of_the_new_pages_exist(name: str) -> None:
     assert set(re.findall(r"`(--[a-z-]+)", text)) <= flags
     named = set(re.findall(r"`([A-Z][a-z]+[A-Z][A-Za-z]+)`", text))
     assert {one for one in named if not hasattr(errors, one)} == set()
+
+
+def test_benchmarks_that_pages_name_exist() -> None:
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = {name for page in pages for name in BENCHMARK.findall(page.read_text())}
+    assert len(named) > 15
+    assert named <= set(THEMES)
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import pytest
 
+from holdfast.errors import Unreachable
 from holdfast.outage import SAID_EVERY_SECONDS, Outage
 from tests.process_clock import ProcessClock
 
@@ -37,3 +39,21 @@ def test_the_next_outage_is_said_at_once(clock: ProcessClock, caplog: pytest.Log
         outage.seen("timed out")
         outage.over()
     assert sum("timed out" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_a_try_that_fails_is_noted_and_counted_and_one_that_does_not_ends_the_outage(clock: ProcessClock) -> None:
+    outage, failed = Outage(log, "etcd does not answer"), Counter[str]()
+    for _ in range(2):
+        with outage.one_try(failed, "follow"):
+            raise Unreachable("timed out")
+    assert (failed, outage.failures, outage.why) == ({"follow": 2}, 2, "timed out")
+    with outage.one_try(failed, "follow"):
+        pass
+    assert (failed, outage.failures) == ({"follow": 2}, 0)
+
+
+def test_a_defect_in_a_try_goes_on(clock: ProcessClock) -> None:
+    outage, failed = Outage(log, "etcd does not answer"), Counter[str]()
+    with pytest.raises(KeyError), outage.one_try(failed, "follow"):
+        raise KeyError("a defect")
+    assert (failed, outage.failures) == ({}, 0)

@@ -64,6 +64,9 @@ class TestAProcess:
     @pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 99)])
     def test_is_ended_by_a_signal(self, sent: signal.Signals, code: int) -> None:
         with probe(env=VARIABLES) as (process, _):
+            # Before it blocks, it could read on: a signal that comes between Python's last look and the system call is
+            # seen after the call.
+            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 60, "it reads")
             process.send_signal(sent)
             assert process.wait(60) == code
 

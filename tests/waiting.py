@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -63,3 +64,14 @@ def stop_all_threads(process: subprocess.Popen[bytes]) -> None:
         return all(state == "T" for state in states)
 
     wait_until(stopped, what="every thread has stopped")
+
+
+async def closed_by_peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """It is, within a time that only a hanging peer exceeds."""
+    try:
+        async with asyncio.timeout(60):
+            await reader.read()
+    except OSError:
+        pass
+    writer.close()
+    return True

@@ -52,13 +52,14 @@ def connect(
     # Imported here, so that masters and nodes, which share this package, do not load the client.
     from holdfast.client.arguments import checked_token
     from holdfast.client.cache import open_cache
+    from holdfast.client.shell import ClientPlan
 
-    given = (address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    plan = ClientPlan(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
     if metrics is None:
-        return open_cache(*given)
+        return open_cache(plan)
     from holdfast.client.metered.clients import MeteredCache, new_core_of
 
-    return open_cache(*given, MeteredCache, new_core_of(metrics))
+    return open_cache(plan, MeteredCache, new_core_of(metrics))
 
 
 def connect_async(
@@ -78,13 +79,14 @@ def connect_async(
     `shared_memory` and `metrics`. The cache belongs to the event loop in which it is awaited."""
     from holdfast.client.arguments import checked_token
     from holdfast.client.async_cache import Connecting
+    from holdfast.client.shell import ClientPlan
 
-    given = (address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
+    plan = ClientPlan(address, timeout, checked_token(token, token_file), tls, verify, shared_memory)
     if metrics is None:
-        return Connecting(*given)
+        return Connecting(plan)
     from holdfast.client.metered.clients import MeteredAsyncCache, new_core_of
 
-    return Connecting(*given, MeteredAsyncCache, new_core_of(metrics))
+    return Connecting(plan, MeteredAsyncCache, new_core_of(metrics))
 
 
 __all__ = [

@@ -23,7 +23,8 @@ def split_address(address: str, default_port: int | None = None) -> tuple[str, i
     else:
         host, _, port = address.partition(":")
     if not host or any(mark.isspace() or mark in ",/[]" for mark in host):
-        raise _bad(address, "the host is missing or has a character that none can have")
+        why = "the host is missing or has a character that none can have"
+        raise _bad(address, f"{why}; write it like 127.0.0.1:7070 or [::1]:7070")
     if not port:
         if default_port is None:
             raise _bad(address, "write it like 127.0.0.1:7070 or [::1]:7070, with a port")

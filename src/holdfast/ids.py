@@ -6,7 +6,7 @@ An object id packs (epoch, counter) into 64 bits and is never given out twice in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -96,6 +96,18 @@ def namespace_of(tenant: int) -> str:
     return RESERVED + chr(_FIRST_DIGIT + high) + chr(_FIRST_DIGIT + low)
 
 
+class KeysOf(list[str]):
+    """Keys inside a master that all have the prefix of one tenant (not the default one), and have from one character to
+    `MAX_KEY_BYTES` with it. Whoever makes such a list has checked that, and nobody changes it: who gets one need not
+    look at each key again. A part or a copy of it is a plain list, of which nothing is known."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, prefix: str, keys: Iterable[str]) -> None:
+        super().__init__(keys)
+        self.prefix = prefix
+
+
 def is_reserved(key: str) -> bool:
     """Inside a master: is it a tenant's? From a client: is it a key that nobody may send?"""
     return RESERVED <= key < FIRST_FREE
@@ -104,6 +116,8 @@ def is_reserved(key: str) -> bool:
 def are_of(prefix: str, keys: Sequence[str]) -> bool:
     """Have all of these keys, of which there is one, this prefix? If the first and the last in order have it, so have
     those between."""
+    if type(keys) is KeysOf:
+        return keys.prefix == prefix
     return min(keys).startswith(prefix) and max(keys).startswith(prefix)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 
 SAID_EVERY_SECONDS = 30.0
@@ -43,3 +47,15 @@ class Outage:
         self._began_at = None
         self.failures = 0
         self.why = ""
+
+    @contextmanager
+    def one_try(self, failed: Counter[str], kind: str) -> Iterator[None]:
+        """One try of something that is tried again later: its HoldfastError is noted here, counted by its kind, and
+        goes no further; a try without one is a success."""
+        try:
+            yield
+        except HoldfastError as error:
+            failed[kind] += 1
+            self.seen(error)
+        else:
+            self.over()

@@ -89,6 +89,7 @@ class FakeCache:
 
     def reserve(self, key: str, size: int, **options: Any) -> FakeReservation | None:
         self._checked(key)
+        self.options = options
         if size > self.free_bytes:
             raise TooLarge("no segment could ever hold it; nothing was stored")
         return None if key in self.stored and not options.get("upsert") else FakeReservation(self, key, bytearray(size))

@@ -176,6 +176,57 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
         assert process.wait(60) == 141
 
 
+def test_help_into_a_closed_pipe_ends_quietly() -> None:
+    code = "import sys; from holdfast.cli.main import main; sys.exit(main(['--help']))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-c", code]
+        ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, timeout=60)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("status",), ""), (("ls",), ""), (("touch", "a"), "; what was not acknowledged may be undone")],
+)
+def test_ctrl_c_says_no_more_than_that_where_nothing_can_be_left(
+    run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for verb in ("status", "keys", "use_many"):
+        monkeypatch.setattr(cache, verb, interrupted)
+    result = run(*words)
+    assert (result.code, result.err) == (130, f"holdfast: interrupted{told}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "redirected", "told"),
+    [
+        ("ls --json", ">/dev/full", "stdout: No space left on device"),
+        ("ls", ">/dev/full", "stdout: No space left on device"),
+        ("get nothing --json", ">/dev/full", "no object is stored under 'nothing'"),
+        ("ls", ">&-", "stdin or stdout: Bad file descriptor"),
+        ("put a", "<&-", "stdin or stdout: Bad file descriptor"),
+    ],
+)
+def test_a_stream_that_takes_or_gives_nothing_is_one_line(words: str, redirected: str, told: str) -> None:
+    code = (
+        "import sys; from holdfast.cli import connection; from tests.cli.fake_cache import FakeCache\n"
+        "connection.open_cache = lambda *_, **__: FakeCache({'k': b'1'})\n"
+        f"from holdfast.cli.main import main; sys.exit(main({words.split()!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    shell = ["sh", "-c", f'exec "$0" -c "$1" {redirected}', sys.executable, code]
+    ended = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=60)
+    assert (ended.returncode, ended.stderr) == (4 if "nothing" in words else 1, f"holdfast: {told}\n")
+
+
 def test_no_server_answers_is_exit_code_3() -> None:
     """The real client against a port where nobody listens."""
     pytest.importorskip("holdfast.client.cache")

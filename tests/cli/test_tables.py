@@ -30,10 +30,17 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(most: int) -> No
     assert sum(map(shown.count, "kwy/")) == sum("".join(map("".join, ROWS)).count(mark) for mark in "kwy/")
 
 
-def test_the_headings_are_bold_on_a_terminal_only() -> None:
+def test_the_headings_are_bold_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     assert lines_of(ROWS, most=200)[0].startswith(BOLD)
     assert BOLD not in "".join(lines_of(ROWS))
     assert lines_of(ROWS, most=200, bold_column=True)[1].startswith(f"{BOLD}a")
+
+
+@pytest.mark.parametrize("bold_column", [True, False])
+def test_a_dumb_terminal_is_sent_text_alone(monkeypatch: pytest.MonkeyPatch, bold_column: bool) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert BOLD not in "".join(lines_of(ROWS, most=200, bold_column=bold_column))
 
 
 def test_columns_are_left_out_until_the_others_fit() -> None:

@@ -73,8 +73,7 @@ def test_help_shows_what_a_call_takes_and_gives() -> None:
 def test_the_options_of_a_put_are_the_same_everywhere() -> None:
     named = {each.name for each in inspect.signature(calls.put).parameters.values() if each.kind is each.KEYWORD_ONLY}
     assert named - {"timeout"} == {*calls.PutKeywords.__annotations__} == {*inspect.signature(put_options).parameters}
-    assert named - {*calls.ReserveKeywords.__annotations__} == {"durability", "timeout"}
-    for call in (Cache.put, Cache.put_many):
+    for call in (Cache.put, Cache.put_many, Cache.reserve, Cache.reserve_many):
         assert named <= {*inspect.signature(call).parameters}
 
 
@@ -162,8 +161,7 @@ def test_an_option_that_there_is_not_is_refused_and_nothing_is_sent(
         lambda: cache.put_many({"key": b"value"}, replica=2),
         lambda: cache.put_many({"key": b"value"}, outcomes=True, replica=2),
         lambda: cache.reserve("key", 5, replica=2),
-        lambda: cache.reserve("key", 5, durability="memory"),
-        lambda: cache.reserve_many({"key": 5}, durability="memory"),
+        lambda: cache.reserve_many({"key": 5}, replica=2),
     ):
         with pytest.raises(TypeError):
             call()

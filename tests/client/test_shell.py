@@ -151,6 +151,8 @@ def test_none_and_text_have_errors_of_their_own_and_nothing_is_sent(
     for call, told in (
         (lambda: cache.get(None), "a key is a str, not NoneType; nothing was sent"),
         (lambda: cache.get(b"key"), "a key is a str, not bytes"),
+        (lambda: cache.get(["key"]), "a key is a str, not list"),
+        (lambda: cache.pin(5), "a key or a list of keys is wanted, not int"),
         (lambda: cache.put(None, b"value"), "a key is a str, not NoneType"),
         (lambda: cache.put("key", None), "not NoneType. Nothing was changed"),
         (lambda: cache.put("key", "text"), text),

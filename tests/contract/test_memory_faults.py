@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.coordination.interface import Deposed
+from holdfast.coordination.interface import Deposed, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.errors import ReplyLost
 from tests.contract.stories import append_all, read_log, soon
@@ -50,6 +52,21 @@ def world(leader_ttl_ms: int = 5000) -> tuple[HandClock, MemoryStore, MemoryCoor
     return clock, store, one, two
 
 
+@contextlib.asynccontextmanager
+async def contest(
+    leader_ttl_ms: int = 5000,
+) -> AsyncIterator[tuple[HandClock, MemoryStore, Term, asyncio.Task[Term]]]:
+    """One leads, and another one campaigns."""
+    clock, store, one, two = world(leader_ttl_ms)
+    term = await soon(one.campaign("one"))
+    waiting = asyncio.ensure_future(two.campaign("two"))
+    yield clock, store, term, waiting
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await one.close()
+    await two.close()
+
+
 async def test_an_append_whose_answer_was_lost_is_found_when_it_is_sent_again() -> None:
     """I1."""
     _, store, one, _ = world()
@@ -78,44 +95,36 @@ async def test_an_append_that_was_lost_on_the_way_is_written_when_it_is_sent_aga
 
 async def test_a_silent_leader_is_replaced_only_after_it_must_have_stopped_answering() -> None:
     """I12, under a clock that shows it exactly."""
-    clock, store, one, two = world()
-    old = await soon(one.campaign("one"))
-    waiting = asyncio.create_task(two.campaign("two"))
-    await clock.pass_time(10)
-    assert not waiting.done()
-    store.expire_leader("c")
-    await clock.pass_time(0)
-    assert await soon(old.ended())
-    deadline = clock.now + 5
-    while not waiting.done():
-        await clock.pass_time(0.1)
-        assert clock.now < deadline + 1
-    new = waiting.result()
-    assert new.proof == "silence"
-    assert clock.now >= deadline - 1.1  # The last renewal that was seen is at most a second old.
-    with pytest.raises(Deposed):
-        await old.append(1, b"late")
-    await two.close()
+    async with contest() as (clock, store, old, waiting):
+        await clock.pass_time(10)
+        assert not waiting.done()
+        store.expire_leader("c")
+        await clock.pass_time(0)
+        assert await soon(old.ended())
+        deadline = clock.now + 5
+        while not waiting.done():
+            await clock.pass_time(0.1)
+            assert clock.now < deadline + 1
+        new = waiting.result()
+        assert new.proof == "silence"
+        assert clock.now >= deadline - 1.1  # The last renewal that was seen is at most a second old.
+        with pytest.raises(Deposed):
+            await old.append(1, b"late")
 
 
 async def test_validity_ends_without_an_answer_and_before_a_watcher_may_call_it_silence() -> None:
     """I12."""
-    clock, store, one, two = world()
-    term = await soon(one.campaign("one"))
-    waiting = asyncio.create_task(two.campaign("two"))
-    await clock.pass_time(3)
-    store.faults.outage = True
-    renewed_until = term.valid_until
-    await clock.pass_time(60)
-    assert term.valid_until == renewed_until < clock.now
-    assert not waiting.done()
-    store.faults.outage = False
-    await clock.pass_time(2)
-    assert term.valid_until > clock.now
-    assert not waiting.done()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await one.close()
+    async with contest() as (clock, store, term, waiting):
+        await clock.pass_time(3)
+        store.faults.outage = True
+        renewed_until = term.valid_until
+        await clock.pass_time(60)
+        assert term.valid_until == renewed_until < clock.now
+        assert not waiting.done()
+        store.faults.outage = False
+        await clock.pass_time(2)
+        assert term.valid_until > clock.now
+        assert not waiting.done()
 
 
 async def test_a_leader_allows_for_clock_drift_alone() -> None:
@@ -129,35 +138,27 @@ async def test_a_leader_allows_for_clock_drift_alone() -> None:
 
 async def test_a_short_leader_ttl_does_not_keep_a_watcher_from_seeing_silence() -> None:
     """A watcher that looks less often than it believes itself to be away would begin to count anew for ever."""
-    clock, store, one, two = world(leader_ttl_ms=1000)
-    old = await soon(one.campaign("one"))
-    waiting = asyncio.ensure_future(two.campaign("two"))
-    await clock.pass_time(0.5)
-    store.faults.outage = True
-    await clock.pass_time(2)
-    assert old.valid_until < clock.now
-    store.faults.outage = False
-    store.expire_leader("c")
-    await clock.pass_time(5)
-    assert waiting.done(), "the leader has been silent for several times its time to live"
-    assert waiting.result().proof == "silence"
-    await one.close()
-    await two.close()
+    async with contest(leader_ttl_ms=1000) as (clock, store, old, waiting):
+        await clock.pass_time(0.5)
+        store.faults.outage = True
+        await clock.pass_time(2)
+        assert old.valid_until < clock.now
+        store.faults.outage = False
+        store.expire_leader("c")
+        await clock.pass_time(5)
+        assert waiting.done(), "the leader has been silent for several times its time to live"
+        assert waiting.result().proof == "silence"
 
 
 async def test_a_leader_that_was_dropped_may_have_been_renewed_a_moment_before() -> None:
     """I12, found by simulation: it does not hear of the drop, and answers for as long as its last renewal lets it."""
-    clock, store, one, two = world()
-    old = await soon(one.campaign("one"))
-    waiting = asyncio.ensure_future(two.campaign("two"))
-    await clock.pass_time(2.5)
-    seen_until = old.valid_until
-    # Its renewal and its drop lie between two looks.
-    store.cluster("c").beat = 1_000
-    store.expire_leader("c")
-    await clock.pass_time(seen_until - clock.now + 0.2)
-    assert not waiting.done(), "it counts from the drop, not from the last renewal that it saw"
-    await clock.pass_time(3)
-    assert waiting.result().proof == "silence"
-    await one.close()
-    await two.close()
+    async with contest() as (clock, store, old, waiting):
+        await clock.pass_time(2.5)
+        seen_until = old.valid_until
+        # Its renewal and its drop lie between two looks.
+        store.cluster("c").beat = 1_000
+        store.expire_leader("c")
+        await clock.pass_time(seen_until - clock.now + 0.2)
+        assert not waiting.done(), "it counts from the drop, not from the last renewal that it saw"
+        await clock.pass_time(3)
+        assert waiting.result().proof == "silence"

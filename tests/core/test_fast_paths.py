@@ -5,6 +5,9 @@ The pairs are listed in docs/fast-paths.md.
 
 from __future__ import annotations
 
+import struct
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,11 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.catalogue.catalogue import PAGE_BITS, IdIndex
+from holdfast.core.catalogue.catalogue import HARD_PIN, PAGE_BITS, IdIndex
 from holdfast.core.catalogue.digest import digest
+from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.objects import reads, windows
 from holdfast.core.primary import primary as primary_module
-from tests.core.world import World
+from holdfast.core.state.tenants import Tenant
+from holdfast.errors import BadValue
+from holdfast.ids import GrantId, KeysOf, extent_of, namespace_of
+from holdfast.messages import requests as q
+from tests.core.tenants_world import TenantsWorld
+from tests.core.world import World, check_holdings
 
 PAGE = 1 << PAGE_BITS
 
@@ -143,3 +152,98 @@ def test_a_layout_is_the_same_from_the_order_of_the_last_time_as_from_nothing(
             assert getattr(remembered, name).tolist() == getattr(fresh, name).tolist(), name
         real = fresh.slots >= 0
         assert remembered.ids[real].tolist() == fresh.ids[real].tolist()
+
+
+def of_tenants() -> TenantsWorld:
+    world = TenantsWorld()
+    world.node(size=16 << 20)
+    world.define(1)
+    world.define(2)
+    return world
+
+
+def granted(world: TenantsWorld, number: int, count: int) -> tuple[GrantId, bytes]:
+    """A grant of this tenant, and the rows of as many objects in it."""
+    world.serial += 1
+    grant = GrantId(100 + number, world.serial)
+    world.ask(q.Granted, q.GrantRanges(grant, struct.pack("<Q", extent_of(1_000) * count)), grant.client)
+    return grant, b"".join(struct.pack("<3Q", i * extent_of(1_000), 1_000, 7) for i in range(count))
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_keys_that_are_known_to_be_of_one_tenant_are_stored_as_those_that_are_looked_at(count: int) -> None:
+    known, looked_at = of_tenants(), of_tenants()
+    for number in (1, 2):
+        names = [f"{namespace_of(number)}k{i}" for i in range(count)]
+        for world, keys in ((known, KeysOf(namespace_of(number), names)), (looked_at, names)):
+            grant, rows = granted(world, number, count)
+            assert world.ask(q.Committed, q.CommitPuts(grant, keys, rows), grant.client).stored == b"\1" * count
+            assert [row[0] > 0 for row in world.locate(*names)] == [True] * count
+    assert digest(known.state.catalogue) == digest(looked_at.state.catalogue)
+    assert known.primary.records == looked_at.primary.records
+    for world in (known, looked_at):
+        world.check()
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_keys_that_are_known_to_be_anothers_are_refused_as_those_that_are_looked_at(count: int) -> None:
+    """I20"""
+    names = [f"{namespace_of(2)}k{i}" for i in range(count)]
+    for keys in (KeysOf(namespace_of(2), names), names):
+        world = of_tenants()
+        grant, rows = granted(world, 1, count)
+        with pytest.raises(BadValue, match="reserved"):
+            world.ask(q.Committed, q.CommitPuts(grant, keys, rows), grant.client)
+        assert world.used(2) == 0
+        world.check()
+
+
+def test_of_a_part_of_them_nothing_is_known() -> None:
+    keys = KeysOf(namespace_of(1), [namespace_of(1) + "a", namespace_of(1) + "b"])
+    assert [type(part) for part in (keys[:1], keys + keys, keys.copy())] == [list, list, list]
+
+
+def test_a_put_of_a_tenant_without_limits_is_as_one_far_below_them() -> None:
+    """Where no tenant has a limit nothing is added up."""
+    free, limited = of_tenants(), of_tenants()
+    limited.define(1, limit_bytes=1 << 30, max_objects=1 << 30, hard_pin_share=0.9)
+    before = [len(world.primary.records) for world in (free, limited)]
+    for world in (free, limited):
+        for count, pins in ((1, {}), (3, {"hard_pin": True}), (40, {}), (1, {"hard_pin": True})):
+            names = [f"{count}/{pins}/{i}" for i in range(count)]
+            assert world.store(1, *names, **pins) is None
+            world.serial += 1
+            keys = [namespace_of(1) + name for name in [*names, *(f"{name}+" for name in names)]]
+            grant = GrantId(101, world.serial)
+            asked = q.GrantRanges(grant, struct.pack(f"<{len(keys)}Q", *[1_000] * len(keys)), keys)
+            assert world.ask(q.Granted, asked, 101).taken == b"\1" * count + b"\0" * count
+        world.check()
+    ours, theirs = (world.primary.records[start:] for world, start in zip((free, limited), before, strict=True))
+    assert ours == theirs
+
+
+KEYS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 200_000), st.booleans()), min_size=1, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=KEYS)
+def test_objects_of_tenants_are_counted_one_by_one_as_many_at_once(rows: list[tuple[int, int, bool]]) -> None:
+    """One by one a key of the tenant of the last one is not looked up. Of many, those of one tenant without pins are
+    added up in fewer steps."""
+    one, of_each, mixed = World(), World(), World()
+    for world in (one, of_each, mixed):
+        world.state.catalogue.holdings = Holdings(world.state.catalogue)
+        world.state.tenants.put(Tenant(3, "t3"))
+    named = [(pinned, number, f"{namespace_of(number)}{i}", size) for i, (number, size, pinned) in enumerate(rows)]
+    for i, (pinned, _, key, size) in enumerate(named):
+        one.state.catalogue.insert(key, 1 + i, size, 0, 1, 0, HARD_PIN if pinned else 0, 0)
+    for world, alike in ((of_each, itemgetter(0, 1)), (mixed, itemgetter(0))):
+        first = 1
+        for _, group in groupby(sorted(named), alike):
+            pins, _, keys, sizes = zip(*group, strict=True)
+            words, zeros = np.array(sizes, np.uint64), np.zeros(len(keys), np.int64)
+            flags = HARD_PIN if pins[0] else 0
+            world.state.catalogue.insert_many([*keys], first, words, zeros.astype(np.uint64), 1, zeros, flags, 0)
+            first += len(keys)
+    for world in (one, of_each, mixed):
+        check_holdings(world.state)

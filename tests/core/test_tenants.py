@@ -286,3 +286,11 @@ def test_a_tenant_is_one_byte_per_object_and_two_beyond_255_tenants() -> None:
     fill(world, 256, 0, 2)
     assert world.used(256) == 2 * KIB
     world.check()
+
+
+def test_a_tenant_that_is_not_there_yet_holds_nothing() -> None:
+    """Though nothing is counted per tenant before there is a second one."""
+    world = world_of(100)
+    fill(world, 0, 0, 5)
+    [shown] = world.ask(t.TenantList, t.ChangeTenant("new", {})).tenants
+    assert (shown.used_bytes, shown.objects) == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -259,6 +260,8 @@ class World:
         assert digest(state.catalogue) == digest(self.primary.twin.catalogue)
         assert state.catalogue.count == len(state.catalogue.live())
         assert state.objects == len(state.catalogue.by_key)
+        further = Counter(place.segment for places in state.catalogue.others.values() for place in places)
+        assert +state.catalogue.further == further
         assert state.quarantine == self.primary.twin.quarantine
         assert state.grants.keys() == self.primary.twin.grants.keys()
         assert state.sessions == self.primary.twin.sessions

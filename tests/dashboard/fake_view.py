@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -16,25 +16,14 @@ from holdfast.messages.of_masters import ClientInfo, ClientList
 from holdfast.messages.of_tenants import TenantInfo, TenantList
 from holdfast.messages.requests import ChangeMode, Done
 from holdfast.messages.shapes import Message
+from holdfast.node.metrics import DirectCalls
 from holdfast.wire.codec import failed
 
-T = TypeVar("T")
 EVERYBODYS = Doorkeeper(Identities.of_everybody(), hosts=frozenset({"master", "testserver"}))
 
 
-class SameLoop:
+class SameLoop(DirectCalls):
     """Calls of a server that runs in the loop of its master."""
-
-    async def ask(self, call: Callable[[], T]) -> T:
-        return call()
-
-    async def recent(self, call: Callable[[], T]) -> T:
-        return call()
-
-    async def begin(self, start: Callable[[Callable[[T], None]], None]) -> T:
-        given: list[T] = []
-        start(given.append)
-        return given[0]
 
 
 PLACE = {"host": "here", "boot": "00ff", "data_address": "127.0.0.1:7071"}
@@ -129,6 +118,7 @@ class FakeView:
             "digest": "0" * 16,
             "leader": "127.0.0.1:7070",
             "uptime_ms": 5,
+            "identities_fault": "entry 3 (blue-app) is wrong",
         }
 
     def nodes(self) -> list[dict[str, Any]]:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 from prometheus_client import Gauge
+from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.dashboard.access import Doorkeeper, GuardedApp, declared, names_of, needs
+from holdfast.dashboard.access import (
+    MOST_BODY_BYTES,
+    PIECE_BYTES,
+    Doorkeeper,
+    GuardedApp,
+    Shares,
+    declared,
+    names_of,
+    needs,
+)
 from holdfast.dashboard.http import build_app
 from holdfast.dashboard.mooncake_http import build_mooncake_app
 from holdfast.dashboard.page_files import PAGE_FILES
+from holdfast.dashboard.probes import add_probes, new_app
 from holdfast.identity.identities import Entry, Identities, Identity, hash_of
 from holdfast.identity.roles import Role, with_included
 from tests.dashboard.fake_view import EVERYBODYS, PLACE, FakeView, SameLoop
@@ -196,7 +208,9 @@ async def test_a_page_of_another_origin_changes_nothing(headers: dict[str, str],
 
     async with asking(app, "operator", **headers) as http:
         assert (await http.post("/change")).status_code == (200 if is_own else 403)
-    assert bool(done) is is_own
+        assert bool(done) is is_own
+        several = [*headers.items(), ("origin", "http://attacker.example")]
+        assert (await http.post("/change", headers=several)).status_code == 403
 
 
 async def test_boot_ids_and_places_are_for_operators() -> None:
@@ -215,6 +229,14 @@ async def test_boot_ids_and_places_are_for_operators() -> None:
         places = [segment["segment_id"], segment["te_endpoint"], place["buffer_address_"]]
         places += [place["transport_endpoint_"], several["values"][0]["buffer_address_"]]
         assert [bool(one) for one in places] == [is_operator] * 5
+
+
+async def test_whose_entry_of_the_identities_is_wrong_is_for_operators() -> None:
+    for name, is_operator in (("red", False), ("reader", False), ("operator", True)):
+        async with asking(BOTH[0], name) as http:
+            fault = (await http.get("/api/v1/status")).json()["identities_fault"]
+            assert fault
+            assert ("blue-app" in fault) is is_operator
 
 
 async def test_a_tenant_sees_its_own_objects_and_figures() -> None:
@@ -322,8 +344,115 @@ async def test_browsers_are_not_told_to_ask_for_a_password_beside_the_page() -> 
         assert "Basic" in (await http.get("/api/v1/overview")).headers["www-authenticate"]
 
 
-async def test_too_many_requests_at_once_are_refused() -> None:
-    guarded = GuardedApp(BOTH[0], EVERYBODYS, most_requests=0)
+def holding(shares: Shares) -> tuple[GuardedApp, asyncio.Event]:
+    """An application whose `/slow` is under way until the event is set."""
+    app, goes_on = new_app(), asyncio.Event()
+
+    @app.get("/slow")
+    @needs(Role.READER)
+    async def slow() -> None:
+        await goes_on.wait()
+
+    add_probes(app, FakeView(), SameLoop())
+    return GuardedApp(app, Doorkeeper(IDENTITIES, hosts=frozenset({"master"})), shares), goes_on
+
+
+@pytest.mark.parametrize(
+    ("under_way", "refused", "admitted"),
+    [
+        (["reader"] * 2, ["reader"], ["red", "operator"]),
+        (["reader", "reader", "red"], ["reader", "red", "writer"], ["operator"]),
+        (["reader", "operator", "operator", "operator"], ["reader", "red", "operator"], []),
+    ],
+)
+async def test_each_has_a_share_of_the_requests_under_way(
+    under_way: list[str], refused: list[str], admitted: list[str]
+) -> None:
+    """Whoever asks for more than that is refused, strangers take nobody's, and a probe is answered in any case."""
+    guarded, goes_on = holding(Shares(of_all=4, of_others=3, of_one=2))
+
+    def ask(name: str, path: str = "/slow") -> asyncio.Task[httpx.Response]:
+        headers = {"authorization": f"Bearer secret of {name}"} if name else {}
+        return asyncio.create_task(http.get(path, headers=headers))
+
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://master") as http:
-        refused = await http.get("/api/v1/status")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        held = [ask(name) for name in under_way]
+        for name in refused:
+            answer = await ask(name)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), name
+        assert (await ask("")).status_code == 401
+        assert (await ask("", "/healthz")).status_code == 200
+        for name in admitted:
+            held.append(one := ask(name))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not one.done(), name
+        goes_on.set()
+        assert [answer.status_code for answer in await asyncio.gather(*held)] == [200] * len(held)
+        assert (await ask(refused[0])).status_code == 200, "their shares are free again"
+
+
+@pytest.mark.parametrize("declared_length", [True, False], ids=["with its length", "in chunks"])
+async def test_a_body_is_refused_before_it_takes_memory(declared_length: bool) -> None:
+    """I17. An application keeps a whole body before it looks at it."""
+    sent = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 100 * MOST_BODY_BYTES:
+            sent += 16_384
+            yield b" " * 16_384
+
+    async with asking(BOTH[0], "operator") as http:
+        headers = {"content-type": "application/json"}
+        if declared_length:
+            headers["content-length"] = str(100 * MOST_BODY_BYTES)
+        answer = await http.patch("/api/v1/tenants/red", content=body(), headers=headers)
+    assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    assert "nothing was changed" in answer.json()["detail"]
+    assert sent <= 2 * MOST_BODY_BYTES
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"max_objects": NaN}',
+        b'{"max_objects": -Infinity}',
+        b'{"max_objects": "\\ud800"}',
+        b'{"\\ud800": "x"}',
+        b'{"\\ud800": 3}',
+        b"[" * 50_000,
+        b'{"max_objects": ' + b"9" * 5_000 + b"}",
+    ],
+)
+async def test_what_json_cannot_repeat_is_refused_all_the_same(body: bytes) -> None:
+    async with asking(build_app(FakeView(), SameLoop()), "operator") as http:
+        headers = {"content-type": "application/json"}
+        for method, path in (("PATCH", "/api/v1/tenants/red"), ("POST", "/api/v1/nodes/node-1/mode")):
+            answer = await http.request(method, path, content=body, headers=headers)
+            assert answer.status_code in (400, 409, 422), body
+            assert answer.json()["detail"]
+
+
+async def test_a_large_answer_is_sent_piece_by_piece() -> None:
+    """So that it is under way for as long as its client takes it, and the connection holds no second copy."""
+    app, pieces = new_app(), list[int]()
+    content = bytes(range(256)) * 1_000
+
+    @app.get("/large")
+    @needs(Role.READER)
+    async def large() -> Response:
+        return Response(content)
+
+    guarded = GuardedApp(app, EVERYBODYS)
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def count(message: Message) -> None:
+            pieces.append(len(message.get("body", b"")))
+            await send(message)
+
+        await guarded(scope, receive, count)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(counting), base_url="http://master") as http:
+        assert (await http.get("/large")).content == content
+    assert (len(pieces), max(pieces)) == (5, PIECE_BYTES)

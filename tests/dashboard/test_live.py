@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from holdfast.dashboard import live
-from holdfast.dashboard.access import Doorkeeper, GuardedApp
+from holdfast.dashboard.access import Doorkeeper, GuardedApp, Shares
 from holdfast.dashboard.http import build_app
 from holdfast.dashboard.http_thread import HttpThread, serve_http
 from holdfast.dashboard.live import Live, SharedAnswer
@@ -137,10 +138,11 @@ async def test_an_answer_is_taken_again_when_it_is_old_and_after_a_failure() -> 
 
 
 @pytest.fixture
-async def watched() -> AsyncIterator[tuple[FakeView, HttpThread]]:
+async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeView, HttpThread]]:
+    monkeypatch.setattr(live, "STREAMS", Shares(of_all=4, of_others=3, of_one=2))
     view = FakeView()
     view.stopping = False
-    identities = Identities([entry("reader", Role.READER)])
+    identities = Identities([entry(name, Role.READER) for name in ("reader", "other")] + [entry("boss", Role.OPERATOR)])
     app = GuardedApp(build_app(view, SameLoop()), Doorkeeper(identities))
     server = await serve_http(app, "127.0.0.1", 0)
     yield view, server
@@ -148,11 +150,8 @@ async def watched() -> AsyncIterator[tuple[FakeView, HttpThread]]:
     await server.stop()
 
 
-async def test_streams_are_few_and_end_when_the_master_stops(
-    watched: tuple[FakeView, HttpThread], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streams_are_few_and_end_when_the_master_stops(watched: tuple[FakeView, HttpThread]) -> None:
     """I17: however many pages are open, probes and programs find a place; and no page holds the master up."""
-    monkeypatch.setattr(live, "MOST_STREAMS", 2)
     view, server = watched
     headers = {"authorization": "Bearer secret of reader"}
     async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, headers=headers) as http:
@@ -171,6 +170,20 @@ async def test_streams_are_few_and_end_when_the_master_stops(
         async with asyncio.timeout(60):
             while (await http.get("/api/v1/stream")).status_code != 200:  # noqa: ASYNC110 - The server counts down.
                 await asyncio.sleep(0.01)
+
+
+async def test_streams_of_others_leave_some_for_operators(watched: tuple[FakeView, HttpThread]) -> None:
+    _, server = watched
+    async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60) as http, AsyncExitStack() as stack:
+        found, streams = [], []
+        for name in ("reader", "reader", "reader", "other", "other", "boss", "boss"):
+            headers = {"authorization": f"Bearer secret of {name}"}
+            opened = await stack.enter_async_context(http.stream("GET", "/api/v1/stream", headers=headers))
+            found.append(opened.status_code)
+            streams.append(opened.aiter_text())
+            if opened.status_code == 200:  # It is counted from before its first event.
+                assert "event: asker" in await anext(streams[-1])
+    assert found == [200, 200, 503, 200, 503, 200, 503]
 
 
 async def test_a_stranger_gets_no_stream() -> None:

@@ -17,8 +17,7 @@ from benchmarks.floods import FLOODS, Attacker
 from benchmarks.processes import memory_of
 from holdfast.addresses import split_address
 from holdfast.messages.requests import Exists, Failed, GetStatus, Hello, Welcome
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import PREAMBLE, frame
+from holdfast.wire.codec import PREAMBLE, encode, frame
 from tests.e2e.rig import Rig, raw_connection
 from tests.e2e.test_hostile_peers import receive
 from tests.waiting import wait_until

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.messages.requests import Exists, Failed, Hello, Presence, Welcome
-from holdfast.wire.codec import decode_reply, encode
-from holdfast.wire.frames import HEAD_BYTES, MAX_FRAME_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD_BYTES, MAX_FRAME_BYTES, PREAMBLE, decode_reply, encode, frame
 from tests.client.inside import core_of
 from tests.e2e.rig import Rig, raw_connection
 from tests.other_user import as_other_user, needs_root

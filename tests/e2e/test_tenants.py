@@ -48,11 +48,8 @@ TENANTS = ("red", "blue", "busy", "capped", "small", "kept", "stormy", "greedy")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
     folder = tmp_path_factory.mktemp("tenants")
-    keyring = Keyring(folder / "keys")
-    for name, role in (("master-1", "master"), ("node-1", "node"), ("operator", "operator"), ("plain", "writer")):
-        keyring.add(name, role)
-    for name in TENANTS:
-        keyring.add(name, "writer", tenant=name)
+    roles = {"master-1": "master", "node-1": "node", "operator": "operator", "plain": "writer"}
+    keyring = Keyring.of(folder / "keys", roles, TENANTS)
     keyring.add("mapper", "writer", tenant="red", shared_memory=True)
     keyring.add("small-boss", "operator", tenant="small")
     url = f"sqlite://{folder}/coordination.db?cluster=tenants"
@@ -300,6 +297,8 @@ def test_quotas_by_the_command_line(cluster: GuardedCluster) -> None:
     assert code != 0
     assert "needs the role operator" in text
     assert holdfast(cluster, "tenants", "remove", "new one") == (0, "1 tenant removed\n")
+    code, text = holdfast(cluster, "tenants", "remove", "new one")
+    assert (code, "no tenant is called 'new one'; nothing was removed" in text) == (4, True)
     assert "new one" not in {one["name"] for one in tenants(cluster)}
 
 

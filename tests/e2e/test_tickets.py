@@ -19,8 +19,7 @@ from holdfast.messages.shapes import SegmentPlace, Ticket
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.channel import Channel
 from holdfast.transport.data_tcp import NO_TICKET, DataConnection, WantedRange
-from holdfast.wire.codec import expect
-from holdfast.wire.frames import PREAMBLE
+from holdfast.wire.codec import PREAMBLE, expect
 from tests.e2e.rig import Rig
 
 FLOOD = 300

@@ -6,9 +6,9 @@ import contextlib
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -41,6 +41,16 @@ class Keyring:
         path.write_text(token + "\n")
         path.chmod(0o600)
         return token
+
+    @classmethod
+    def of(cls, folder: Path, roles: Mapping[str, str], tenants: Iterable[str] = ()) -> Self:
+        """Names with a role each, and a writer of each tenant."""
+        keyring = cls(folder)
+        for name, role in roles.items():
+            keyring.add(name, role)
+        for name in tenants:
+            keyring.add(name, "writer", tenant=name)
+        return keyring
 
     def path(self, name: str) -> Path:
         return self._folder / f"{name}.token"

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Self
 
 from holdfast.client.cache import Cache
@@ -32,30 +33,25 @@ def put_or_error(cache: Cache, key: str, value: bytes, acked: dict[str, bytes]) 
     return None
 
 
+@dataclass(eq=False)
 class Load:
     """Threads with a client each that put, read and remove keys of their own, until the `with` block ends."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        threads: int = 3,
-        address: str = "",
-        removals: bool = True,
-        reads: bool = True,
-    ) -> None:
-        self.acked: dict[str, bytes] = {}
-        self.removed: set[str] = set()
-        self.errors: list[str] = []
-        self.done_at: list[float] = []
-        self.reader_at: list[float] = []
-        self._cluster = cluster
-        self._address = address
-        self._name = name
-        self._removals = removals
-        self._reads = reads
+    cluster: Cluster
+    name: str
+    threads: int = 3
+    address: str = ""
+    removals: bool = True
+    reads: bool = True
+    acked: dict[str, bytes] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    done_at: list[float] = field(default_factory=list)
+    reader_at: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
+        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(self.threads)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -85,26 +81,26 @@ class Load:
         return round(1000 * max((after - before for before, after in itertools.pairwise(times)), default=0))
 
     def _work(self, number: int) -> None:
-        chosen = random.Random(f"{self._name} {number}")
+        chosen = random.Random(f"{self.name} {number}")
         own: list[str] = []
         count = 0
         try:
-            with self._cluster.connect(self._address, shared_memory=number % 2 == 0) as cache:
+            with self.cluster.connect(self.address, shared_memory=number % 2 == 0) as cache:
                 while not self._stopping.wait(PAUSE_S):
                     count += 1
-                    key = f"{self._name}/{number}/{count}"
+                    key = f"{self.name}/{number}/{count}"
                     data = content_of(key) * (100 if count % LARGE_EVERY == 0 else 1)
                     assert cache.put(key, data) is True, f"{key} is new, and was said to be there already"
                     self.acked[key] = data
                     self.done_at.append(time.monotonic())
                     own.append(key)
-                    if self._reads:
+                    if self.reads:
                         older = own[chosen.randrange(len(own))]
                         assert cache.get(older) == self.acked[older], f"{older} has other bytes"
                         self.done_at.append(time.monotonic())
                     if number == 0:  # After a takeover by guess removals wait; somebody must not.
                         self.reader_at.append(time.monotonic())
-                    elif self._removals and count % 4 == 0:
+                    elif self.removals and count % 4 == 0:
                         self._remove(cache, own.pop(chosen.randrange(len(own))))
         except Exception as error:  # noqa: BLE001 - Whatever it is, the story must hear of it.
             self.errors.append(f"{type(error).__name__}: {error}")

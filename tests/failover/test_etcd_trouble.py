@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import stubs_on
-from holdfast.coordination.etcd.keys import Keys
+from holdfast.coordination.etcd.term import Keys
 from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Exists, Failed
 from tests import prefork

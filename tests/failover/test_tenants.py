@@ -38,11 +38,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEtcd]:
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, etcd: OwnEtcd) -> Iterator[GuardedCluster]:
     folder = tmp_path_factory.mktemp("tenants")
-    keyring = Keyring(folder / "keys")
-    for name, role in (("master-1", "master"), ("master-2", "master"), ("node-1", "node"), ("operator", "operator")):
-        keyring.add(name, role)
-    for name in QUOTAS:
-        keyring.add(name, "writer", tenant=name)
+    roles = {"master-1": "master", "master-2": "master", "node-1": "node", "operator": "operator"}
+    keyring = Keyring.of(folder / "keys", roles, QUOTAS)
     with GuardedCluster(folder, etcd.url("tenants"), keyring, size="64MiB") as cluster:
         yield cluster
 

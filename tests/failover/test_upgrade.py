@@ -27,6 +27,7 @@ from tests.failover.upgrade_steps import (
     replace_master,
     replace_masters,
     replace_nodes,
+    with_nodes_of,
 )
 from tests.waiting import wait_until
 
@@ -42,16 +43,7 @@ def before() -> Release:
 def cluster_of(release: Release, folder: Path, url: str) -> Iterator[Cluster]:
     """Two masters and two nodes of that release."""
     cluster = Cluster(folder, url, nodes=0)
-    for master in cluster.masters:
-        master.release = release
-    with cluster:
-        for name in ("node-1", "node-2"):
-            node = cluster.new_process("node", name, "--address", cluster.address, "--size", "256MiB")
-            node.release = release
-            cluster.nodes.append(node)
-            node.start()
-        for node in cluster.nodes:
-            node.wait_until_ready()
+    with with_nodes_of(release, cluster):
         yield cluster
 
 

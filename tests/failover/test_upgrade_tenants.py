@@ -14,7 +14,15 @@ from holdfast.messages.log_versions import LOG_VERSION
 from tests.failover.cluster import Process
 from tests.failover.guarded import GuardedCluster, Keyring
 from tests.failover.releases import THIS, Release, previous_release
-from tests.failover.upgrade_steps import STEP_S, ClientAtWork, end, hand_over, replace_master, replace_nodes
+from tests.failover.upgrade_steps import (
+    STEP_S,
+    ClientAtWork,
+    end,
+    hand_over,
+    replace_master,
+    replace_nodes,
+    with_nodes_of,
+)
 from tests.waiting import wait_until
 
 TENANTS = ("red", "blue")
@@ -37,16 +45,7 @@ def guarded_cluster_of(release: Release, folder: Path) -> Iterator[GuardedCluste
     for tenant in TENANTS:
         keyring.add(tenant, "operator", tenant=tenant, shared_memory=True)
     cluster = GuardedCluster(folder, f"sqlite://{folder}/coordination.db?cluster=tenants", keyring, nodes=0)
-    for master in cluster.masters:
-        master.release = release
-    with cluster:
-        for name in ("node-1", "node-2"):
-            node = cluster.new_process("node", name, "--address", cluster.address, "--size", "256MiB")
-            node.release = release
-            cluster.nodes.append(node)
-            node.start()
-        for node in cluster.nodes:
-            node.wait_until_ready()
+    with with_nodes_of(release, cluster):
         yield cluster
 
 

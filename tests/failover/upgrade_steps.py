@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,6 +73,22 @@ class ClientAtWork:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def with_nodes_of(release: Release, cluster: Cluster) -> Iterator[None]:
+    """Its masters, and two nodes beside them, as processes of that release."""
+    for master in cluster.masters:
+        master.release = release
+    with cluster:
+        for name in ("node-1", "node-2"):
+            node = cluster.new_process("node", name, "--address", cluster.address, "--size", "256MiB")
+            node.release = release
+            cluster.nodes.append(node)
+            node.start()
+        for node in cluster.nodes:
+            node.wait_until_ready()
+        yield
 
 
 def end(process: Process) -> None:

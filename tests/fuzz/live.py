@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.messages.requests import Hello, ListSegments, SegmentList
 from holdfast.messages.shapes import SegmentPlace
 from holdfast.wire import codec
-from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD, HEAD_BYTES, PREAMBLE, frame
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.targets import examples
 

@@ -33,7 +33,7 @@ from holdfast.replication.renewals import BadRenewals, RenewalReceiver, decode_v
 from holdfast.replication.snapshots import MAGIC, CorruptSnapshot, dump, found_in, head_of, load, verify
 from holdfast.replication.standby import Standby
 from holdfast.wire import codec
-from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.codec import FrameBuffer, frame
 from tests.core.world import World
 from tests.fuzz.mutation import Mutator
 
@@ -220,7 +220,7 @@ def run_snapshot(data: bytes) -> None:
 def renewal_seeds() -> list[bytes]:
     state = load(history()[2], NOW).state
     state.catalogue.renewed[: state.catalogue.top] = 1
-    return [encode_value(3, number, 1_000 * number, take_renewed(state, NOW)) for number in (1, 2)]
+    return [encode_value(state.log_id, 3, number, 1_000 * number, take_renewed(state, NOW)) for number in (1, 2)]
 
 
 def run_renewals(data: bytes) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRequest, WrongVersion
 from holdfast.messages.shapes import Message
 from holdfast.wire import codec
-from holdfast.wire.frames import FIRST_BYTES, NEWEST, OLDEST, PREAMBLE, FrameBuffer, check_preamble, frame
+from holdfast.wire.codec import FIRST_BYTES, NEWEST, OLDEST, PREAMBLE, FrameBuffer, check_preamble, frame
 from tests.wire.strategies import of_struct
 
 DECODERS = {

@@ -103,11 +103,21 @@ async def test_a_standby_that_starts_over_hears_everything_again() -> None:
         await soon(lambda: lease_of(again.standby, "k2") > 0, "the second one did too")
 
 
+class CountedReads(MemoryCoordination):
+    lists = 0
+
+    async def list(self, prefix: str) -> dict[str, bytes]:
+        found = await super().list(prefix)
+        self.lists += 1
+        return found
+
+
 async def test_a_standby_whose_log_restores_a_history_hears_everything_again() -> None:
     """A value that came before the objects told it of nothing: it is read again for them (seed 902698)."""
     pair, store = made(), MemoryStore()
-    coordination = MemoryCoordination(store)
+    coordination = CountedReads(store)
     content = b"".join(dump(pair.state, Position(), now_ms()))
+    pair.state.log_id = 99  # As on the primary that restored it.
     pair.locate("k1", "k2")
     pair.write_renewals()
     for name, value in pair.published.items():
@@ -115,7 +125,7 @@ async def test_a_standby_whose_log_restores_a_history_hears_everything_again() -
     standby = Standby()
     follower = RenewalFollower(coordination, lambda: standby)
     async with running(follower.run()):
-        await soon(lambda: follower.receiver.applied > 0, "it heard of what it does not have yet")
+        await soon(lambda: coordination.lists > 0, "it heard of what it does not have yet")
         assert follower.receiver.renewals == 0
         for position, batch in batches_of(content, 99, b"secret", Position()):
             standby.take(position.batch, batch, now_ms())

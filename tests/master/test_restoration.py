@@ -74,6 +74,14 @@ def catalogue(objects: int = 5) -> bytes:
     return b"".join(dump(world.state, Position(3, world.state.index, b"h" * 16), world.now))
 
 
+@contextlib.asynccontextmanager
+async def leading(store: MemoryStore, folder: Path) -> AsyncIterator[Master]:
+    """A master that leads, and keeps its term for long."""
+    async with running(store, folder, ttl_ms=PATIENT_MS) as master:
+        await until_true(lambda: leads(master), "it leads")
+        yield master
+
+
 async def offer(master: Master, content: bytes) -> None:
     half = len(content) // 2
     assert (await ask(master, OfferCatalogue(0, content[:half]), Done)).count == half
@@ -181,8 +189,7 @@ async def test_a_primary_whose_term_ran_out_describes_its_history_when_it_has_st
 ) -> None:
     """The store was emptied, and the operator is quick: it said that it knows of no history but what it serves."""
     store = MemoryStore()
-    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: leads(master), "it leads")
+    async with leading(store, tmp_path) as master:
         change(master, 5_001)
         await until_true(lambda: not master.server.engine.waits_for_log, "it is durable")  # type: ignore[union-attr]
         old = history_of(master)
@@ -217,8 +224,7 @@ async def test_a_primary_whose_late_term_is_renewed_after_all_carries_out_orders
     """Seed 9004485: the store was slow, the term seemed over for a moment, and the order waited for ever. I1: nor does
     it replace objects without being told to."""
     monkeypatch.setattr(restoration, "SETTLE_SECONDS", 0.05)
-    async with running(MemoryStore(), tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: leads(master), "it leads")
+    async with leading(MemoryStore(), tmp_path) as master:
         await offer(master, catalogue())
         with monkeypatch.context() as late:
             late.setattr(Master, "role", property(lambda _: "standby"))
@@ -250,8 +256,7 @@ async def test_a_primary_whose_order_comes_to_nothing_leads_again(
 ) -> None:
     """I15: the term that the restoring one was to replace is given back; nobody would serve under it."""
     store = MemoryStore()
-    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: leads(master), "it leads")
+    async with leading(store, tmp_path) as master:
         served = history_of(master)
         monkeypatch.setattr(restore_order, "RESTORE_SECONDS", 0.05 - 2 * PATIENT_MS / 1000)
         store.faults.delay_s = 1.0  # Longer than the order may wait for its term.
@@ -364,8 +369,7 @@ async def test_an_order_to_a_primary_ends_when_another_master_came_between(
     monkeypatch.setattr(restore_order, "win_for_order", gated)
     store = MemoryStore()
     other = MemoryCoordination(store, CLUSTER, PATIENT_MS)
-    async with running(store, tmp_path, ttl_ms=PATIENT_MS) as master:
-        await until_true(lambda: leads(master), "it leads")
+    async with leading(store, tmp_path) as master:
         await offer(master, catalogue())
         await ask(master, RestoreHistory(11, replace=True), Done)
         await soon(reached.wait())

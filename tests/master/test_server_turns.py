@@ -35,8 +35,7 @@ from holdfast.messages.requests import (
 from holdfast.messages.shapes import Message
 from holdfast.replication.batches import Position
 from holdfast.replication.log_writer import PendingLog
-from holdfast.wire.codec import decode_reply, encode
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import PREAMBLE, FrameBuffer, decode_reply, encode, frame
 from tests.core.world import World
 from tests.master.engine.test_durability import Writer
 
@@ -124,6 +123,17 @@ def connected(line: Line, server: RpcServer | None = None) -> Connection:
     feed(connection, PREAMBLE + frame(0, 0, encode(Hello(5))))
     assert line.answered() == [0]
     return connection
+
+
+def filled(objects: int) -> tuple[World, list[str], RpcServer]:
+    """A primary with this number of objects, their keys, and its server."""
+    world = World()
+    world.node("a", size=1 << 20)
+    keys = [f"k{number}" for number in range(objects)]
+    world.put(*keys, size=64)
+    server = RpcServer("here", "")
+    server.lead(world.engine)
+    return world, keys, server
 
 
 def feed(connection: Connection, data: bytes) -> None:
@@ -286,12 +296,7 @@ async def test_many_short_requests_are_answered_in_their_order_over_several_turn
 
 
 async def test_a_removal_in_several_steps_lets_others_in_between_and_is_answered_once(line: Line) -> None:
-    world = World()
-    world.node("a", size=1 << 20)
-    keys = [f"k{number}" for number in range(REMOVAL_STEP_SLOTS * 3)]
-    world.put(*keys, size=64)
-    server = RpcServer("here", "")
-    server.lead(world.engine)
+    world, keys, server = filled(REMOVAL_STEP_SLOTS * 3)
     connection, other_line = connected(line, server), Line()
     with other_line.near, other_line.far:
         other = connected(other_line, server)
@@ -329,12 +334,7 @@ async def test_a_look_at_many_objects_lets_others_in_between_and_is_answered_onc
 
 
 async def test_what_one_client_sends_behind_a_removal_in_steps_sees_all_of_it(line: Line) -> None:
-    world = World()
-    world.node("a", size=1 << 20)
-    keys = [f"k{number}" for number in range(STEP_OBJECTS * 3)]
-    world.put(*keys, size=64)
-    server = RpcServer("here", "")
-    server.lead(world.engine)
+    _, keys, server = filled(STEP_OBJECTS * 3)
     connection = connected(line, server)
     feed_all(connection, asked(Remove(keys, 1), Exists(keys[-1:]), Locate(keys[-1:])))
     replies: list[tuple[int, bytes]] = []

@@ -249,6 +249,34 @@ def test_a_tenants_keys_are_shorter_by_the_prefix(tenants: Tenants) -> None:
         tenants.has("red", "")
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("key", ["k", "\0k", "", namespace_of(2), "é" * 255, "é" * 256, "k" * 1_021, "k" * 1_022])
+def test_a_key_alone_is_translated_as_in_a_batch(tenants: Tenants, number: int, key: str) -> None:
+    """By the fast path for almost every put and get, and by `Tenancy.inside`."""
+
+    def inside(*keys: str) -> list[str] | str:
+        request = q.Locate([*keys])
+        try:
+            Tenancy(number).inward(request, tenants.world.state.catalogue)
+        except (BadKey, BadValue) as error:
+            return str(error)
+        return request.keys
+
+    alone, batch = inside(key), inside(key, "other")
+    if isinstance(batch, str):
+        assert alone == batch
+    else:
+        assert [*alone] == [*batch[:1]] == [namespace_of(number) + key]
+
+
+def test_what_is_asked_ahead_of_one_key_is_translated_too(tenants: Tenants) -> None:
+    """A commit of one key takes the fast path only without it."""
+    ahead = q.GrantRanges(GrantId(1, 2), struct.pack("<Q", 64), ["next"])
+    commit = q.CommitPuts(GrantId(1, 1), ["k"], bytes(24), ahead=ahead)
+    Tenancy(1).inward(commit, tenants.world.state.catalogue)
+    assert (commit.keys, ahead.keys) == ([namespace_of(1) + "k"], [namespace_of(1) + "next"])
+
+
 def test_errors_show_no_prefix() -> None:
     tenancy = Tenancy(5)
     reply = failed(BadKey(f"{tenancy.prefix}a is bad, as {tenancy.prefix + 'b'!r} is"))

@@ -15,7 +15,7 @@ from holdfast.core.rules import Rules
 from holdfast.core.state import apply as apply_module
 from holdfast.core.state.state import State
 from holdfast.errors import LogHeldBack
-from holdfast.master.announcement import AWAY_MS, LogVersions, _log_version
+from holdfast.master.announcement import ANNOUNCED_MS, AWAY_MS, LogVersions, _log_version
 from holdfast.master.engine import engine as engine_module
 from holdfast.master.engine.engine import Engine
 from holdfast.messages import log_versions
@@ -184,13 +184,39 @@ def test_a_primary_writes_what_all_masters_read_that_were_here_lately() -> None:
     versions.observe({"a", "b"}, {"a": 2, "b": 2}, 0)
     assert (versions.common, versions.held_back_by) == (2, [])
     versions.observe({"a", "b", "c"}, {"a": 2, "b": 2}, 1_000)
+    assert (versions.common, versions.held_back_by) == (0, ["c (which has not said yet what it reads)"])
+    renewed = 1_001 + ANNOUNCED_MS
+    versions.observe({"a", "b", "c"}, {"a": 2, "b": 2}, renewed)
     assert (versions.common, versions.held_back_by) == (1, ["c (reads 1)"]), "release 0.2.0 announces none"
     versions.observe({"a", "b"}, {"a": 2, "b": 2}, AWAY_MS)
     assert versions.common == 1, "it is being started again, perhaps"
-    versions.observe({"a", "b"}, {"a": 2, "b": 2}, 1_001 + AWAY_MS)
+    versions.observe({"a", "b"}, {"a": 2, "b": 2}, renewed + 1 + AWAY_MS)
     assert versions.common == 2
-    versions.observe({"a", "b"}, {"a": 2, "b": 3}, 1_002 + AWAY_MS)
+    versions.observe({"a", "b"}, {"a": 2, "b": 3}, renewed + 2 + AWAY_MS)
     assert versions.common == 2, "a later release writes no more than this one reads"
+
+
+def test_a_master_whose_version_was_lost_with_the_store_is_not_taken_for_one_of_0_2_0() -> None:
+    """I20: memory would go from tenant to tenant as it is. The store was lost after the version was announced, and
+    before the address was."""
+    versions = LogVersions("a", own=2)
+    versions.observe({"a", "b"}, {"a": 2, "b": 2}, 0)
+    versions.observe({"a", "b"}, {"a": 2}, 3_000)
+    assert versions.common == 2, "it was known"
+    versions.observe({"a", "b", "c"}, {"a": 2, "b": 2}, 6_000)
+    assert versions.common == 0, "whoever was never seen with one may be of any release"
+    versions.observe({"a", "b", "c"}, {"a": 2, "b": 2, "c": 2}, 9_000)
+    assert versions.common == 2
+    versions.observe({"a", "c"}, {"a": 2}, 12_000)
+    versions.observe({"a", "c"}, {"a": 2}, 12_001 + ANNOUNCED_MS)
+    assert versions.common == 1, "it was replaced by one of 0.2.0"
+
+
+def test_a_master_that_is_gone_before_it_is_known_holds_nothing_back() -> None:
+    versions = LogVersions("a", own=2)
+    versions.observe({"a", "b"}, {"a": 2}, 0)
+    versions.observe({"a"}, {"a": 2}, 3_000)
+    assert (versions.common, versions.held_back_by) == (2, [])
 
 
 @pytest.mark.parametrize(("value", "read"), [(b'{"log":2,"release":"9.9.9"}', 2), (b"{}", 1), (b"\xff", 1), (b"2", 1)])

@@ -32,7 +32,7 @@ from holdfast.messages.shapes import Message, Ticket
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.transport.certificate_files import ContextSource
 from holdfast.transport.data_tcp import DataConnection, WantedRange

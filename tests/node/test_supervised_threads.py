@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.messages.commands import UpdateConfig, encode_body
 from holdfast.messages.of_nodes import ReportUsage
-from holdfast.node.commands.worker import CommandWorker
+from holdfast.node.commands.handlers import CommandWorker
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.session.life import NodeLife

@@ -35,7 +35,7 @@ from holdfast.master.engine.engine import Engine
 from holdfast.master.engine.shell import FOR_EVER, EngineShell
 from holdfast.messages.records import GrantEnded, ObjectsRemoved
 from holdfast.messages.requests import CommitPuts, GrantRanges
-from holdfast.node.memory import refused_grants
+from holdfast.node.memory import proofs
 from holdfast.node.memory.lent_memory import LentMemory
 from holdfast.replication import batches, snapshots, standby
 from holdfast.simulation.runs.run import Run, run
@@ -87,7 +87,7 @@ def as_parameters(bugs: Sequence[Planted]) -> list[object]:
     return [pytest.param(bug, id=bug.name, marks=mark) for bug, mark in zip(bugs, marks, strict=True)]
 
 
-def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
+def rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
     """Answers to such requests leave at once, durable or not."""
 
     real = Durability.required_index
@@ -99,15 +99,15 @@ def _rests_on_nothing(kind: type[object] | tuple[type[object], ...]) -> Patch:
 
 
 def acknowledge_before_durable() -> Patch:
-    return _rests_on_nothing(CommitPuts)
+    return rests_on_nothing(CommitPuts)
 
 
 def answer_from_an_undurable_record() -> Patch:
-    return _rests_on_nothing(BY_KEYS)
+    return rests_on_nothing(BY_KEYS)
 
 
 def hand_out_a_grant_before_durable() -> Patch:
-    return _rests_on_nothing(GrantRanges)
+    return rests_on_nothing(GrantRanges)
 
 
 def reuse_before_durable() -> Patch:
@@ -119,7 +119,7 @@ def reuse_before_durable() -> Patch:
         self.reclaim(absorbed.freed)
         return Absorbed(absorbed.applied, (), absorbed.commands)
 
-    return both(patch.object(Primary, "absorb", absorb), _rests_on_nothing(GrantRanges))
+    return both(patch.object(Primary, "absorb", absorb), rests_on_nothing(GrantRanges))
 
 
 def skip_the_fence() -> Patch:
@@ -300,7 +300,7 @@ def a_commit_asked_again_is_a_new_one() -> Patch:
 
 
 def write_over_tcp_after_clean() -> Patch:
-    return patch.object(refused_grants.RefusedGrants, "check", lambda self, grant: None)
+    return patch.object(proofs.RefusedGrants, "check", lambda self, grant: None)
 
 
 def take_every_writer_for_gone() -> Patch:

@@ -7,12 +7,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from holdfast.core import promotion
+from holdfast.core import decide, promotion
 from holdfast.core.catalogue.catalogue import DISK, HARD_PIN
 from holdfast.core.objects import eviction, removals
+from holdfast.core.primary.decision import Decision
 from holdfast.core.primary.primary import Primary
+from holdfast.messages.requests import ChangePins
 from holdfast.replication import snapshot_store
-from tests.simulation.planted import Patch, Planted
+from tests.simulation.planted import Patch, Planted, rests_on_nothing
 
 
 def evict_under_a_hard_pin() -> Patch:
@@ -32,6 +34,20 @@ def forget_hard_pins_in_snapshots() -> Patch:
         return restored
 
     return patch.object(snapshot_store, "load", load)
+
+
+def answer_a_pin_without_its_record() -> Patch:
+    """The client is told that the object is pinned, and nothing of it is in the log."""
+    real = decide._DECIDE[ChangePins]
+
+    def change_pins(*given: Any) -> Decision:
+        return Decision(real(*given).reply)
+
+    return patch.dict(decide._DECIDE, {ChangePins: change_pins})
+
+
+def answer_a_pin_before_it_is_durable() -> Patch:
+    return rests_on_nothing(ChangePins)
 
 
 def place_on_a_node_that_is_set_aside() -> Patch:
@@ -54,6 +70,8 @@ PLANTED_BY_OPERATORS = (
     Planted("evict under a hard pin", evict_under_a_hard_pin, ("I8",), 60),
     Planted("remove under a hard pin", remove_under_a_hard_pin, ("I8",), 60),
     Planted("forget hard pins in snapshots", forget_hard_pins_in_snapshots, ("I5",), 60),
+    Planted("answer a pin without its record", answer_a_pin_without_its_record, ("I8",), 60, "changed pins"),
+    Planted("answer a pin before it is durable", answer_a_pin_before_it_is_durable, ("I8",), 200, "changed pins"),
     Planted("place on a node that is set aside", place_on_a_node_that_is_set_aside, ("drain",), 60),
     Planted("forget longer leases of before", forget_longer_leases_of_before, ("I2", "I8"), 200, "shorter leases"),
 )

@@ -14,9 +14,8 @@ from holdfast.core.state.tenants import Tenants
 from holdfast.master import tenancy
 from holdfast.messages import requests
 from holdfast.node.commands.copier import Copier
-from holdfast.node.memory import tickets
-from holdfast.node.memory.refused_grants import check_write
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory import proofs
+from holdfast.node.memory.proofs import TicketBook, check_write
 from holdfast.replication import snapshot_store
 from holdfast.simulation.world import nodes
 from tests.simulation.planted import Patch, Planted, both
@@ -66,7 +65,11 @@ def forget_the_share_of_leases() -> Patch:
 
 
 def _untranslated(kind: type[requests.Message]) -> Patch:
-    return patch.dict(tenancy.INWARD, {kind: lambda *given: None})
+    """Neither alone nor in a batch."""
+    return both(
+        patch.dict(tenancy.INWARD, {kind: lambda *given: None}),
+        patch.object(tenancy, "_FREQUENT", tenancy._FREQUENT - {kind}),
+    )
 
 
 def locate_in_the_default_tenant() -> Patch:
@@ -139,11 +142,11 @@ def take_expired_tickets() -> Patch:
 
 
 def take_tickets_for_other_ranges() -> Patch:
-    return patch.object(tickets, "_is_inside", lambda piece, ranges: True)
+    return patch.object(proofs, "_is_inside", lambda piece, ranges: True)
 
 
 def take_tickets_for_other_segments() -> Patch:
-    return patch.object(tickets, "same_mac", lambda one, other: True)
+    return patch.object(proofs, "same_mac", lambda one, other: True)
 
 
 def give_memory_of_another_tenant_as_it_is() -> Patch:

@@ -28,7 +28,7 @@ from holdfast.simulation.runs.run import within
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
 from holdfast.simulation.scripts.history import ClientCall
 from holdfast.simulation.scripts.scenes import FIRST_NUMBER
-from holdfast.simulation.scripts.script import FAULT_MS, Fault, Operation
+from holdfast.simulation.scripts.script import FAULT_MS, Fault, Operation, Script, ScriptShape
 from holdfast.simulation.world.torn_writes import halves_of
 from holdfast.simulation.world.world import World
 
@@ -196,3 +196,20 @@ def test_where_the_log_names_nobody_nothing_may_be_lost_nor_anything_that_waits_
     killed = Fault(6_000, "kill_master", 500, "master-1")
     assert not may_be_lost(killed, named="")
     assert not may_be_lost(killed, durability="durable")
+
+
+def test_a_node_that_starts_again_does_not_live_on_in_its_old_memory() -> None:
+    """Until its first step it has none. It seemed to have the old one, into which a client put in that moment."""
+
+    def restarted(world: World) -> None:
+        world.play(2_000)
+        node = next(iter(world.nodes.values()))
+        assert node.alive is not None
+        world.kill(node.name)
+        assert node.alive is None
+        world.start(node.name)
+        assert node.alive is None
+        world.scheduler.run_until(3_000 * MS)
+        assert node.alive is not None
+
+    within(Script(0, ScriptShape(), (), ()), restarted)

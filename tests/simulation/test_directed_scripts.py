@@ -228,6 +228,21 @@ def test_a_disk_of_a_restored_history_that_nobody_compares_is_found() -> None:
     assert "not settled and verified" in broken.what
 
 
+def test_a_disk_that_an_overtaken_primary_has_mounted_is_verified() -> None:
+    """I11 (seed 20003397): two primaries began within 120 ms. The node had registered at the second, and the
+    first still mounted its disk: the report that its files were compared was refused, and nothing came after it."""
+    faults = (
+        Fault(1_939, "pause_master", 1_001, "master-2"),
+        Fault(7_418, "wipe_store", 800, other="newest"),
+        Fault(8_065, "slow_network", 339, share=0.3),
+        Fault(9_036, "kill_master", 367, "master-2"),
+        Fault(9_156, "refuse", 348, "master-1", "client-1"),
+    )
+    shape = ScriptShape(masters=3, clients=2, disk_bytes=8 << 20)
+    found = run(Script(24_003_409, shape, (), faults)).violation
+    assert found is None, found
+
+
 def test_an_order_to_restore_outlives_a_term_that_was_late() -> None:
     """Liveness (seed 9004485): while the store was slow the primary's term seemed over, and was then renewed; the order
     that came in between waited for a term for ever, and every other one was refused meanwhile."""
@@ -240,3 +255,107 @@ def test_an_order_to_restore_outlives_a_term_that_was_late() -> None:
     )
     shape = ScriptShape(nodes=1, clients=4, segment_bytes=1 << 20, slowest_ms=20, disk_bytes=1 << 19)
     assert run(Script(26_004_536, shape, (), faults)).violation is None
+
+
+def test_records_of_a_promotion_that_failed_are_not_held_against_the_log() -> None:
+    """I5 is for what is in the log: a master that was stopped while it was promoted has records of its own term, and
+    another master led in the meantime. Found by seed 20003695, made short."""
+    script = Script(
+        seed=20003695,
+        shape=ScriptShape(segment_bytes=1048576, slowest_ms=100, preset="renew-all", disk_bytes=524288),
+        operations=(
+            Operation(
+                at_ms=997,
+                client=1,
+                verb="put_many",
+                number=142,
+                keys=("key/0", "key/2", "key/3"),
+                size_bytes=1142,
+                hold_ms=1492,
+            ),
+            Operation(at_ms=1117, client=2, verb="upsert", number=33, keys=("key/2",), size_bytes=1033, hold_ms=1568),
+            Operation(
+                at_ms=1334,
+                client=2,
+                verb="remove",
+                number=40,
+                keys=("key/2",),
+                size_bytes=262184,
+                durability="memory",
+                hold_ms=394,
+            ),
+            Operation(at_ms=1473, client=1, verb="get", number=98, keys=("key/1",), size_bytes=262242, hold_ms=2422),
+            Operation(at_ms=1553, client=1, verb="put", number=94, keys=("key/2",), size_bytes=4094, hold_ms=936),
+            Operation(at_ms=1645, client=1, verb="get", number=64, keys=("key/3",), size_bytes=262208, hold_ms=2990),
+            Operation(
+                at_ms=1654,
+                client=0,
+                verb="get",
+                number=16,
+                keys=("key/1",),
+                size_bytes=262160,
+                replicas=2,
+                hold_ms=3465,
+            ),
+            Operation(at_ms=1940, client=1, verb="get", number=90, keys=("key/1",), size_bytes=1090, hold_ms=290),
+            Operation(at_ms=2184, client=2, verb="put", number=110, keys=("key/3",), size_bytes=262254, hold_ms=1932),
+            Operation(at_ms=2199, client=0, verb="get", number=28, keys=("key/2",), size_bytes=262172, hold_ms=2690),
+            Operation(at_ms=2212, client=1, verb="get", number=134, keys=("key/1",), size_bytes=262278, hold_ms=2702),
+            Operation(at_ms=2228, client=2, verb="put", number=200, keys=("scene/late",), size_bytes=262344),
+            Operation(at_ms=2229, client=2, verb="exists", number=65, keys=("key/2",), size_bytes=4065, hold_ms=490),
+            Operation(
+                at_ms=2567,
+                client=2,
+                verb="upsert",
+                number=47,
+                keys=("key/2",),
+                size_bytes=262191,
+                replicas=2,
+                hold_ms=619,
+            ),
+            Operation(at_ms=2625, client=1, verb="get", number=122, keys=("key/1",), size_bytes=262266, hold_ms=71),
+            Operation(at_ms=3060, client=0, verb="put", number=54, keys=("key/0",), size_bytes=262198, hold_ms=1943),
+            Operation(
+                at_ms=3127, client=0, verb="put", number=59, keys=("key/0",), size_bytes=262203, replicas=2, hold_ms=478
+            ),
+            Operation(at_ms=3219, client=2, verb="get", number=96, keys=("key/0",), size_bytes=262240, hold_ms=562),
+            Operation(
+                at_ms=3426,
+                client=0,
+                verb="put_many",
+                number=120,
+                keys=("key/1", "key/2", "key/3"),
+                size_bytes=262264,
+                durability="memory",
+                hold_ms=1971,
+            ),
+            Operation(at_ms=4122, client=0, verb="put", number=5, keys=("key/3",), size_bytes=1005, hold_ms=3440),
+            Operation(at_ms=4479, client=2, verb="view", number=133, keys=("key/1",), size_bytes=262277, hold_ms=3570),
+            Operation(at_ms=4515, client=0, verb="put", number=127, keys=("key/0",), size_bytes=262271, hold_ms=2931),
+            Operation(
+                at_ms=4852,
+                client=2,
+                verb="put_many",
+                number=2,
+                keys=("key/0", "key/1", "key/3"),
+                size_bytes=262146,
+                replicas=2,
+                hold_ms=3308,
+            ),
+            Operation(at_ms=5218, client=1, verb="put", number=49, keys=("key/1",), size_bytes=262193, hold_ms=3025),
+        ),
+        faults=(
+            Fault(at_ms=1547, kind="kill_master", lasts_ms=37, one="master-0"),
+            Fault(at_ms=2128, kind="slow_threads", lasts_ms=1500, one="client-2", share=0.1),
+            Fault(at_ms=2395, kind="cut", lasts_ms=9000, one="client-2", other="node-0"),
+            Fault(at_ms=2395, kind="cut", lasts_ms=9000, one="client-2", other="node-1"),
+            Fault(at_ms=4154, kind="kill_master", lasts_ms=543, one="master-0"),
+            Fault(at_ms=4494, kind="fade", lasts_ms=8813, one="client-0"),
+            Fault(at_ms=5029, kind="lost_requests", lasts_ms=388, share=0.8),
+            Fault(at_ms=5339, kind="reset", lasts_ms=0, one="master-1", other="node-1"),
+            Fault(at_ms=6746, kind="pause_master", lasts_ms=1780, one="master-0"),
+            Fault(at_ms=6835, kind="pause_client", lasts_ms=1500, one="client-0"),
+        ),
+    )
+    found = run(script)
+    assert found.violation is None, found.violation

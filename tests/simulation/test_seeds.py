@@ -32,3 +32,14 @@ def test_no_promise_breaks_where_engines_reserve_and_hold() -> None:
         assert one.violation is None, f"seed {one.script.seed}: {one.violation}; again: {again}"
         verbs |= {operation.verb for operation in one.script.operations}
     assert verbs >= {"reserve", "abandon", "hold"}
+
+
+@pytest.mark.timeout(900)
+def test_no_promise_breaks_where_pins_are_changed() -> None:
+    """I8, of pins that objects get and lose after their put."""
+    changes: set[tuple[str, str]] = set()
+    for one in play_seeds(range(10), PROCESSES, scene="changed pins"):
+        again = f"python -m holdfast.simulation replay {one.script.seed} --scene 'changed pins'"
+        assert one.violation is None, f"seed {one.script.seed}: {one.violation}; again: {again}"
+        changes |= {(operation.verb, operation.pin) for operation in one.script.operations}
+    assert changes >= {("pin", "hard"), ("pin", "soft"), ("unpin", "")}

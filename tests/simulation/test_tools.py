@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from concurrent.futures import process as futures_process
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +167,40 @@ def test_an_interrupt_while_the_processes_start_ends_them_in_order(monkeypatch: 
             next(iter(play_seeds([1, 2], 2)))
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_another_thread_receives_while_the_processes_start_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal of the process goes to any thread that does not block it, and its handler runs in the main thread: the
+    pool knew nothing of a process that it had just started, and waited for ever for one that lacked its word to end."""
+    start, other_may_end = SpawnProcess.start, threading.Event()
+    other = threading.Thread(target=other_may_end.wait)
+    started: list[int] = []
+    received, told_when_received = socket.socketpair()
+    told_when_received.setblocking(False)
+
+    def interrupted(self: SpawnProcess) -> None:
+        start(self)
+        assert self.pid is not None
+        started.append(self.pid)
+        if len(started) == 2:
+            signal.pthread_kill(other.ident or 0, signal.SIGINT)
+            assert received.recv(1)  # Python's handler runs right after this.
+
+    other.start()
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    wakeup = signal.set_wakeup_fd(told_when_received.fileno())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(play_seeds([1, 2], 2)))
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGINT, before)
+        other_may_end.set()
+        other.join()
+        received.close()
+        told_when_received.close()
+    assert len(started) == 2
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]

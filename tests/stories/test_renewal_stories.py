@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -241,6 +242,71 @@ def test_each_value_is_applied_once_in_any_order(pair: Pair) -> None:
     pair.receiver.forget()
     pair.receiver.take(state, pair.published, now)
     assert pair.receiver.applied == 4, "a standby that started over hears them all again"
+
+
+def history_of_the_same_epochs_and_ids(pair: Pair, log_id: int) -> Pair:
+    """Another history. It began long ago, and its primary has found nobody to write renewals to until now."""
+    other = Pair("follow", lease_ttl_ms=LEASE_MS)
+    other.state.log_id = log_id
+    other.node("a", size=1 << 20)
+    other.put(*[f"k{i}" for i in range(100)], size=KIB)
+    other.now += 8_000
+    other.locate("k1")
+    other.write_renewals()
+    other.now = pair.now
+    return other
+
+
+def test_renewals_of_an_older_history_tell_the_next_one_nothing(pair: Pair) -> None:
+    """The store was replaced, and a primary that had not seen it wrote into the new one. Its value would make the new
+    primary's look eight seconds older than they are, take their numbers, and renew an object that is another one
+    (seed 20003940)."""
+    older = history_of_the_same_epochs_and_ids(pair, log_id=10)
+    pair.now += 1_000
+    pair.locate("k2")
+    pair.write_renewals()
+    pair.published |= older.published
+    assert len(pair.published) == 2, "neither is written over the other"
+    pair.hear_renewals()
+    assert pair.receiver.applied == 1
+    assert pair.known_lease("k2") == LEASE_MS
+    assert pair.known_age("k2") == 0
+    assert pair.known_lease("k1") == 0
+
+
+def test_a_standby_that_followed_an_older_history_dates_the_next_one_by_itself(pair: Pair) -> None:
+    older = history_of_the_same_epochs_and_ids(pair, log_id=10)
+    older.standby.state.log_id = 10
+    pair.receiver.take(older.standby.state, older.published, pair.standby_now)
+    assert pair.receiver.applied == 1
+    pair.now += 1_000
+    pair.locate("k2")
+    pair.write_renewals()
+    pair.hear_renewals()
+    assert pair.receiver.applied == 2
+    assert pair.known_age("k2") == 0
+
+
+class RenewalValueOf020(msgspec.Struct, array_like=True):
+    epoch: int
+    number: int
+    written_ms: int
+    ids: bytes
+    lease_left_ms: bytes
+    unused_ms: bytes
+    soft_pinned: bytes
+    soft_pin_left_ms: bytes
+
+
+def test_masters_of_this_release_and_of_0_2_0_tell_each_other(pair: Pair) -> None:
+    """Release 0.2.0 does not name the history, and passes over what it does not know at the end of a value."""
+    pair.locate("k1")
+    pair.write_renewals()
+    ((name, value),) = pair.published.items()
+    as_read_by_020 = msgspec.msgpack.decode(value, type=RenewalValueOf020)
+    pair.published[name] = msgspec.msgpack.encode(as_read_by_020)
+    pair.hear_renewals()
+    assert pair.known_lease("k1") == LEASE_MS
 
 
 def test_very_many_renewals_are_several_values_that_each_fit(pair: Pair) -> None:

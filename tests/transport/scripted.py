@@ -11,8 +11,7 @@ from typing import TypeAlias
 from holdfast.instant import now_seconds
 from holdfast.messages.requests import Exists, Hello, Presence, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.wire.codec import decode_request, encode
-from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.codec import FrameBuffer, decode_request, encode, frame
 
 WELCOME = Welcome(7, 1, "scripted", 10_000, 30_000, 1 << 28, 1 << 23, 1)
 Serve: TypeAlias = Callable[["Peer"], None]

@@ -18,8 +18,7 @@ import pytest
 from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, UnknownSegment, Unreachable
 from holdfast.messages.of_nodes import Attached
 from holdfast.transport.shared_memory import Mapping, copy_in
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import frame
+from holdfast.wire.codec import encode, frame
 from tests.node.rig import SIZE, Served, open_files, soon
 from tests.tickets import TicketedLink
 from tests.waiting import wait_until

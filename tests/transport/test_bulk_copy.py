@@ -8,15 +8,22 @@ from collections.abc import Iterator
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.transport import bulk_copy
 from holdfast.transport.bulk_copy import (
     CHUNK,
+    COPIES_KNOWN,
     SHARED_FROM,
     SHARED_HASHED_CHUNK,
+    TRIED_SHARE,
     Hand,
+    QuickerWay,
+    QuickerWays,
     SharedCopy,
     SharedHash,
+    Way,
     copy_bulk,
 )
 from tests.waiting import wait_until
@@ -211,3 +218,173 @@ def test_a_hash_that_is_not_wanted_any_more_is_left_by_the_other_thread(monkeypa
     assert not list(shared._starts), "nothing is left to be taken"
     shared.help()
     view.release()
+
+
+MIB = 1 << 20
+
+
+class Machine:
+    """Simulated copies: each takes what its way takes now, and a little more, as other work is in the way."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = {Way[name.upper()]: taken for name, taken in seconds.items()}
+        self.quicker = QuickerWay()
+        self.went: list[Way] = []
+
+    def copy(self, count: int, size: int = 16 * MIB) -> None:
+        for _ in range(count):
+            way = self.quicker.next()
+            self.quicker.note(way, size, self.seconds[way] * (1 + len(self.went) % 7 / 100))
+            self.went.append(way)
+
+
+def test_two_threads_are_kept_where_they_are_quicker() -> None:
+    machine = Machine(two_threads=0.77e-3, one_thread=1.25e-3)
+    machine.copy(5_000)
+    assert machine.quicker.preferred is Way.TWO_THREADS
+    assert machine.went[:COPIES_KNOWN] == [Way.TWO_THREADS] * COPIES_KNOWN, "nothing is tried before"
+    assert machine.went.count(Way.ONE_THREAD) <= 1 + 5_000 * TRIED_SHARE
+    assert machine.went[-1_000:].count(Way.ONE_THREAD) > 10, "it goes on trying"
+
+
+def test_a_client_for_which_two_threads_are_slow_soon_copies_with_one() -> None:
+    machine = Machine(two_threads=1.67e-3, one_thread=1.25e-3)
+    machine.copy(COPIES_KNOWN + 2)
+    assert machine.quicker.preferred is Way.ONE_THREAD
+    machine.copy(5_000)
+    assert machine.quicker.preferred is Way.ONE_THREAD
+    assert machine.went.count(Way.TWO_THREADS) <= COPIES_KNOWN + 1 + 5_000 * TRIED_SHARE
+
+
+def test_the_choice_is_taken_back_when_the_machine_changes() -> None:
+    machine = Machine(two_threads=1.67e-3, one_thread=1.25e-3)
+    machine.copy(1_000)
+    machine.seconds[Way.TWO_THREADS] = 0.77e-3
+    machine.copy(200)
+    assert machine.quicker.preferred is Way.TWO_THREADS
+    machine.seconds[Way.TWO_THREADS] = 1.67e-3
+    machine.copy(200)
+    assert machine.quicker.preferred is Way.ONE_THREAD
+
+
+def test_one_quick_trial_is_not_enough() -> None:
+    """It may have found the bytes in a cache."""
+    machine = Machine(two_threads=0.77e-3, one_thread=0.1e-3)
+    machine.copy(COPIES_KNOWN + 1)
+    assert machine.went[-1] is Way.ONE_THREAD
+    machine.seconds[Way.ONE_THREAD] = 1.25e-3
+    machine.copy(2)
+    assert machine.went[-2:] == [Way.ONE_THREAD, Way.TWO_THREADS]
+    assert machine.quicker.preferred is Way.TWO_THREADS
+
+
+def test_copies_that_other_work_held_up_do_not_make_a_trial_win() -> None:
+    machine = Machine(two_threads=0.77e-3, one_thread=1.25e-3)
+    machine.copy(1)
+    machine.seconds[Way.TWO_THREADS] = 5.0e-3
+    machine.copy(COPIES_KNOWN + 1)
+    assert machine.went.count(Way.ONE_THREAD) == 1, "tried, and not again at once"
+    assert machine.quicker.preferred is Way.TWO_THREADS
+
+
+def test_a_way_that_is_about_as_quick_is_not_gone_over_to() -> None:
+    machine = Machine(two_threads=1.0e-3, one_thread=0.95e-3)
+    machine.copy(1_000)
+    assert machine.quicker.preferred is Way.TWO_THREADS
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([2 * MIB, 3 * MIB, 4 * MIB - 1]), st.floats(1e-4, 1e-1), st.floats(1e-4, 1e-1)),
+        min_size=1,
+        max_size=400,
+    )
+)
+def test_trials_that_lose_are_a_small_share_of_all_bytes(copies: list[tuple[int, float, float]]) -> None:
+    """Whatever the copies take: a trial is one copy, and a second one if the first won."""
+    quicker = QuickerWay()
+    tried = copied = 0
+    for size, two, one in copies:
+        way = quicker.next()
+        tried += size if way is not quicker.preferred else 0
+        copied += size
+        quicker.note(way, size, two if way is Way.TWO_THREADS else one)
+    assert tried <= TRIED_SHARE * copied + 2 * 4 * MIB
+
+
+def test_each_size_of_copies_has_its_own_choice() -> None:
+    ways = QuickerWays()
+    assert ways.of(16 * MIB) is ways.of(17 * MIB)
+    assert ways.of(16 * MIB) is not ways.of(2 * MIB)
+
+
+def given_hand(monkeypatch: pytest.MonkeyPatch, idle: bool) -> None:
+    hand = Hand()
+    monkeypatch.setattr(bulk_copy, "_hand", hand)
+    monkeypatch.setattr(hand, "offer", lambda _: idle)
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_bytes_and_checksum_are_right_each_way(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(QuickerWay, "next", lambda _: way)
+    shared: list[SharedCopy] = []
+    run = SharedCopy.run
+    monkeypatch.setattr(SharedCopy, "run", lambda copy: shared.append(copy) or run(copy))
+    source, target = os.urandom(SIZE), bytearray(SIZE)
+    ways = QuickerWays()
+    assert copy_bulk(memoryview(target), memoryview(source), True, ways) == xxhash.xxh3_64_intdigest(source)
+    assert target == source
+    assert len(shared) == (1 if way is Way.TWO_THREADS else 0)
+
+
+def test_large_copies_with_a_checksum_teach_which_way_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads, one copy after the other, take twice as long by this clock."""
+    given_hand(monkeypatch, idle=True)
+    now = 0.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    run, alone = SharedCopy.run, bulk_copy._copy_alone
+
+    def run_slowly(copy: SharedCopy) -> int:
+        pass_time(2.0)
+        return run(copy)
+
+    def copy_alone(target: memoryview, source: memoryview, checksum: bool) -> int:
+        pass_time(1.0)
+        return alone(target, source, checksum)
+
+    monkeypatch.setattr(bulk_copy, "now_seconds", lambda: now)
+    monkeypatch.setattr(SharedCopy, "run", run_slowly)
+    monkeypatch.setattr(bulk_copy, "_copy_alone", copy_alone)
+    source, target = os.urandom(SIZE), bytearray(SIZE)
+    ways = QuickerWays()
+    for _ in range(COPIES_KNOWN + 2):
+        assert copy_bulk(memoryview(target), memoryview(source), True, ways) == xxhash.xxh3_64_intdigest(source)
+    assert ways.of(SIZE).preferred is Way.ONE_THREAD
+
+
+def test_a_copy_that_the_second_thread_was_not_asked_for_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_hand(monkeypatch, idle=False)
+    noted: list[Way] = []
+    monkeypatch.setattr(QuickerWay, "note", lambda _, way, size, seconds: noted.append(way))
+    source, target = os.urandom(SIZE), bytearray(SIZE)
+    ways = QuickerWays()
+    for _ in range(COPIES_KNOWN + 2):
+        copy_bulk(memoryview(target), memoryview(source), True, ways)
+    assert noted == []
+    assert ways.of(SIZE).next() is Way.TWO_THREADS
+
+
+@pytest.mark.parametrize(("size", "checksum"), [(SHARED_FROM - 1, True), (SIZE, False)])
+def test_short_copies_and_those_without_a_checksum_are_not_measured(
+    size: int, checksum: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_copy, "now_seconds", lambda: pytest.fail("the clock was read"))
+    source, target = os.urandom(size), bytearray(size)
+    found = copy_bulk(memoryview(target), memoryview(source), checksum, QuickerWays())
+    assert found == (xxhash.xxh3_64_intdigest(source) if checksum else 0)
+    assert target == source

@@ -16,7 +16,7 @@ from holdfast.messages.requests import Exists, Failed, Hello, Presence
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel
 from holdfast.transport.channel import Channel
-from holdfast.wire.frames import HEAD, MAX_FRAME_BYTES, frame, told_timeout_ms
+from holdfast.wire.codec import HEAD, MAX_FRAME_BYTES, frame, told_timeout_ms
 from tests.transport.scripted import WELCOME, Peer, soon
 
 
@@ -98,6 +98,13 @@ def test_a_server_that_never_welcomes_is_unreachable_at_the_deadline(scripted: A
     address = scripted(Peer.ignore_until_the_end)
     with pytest.raises(errors.Unreachable, match=address):
         dial(address, soon(0.2))
+
+
+def test_a_port_of_another_kind_of_server_is_named_as_such(scripted: Any, dial: Any) -> None:
+    """A node answers so, to whom a greeting means nothing."""
+    address = scripted(lambda peer: peer.welcome(Failed("bad_request", "what is that")))
+    with pytest.raises(errors.BadRequest, match=rf"{address} refuses .*what is that.* Nodes and HTTP have ports of"):
+        dial(address, soon())
 
 
 def test_no_reply_ends_at_the_deadline_and_the_connection_stays_good(scripted: Any, dial: Any) -> None:

@@ -25,8 +25,7 @@ from holdfast.transport.data_tcp import (
     GrantedRange,
     WantedRange,
 )
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import frame
+from holdfast.wire.codec import encode, frame
 from tests.node.rig import SIZE, Served, soon
 
 GRANT = GrantId(5, 1)

@@ -17,6 +17,7 @@ import pytest
 from holdfast.core.catalogue.catalogue import Catalogue
 from holdfast.core.catalogue.key_table import KeyTable as Table
 from holdfast.errors import Unreachable
+from holdfast.ids import namespace_of
 from holdfast.messages.requests import Welcome
 from holdfast.transport.key_table import LOOK_SECONDS, KeyTableReader, key_table_of
 from holdfast.wire.key_table_layout import (
@@ -93,6 +94,20 @@ def test_it_tells_what_is_there_and_what_is_not(shown: Shown) -> None:
     assert shown.reader.has("not there") is False
     assert shown.reader.has_each([*many, "no", "né"]) == [True] * len(many) + [False, False]
     assert shown.reader.has_each([]) == []
+
+
+def test_a_tenants_client_sees_its_own_keys_one_by_one_as_many_at_once(shown: Shown) -> None:
+    """I20: neither another tenant's nor the default one's."""
+    shown.put(namespace_of(1) + "mine")
+    shown.put(namespace_of(2) + "theirs")
+    shown.settle()
+    line = Line("local:", shown.near.fileno(), Welcome(1, 1, "", 0, 0, 0, 0, 0, namespace=namespace_of(1)))
+    shown.reader = KeyTableReader(shown.memory, line, lambda: shown.now)
+    shown.confirm()
+    asked = ["mine", "theirs", "there", "né", ""]
+    assert shown.reader.has_each(asked) == [True, False, False, False, False]
+    assert [shown.reader.has(key) for key in asked] == shown.reader.has_each(asked)
+    assert fingerprints(asked, b"before") == [fingerprint(b"before" + key.encode()) for key in asked]
 
 
 def test_a_fingerprint_is_never_what_marks_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadValue, Unreachable
-from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, address_of
+from holdfast.transport.bulk_copy import CHUNK, SHARED_FROM, QuickerWay, Way, address_of
 from holdfast.transport.shared_memory import SMALL_COPY, Mapping, copy_in, copy_out, create_memory
 
 SIZE = 4 << 20
@@ -52,6 +52,18 @@ def test_what_is_copied_in_comes_out_with_the_checksum_of_all_its_bytes(size: in
         target = bytearray(size)
         assert copy_out(mapping, 64, memoryview(target), checksum) == right
         assert target == data
+
+
+def test_large_copies_out_of_a_map_teach_that_map_and_copies_into_it_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[QuickerWay, int]] = []
+    monkeypatch.setattr(QuickerWay, "next", lambda _: Way.ONE_THREAD)
+    monkeypatch.setattr(QuickerWay, "note", lambda quicker, way, size, seconds: noted.append((quicker, size)))
+    data = os.urandom(SHARED_FROM)
+    with mapped() as mapping:
+        copy_in(mapping, 64, memoryview(data), True)
+        assert noted == []
+        copy_out(mapping, 64, memoryview(bytearray(SHARED_FROM)), True)
+        assert noted == [(mapping.quicker.of(SHARED_FROM), SHARED_FROM)]
 
 
 @given(st.integers(-(1 << 40), 1 << 40), st.sampled_from([1, 64, SMALL_COPY, CHUNK]))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRequest, WrongVersion
-from holdfast.wire.frames import (
+from holdfast.wire.codec import (
     FIRST_BYTES,
     HEAD_BYTES,
     MAX_FRAME_BYTES,

@@ -6,6 +6,8 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import holdfast
 from holdfast.addresses import split_address
 from holdfast.environment.client_settings import ClientSettings
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 LISTENS_SECONDS = 1.0
 """The longest wait for one master before the client, which is more patient, tries them all."""
+AFTERWARDS_SECONDS = 3.0
+"""How long to ask, after Ctrl-C, what was done."""
 
 
 def open_cache(settings: ClientSettings, brief: bool = False) -> Cache:
@@ -30,6 +34,11 @@ def open_cache(settings: ClientSettings, brief: bool = False) -> Cache:
     if brief:
         populate_nothing()
     return holdfast.connect(settings.address, timeout=settings.timeout, token=settings.token)
+
+
+def afterwards(settings: ClientSettings) -> ClientSettings:
+    """For a question after Ctrl-C: what is true now? Nobody wants to wait for long then."""
+    return msgspec.structs.replace(settings, timeout=min(settings.timeout, AFTERWARDS_SECONDS))
 
 
 def use_certificates(settings: ClientSettings) -> None:

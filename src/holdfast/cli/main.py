@@ -7,6 +7,7 @@ server extra: verbs that only connect do without, and for the others it says tha
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -23,12 +24,17 @@ from holdfast.environment.variables import unknown_told
 from holdfast.errors import HoldfastError
 from holdfast.escapes import printable
 
+OF_STREAMS = {errno.ENOSPC: "stdout", errno.EBADF: "stdin or stdout"}
+"""What an error of the system without a file's name is about."""
+READING = frozenset({"config", "events", "exists", "explain", "get", "ls", "stat", "status", "top"})
+"""Verbs that change nothing: after Ctrl-C nothing is left of them."""
 NEEDED = ("typer", "rich", "pydantic_settings")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     hide_secrets()
+    open_what_is_closed()
     if any(redacted(word) != word for word in given):
         print(
             "holdfast: everybody on this machine can read the password in these arguments; put it into a file "
@@ -51,7 +57,8 @@ def run(arguments: list[str], as_json: bool) -> int:
     except Interrupted as ended:
         return report("interrupted", str(ended), INTERRUPTED, as_json)
     except KeyboardInterrupt:
-        return report("interrupted", "interrupted; what was not acknowledged may be undone", INTERRUPTED, as_json)
+        left = "" if verb_of(arguments).strip() in READING else "; what was not acknowledged may be undone"
+        return report("interrupted", f"interrupted{left}", INTERRUPTED, as_json)
     except BrokenPipeError:
         # The reader of our output has closed it. Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +68,9 @@ def run(arguments: list[str], as_json: bool) -> int:
     except HoldfastError as error:
         return report(error.code, str(error) or type(error).__doc__ or error.code, exit_code_of(error), as_json, error)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        drop_what_cannot_be_printed()
+        what = error.filename if error.filename is not None else OF_STREAMS.get(error.errno or 0)
+        where = f"{what}: " if what is not None else ""
         return report("os_error", f"{where}{error.strerror or error}", FAILED, as_json, error)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a defect is reported, not shown as a traceback.
         text = f"unexpected {type(error).__name__}: {error}. Set HOLDFAST_DEBUG=1 to see where"
@@ -73,7 +82,13 @@ def _run_with_typer(arguments: list[str]) -> int:
     if missing:
         print("holdfast: the command line needs the server extra: pip install 'holdfast[server]'", file=sys.stderr)
         return LATER
-    return run_with_typer(arguments)
+    try:
+        return run_with_typer(arguments)
+    except SystemExit as ended:
+        # The library that prints help and tables turns a closed pipe into an exit of its own.
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
 
 
 def verb_of(arguments: list[str]) -> str:
@@ -85,8 +100,38 @@ def report(code: str, text: str, exit_code: int, as_json: bool, error: BaseExcep
     if error is not None and os.environ.get("HOLDFAST_DEBUG", "") not in {"", "0"}:
         raise error
     one_line = printable(redacted(" ".join(text.split())))
-    if as_json:
-        print(json.dumps({"error": {"code": code, "text": one_line}}), flush=True)
-    else:
-        print(f"holdfast: {one_line}", file=sys.stderr, flush=True)
+    if as_json and _printed(json.dumps({"error": {"code": code, "text": one_line}})):
+        return exit_code
+    print(f"holdfast: {one_line}", file=sys.stderr, flush=True)
     return exit_code
+
+
+def _printed(text: str) -> bool:
+    """False where stdout takes nothing."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        drop_what_cannot_be_printed()
+        return False
+    return True
+
+
+def drop_what_cannot_be_printed() -> None:
+    """Python would try it again at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_what_is_closed() -> None:
+    """Where the caller closed stdin, stdout or stderr, open it so that its use fails with an error of the system.
+
+    Otherwise the next file or socket would get its number, and output would go there. Errors have nowhere to go."""
+    for number, (name, mode) in enumerate((("stdin", "w"), ("stdout", "r"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_WRONLY if mode == "w" else os.O_RDONLY)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - for the life of the process.

@@ -6,6 +6,7 @@ folded. Anywhere else nothing is left out or folded, so that a script sees one r
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -37,8 +38,8 @@ def lines_of(
     least: Sequence[int] | None = None,
 ) -> list[str]:
     """These rows as lines of at most `most` columns. The columns of these numbers are aligned to the right. The first
-    row is bold on a terminal, which is where there is a `most`; or the first column is. `least`: the widths of rows
-    that were shown before, which these continue."""
+    row is bold on a terminal, which is where there is a `most`, unless that is a dumb one; or the first column is.
+    `least`: the widths of rows that were shown before, which these continue."""
     widths = widths_of(rows)
     if least is not None:
         widths = list(map(max, widths, least))
@@ -46,7 +47,9 @@ def lines_of(
         widths = narrowed(widths, most)
     lines = []
     for number, row in enumerate(rows):
-        bold = most is not None and (bold_column or (number == 0 and least is None))
+        bold = (
+            most is not None and os.environ.get("TERM") != "dumb" and (bold_column or (number == 0 and least is None))
+        )
         parts = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for cells in zip_longest(*parts, fillvalue=""):
             padded = [

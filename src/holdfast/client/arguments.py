@@ -58,6 +58,8 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
 
 
 def checked_one_or_many(which: str | Iterable[str]) -> list[str]:
+    if not isinstance(which, str) and not isinstance(which, Iterable):
+        raise TypeError(f"a key or a list of keys is wanted, not {type(which).__name__}; nothing was sent")
     return [checked_key(which)] if isinstance(which, str) else checked_keys(which)
 
 

@@ -6,7 +6,6 @@ Its calls are declared in `calls`; a `_call` runs one of them.
 from __future__ import annotations
 
 import functools
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, Unpack, overload
@@ -15,7 +14,7 @@ from holdfast.client import calls
 from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
 from holdfast.client.async_runner import AsyncRunner
 from holdfast.client.buffers import BytesLike
-from holdfast.client.calls import PutKeywords, PutMany, ReserveKeywords
+from holdfast.client.calls import PutKeywords, PutMany
 from holdfast.client.operations import batch_reservations, gets, reservations, verbs
 from holdfast.client.operations.batch_views import ViewsBlock
 from holdfast.client.operations.places import refresh
@@ -24,13 +23,13 @@ from holdfast.client.parameters import spelled_out
 from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
+    ClientPlan,
     InPlace,
     NewCore,
     OneInPlace,
     ReservedObject,
     Shell,
     absent,
-    new_state,
     only_outcome,
     own_reservations,
 )
@@ -45,18 +44,11 @@ T = TypeVar("T")
 
 
 async def open_async_cache(
-    address: str,
-    call_seconds: float,
-    token: str,
-    tls: ssl.SSLContext | None,
-    verify: bool,
-    shared_memory: bool,
-    kind: type[AsyncCache] | None = None,
-    new_core: NewCore | None = None,
+    plan: ClientPlan, kind: type[AsyncCache] | None = None, new_core: NewCore | None = None
 ) -> AsyncCache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within a call's time if that is less."""
-    core, masters, call_seconds = new_state(address, call_seconds, token, tls, verify, shared_memory, new_core)
-    runner = AsyncRunner(core, masters, tls)
+    core, masters, call_seconds = plan.new_state(new_core)
+    runner = AsyncRunner(core, masters, plan.tls)
     deadline = now_seconds() + min(call_seconds, CONNECT_SECONDS)
     try:
         await runner.run(refresh(core, deadline), deadline)
@@ -93,19 +85,8 @@ class Connecting:
             told = NOT_AWAITED if hasattr(AsyncCache, name) and not name.startswith("_") else "there is no such name"
             raise AttributeError(f"{type(self).__name__}.{name}: {told}", name=name, obj=self)
 
-    def __init__(
-        self,
-        address: str,
-        timeout: float,
-        token: str,
-        tls: ssl.SSLContext | None,
-        verify: bool,
-        shared_memory: bool,
-        kind: type[AsyncCache] | None = None,
-        new_core: NewCore | None = None,
-    ) -> None:
-        given = (address, timeout, token, tls, verify, shared_memory, kind, new_core)
-        self._open = functools.partial(open_async_cache, *given)
+    def __init__(self, plan: ClientPlan, kind: type[AsyncCache] | None = None, new_core: NewCore | None = None) -> None:
+        self._open = functools.partial(open_async_cache, plan, kind, new_core)
         self._cache: AsyncCache | None = None
 
     def __bool__(self) -> Literal[True]:
@@ -287,7 +268,11 @@ class AsyncCache(Shell):
         """The object's bytes. If there is none: `default` if that is given, else ObjectNotFound, a KeyError."""
         if timeout is not None:
             timeout = checked_timeout(timeout)
-        data = self._read_leased(key)
+        try:
+            data = self._read_leased(key)
+        except TypeError:
+            checked_key(key)  # A list is no key, which says more than that it cannot be hashed.
+            raise
         if data is not None:
             return data
         deadline = now_seconds() + (timeout or self.timeout)
@@ -330,7 +315,7 @@ class AsyncCache(Shell):
 
     @spelled_out
     async def reserve(
-        self, key: str, size: int, *, timeout: float | None = None, **keywords: Unpack[ReserveKeywords]
+        self, key: str, size: int, *, timeout: float | None = None, **keywords: Unpack[PutKeywords]
     ) -> AsyncReservation | None:
         """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
         reserved = await self._reserve(key, size, timeout=timeout, **keywords)
@@ -342,7 +327,7 @@ class AsyncCache(Shell):
         sizes: Mapping[str, int] | Iterable[tuple[str, int]],
         *,
         timeout: float | None = None,
-        **keywords: Unpack[ReserveKeywords],
+        **keywords: Unpack[PutKeywords],
     ) -> list[AsyncReservation | HoldfastError | None]:
         """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
         outcomes = await self._reserve_many(sizes, timeout=timeout, **keywords)

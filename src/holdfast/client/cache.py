@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.client import calls, first_tries
 from holdfast.client.arguments import checked_key, checked_keys, checked_text, checked_timeout
 from holdfast.client.blocking_runner import Runner
 from holdfast.client.buffers import BytesLike
-from holdfast.client.calls import PutKeywords, PutMany, PutValue, ReserveKeywords
+from holdfast.client.calls import PutKeywords, PutMany, PutValue
 from holdfast.client.first_tries import ASK
 from holdfast.client.operations import batch_reservations, gets, reservations, verbs
 from holdfast.client.operations.batch_views import ViewsBlock
@@ -23,13 +23,13 @@ from holdfast.client.parameters import spelled_out
 from holdfast.client.shell import (
     CONNECT_SECONDS,
     RAISE,
+    ClientPlan,
     InPlace,
     NewCore,
     OneInPlace,
     ReservedObject,
     Shell,
     absent,
-    new_state,
     only_outcome,
     own_reservations,
 )
@@ -38,27 +38,15 @@ from holdfast.errors import HoldfastError
 from holdfast.instant import now_seconds
 from holdfast.operations.effects import Operation
 
-if TYPE_CHECKING:
-    import ssl
-
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-def open_cache(
-    address: str,
-    timeout: float,
-    token: str,
-    tls: ssl.SSLContext | None,
-    verify: bool,
-    shared_memory: bool,
-    kind: type[Cache] | None = None,
-    new_core: NewCore | None = None,
-) -> Cache:
+def open_cache(plan: ClientPlan, kind: type[Cache] | None = None, new_core: NewCore | None = None) -> Cache:
     """Connect; raises Unreachable if no master answers within 5 seconds, or within the timeout if that is less."""
-    core, masters, timeout = new_state(address, timeout, token, tls, verify, shared_memory, new_core)
-    runner = Runner(core, masters, tls)
+    core, masters, timeout = plan.new_state(new_core)
+    runner = Runner(core, masters, plan.tls)
     deadline = now_seconds() + min(timeout, CONNECT_SECONDS)
     try:
         runner.run(refresh(core, deadline), deadline)
@@ -224,7 +212,11 @@ class Cache(Shell):
         # parameters 40 ns slower, which is 5% of a get whose lease is live.
         if timeout is not None:
             timeout = checked_timeout(timeout)
-        data = self._read_leased(key)
+        try:
+            data = self._read_leased(key)
+        except TypeError:
+            checked_key(key)  # A list is no key, which says more than that it cannot be hashed.
+            raise
         if data is not None:
             return data
         deadline = now_seconds() + (timeout or self.timeout)
@@ -296,7 +288,7 @@ class Cache(Shell):
 
     @spelled_out
     def reserve(
-        self, key: str, size: int, *, timeout: float | None = None, **keywords: Unpack[ReserveKeywords]
+        self, key: str, size: int, *, timeout: float | None = None, **keywords: Unpack[PutKeywords]
     ) -> Reservation | None:
         """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
         reserved = self._reserve(key, size, timeout=timeout, **keywords)
@@ -308,7 +300,7 @@ class Cache(Shell):
         sizes: Mapping[str, int] | Iterable[tuple[str, int]],
         *,
         timeout: float | None = None,
-        **keywords: Unpack[ReserveKeywords],
+        **keywords: Unpack[PutKeywords],
     ) -> list[Reservation | HoldfastError | None]:
         """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
         outcomes = self._reserve_many(sizes, timeout=timeout, **keywords)

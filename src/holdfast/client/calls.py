@@ -50,8 +50,8 @@ PutValue: TypeAlias = BytesLike | Sequence[BytesLike]
 PutMany: TypeAlias = Mapping[str, PutValue] | Iterable[tuple[str, PutValue]]
 
 
-class ReserveKeywords(TypedDict, total=False):
-    """How objects are to be stored, for `reserve` and `reserve_many`."""
+class PutKeywords(TypedDict, total=False):
+    """How objects are to be stored."""
 
     replicas: int
     """The number of copies, each on another node. 1 unless given."""
@@ -63,13 +63,8 @@ class ReserveKeywords(TypedDict, total=False):
     """Nodes or segments to ask for memory first."""
     upsert: bool
     """Replace the object if the key is taken."""
-
-
-class PutKeywords(ReserveKeywords, total=False):
-    """How objects are to be stored."""
-
     durability: str | None
-    """'durable' or 'memory': must the log have it before the put returns? Else the master's setting."""
+    """'durable', 'standby' or 'memory': what a put or commit waits for. Unless given, as the masters are set."""
 
 
 def put(
@@ -190,7 +185,7 @@ def reserve(
     size: int,
     *,
     timeout: float | None = None,
-    **keywords: Unpack[ReserveKeywords],
+    **keywords: Unpack[PutKeywords],
 ) -> Operation[Reserved | None]:
     """Memory for one object, to be filled by parts. None: the key is there already (never with `upsert`)."""
     (outcome,) = yield from reserve_many(core, deadline, {key: size}, **keywords)
@@ -205,10 +200,10 @@ def reserve_many(
     sizes: Mapping[str, int] | Iterable[tuple[str, int]],
     *,
     timeout: float | None = None,
-    **keywords: Unpack[ReserveKeywords],
+    **keywords: Unpack[PutKeywords],
 ) -> Operation[list[Reserved | HoldfastError | None]]:
     """Memory for many, in one request: per key its reservation, None if the key is there already, or its error."""
-    options = put_options(durability=None, **keywords)  # A reservation has none: given, it is refused.
+    options = put_options(**keywords)
     keys, lengths = checked_sizes(sizes)
     return batch_reservations.reserve_many(core, keys, lengths, options, deadline)
 

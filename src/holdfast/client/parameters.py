@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.client.calls import PutKeywords, ReserveKeywords, put
+from holdfast.client.calls import PutKeywords, put
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -49,7 +49,6 @@ PARAMETERS = {
     "verify": "Compare with the checksums: True, False, or None for the client's own setting.",
     "which": "The object's name, a str; or several names.",
 }
-_KEYWORDS = {"Unpack[PutKeywords]": PutKeywords, "Unpack[ReserveKeywords]": ReserveKeywords}
 
 
 def spelled_out(method: Method, declared: Callable[..., Any] | None = None) -> Method:
@@ -66,7 +65,7 @@ def spelled_out(method: Method, declared: Callable[..., Any] | None = None) -> M
     known = inspect.signature(put).parameters
     parameters = [first]
     for each in given:
-        named = _KEYWORDS[each.annotation].__annotations__ if each.kind is inspect.Parameter.VAR_KEYWORD else ()
+        named = PutKeywords.__annotations__ if each.kind is inspect.Parameter.VAR_KEYWORD else ()
         parameters += [known[name] for name in known if name in named] if named else [each]
     method.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
     lines = [f"- `{each.name}`: {PARAMETERS[each.name]}" for each in parameters[1:]]

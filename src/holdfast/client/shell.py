@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from holdfast.client.arguments import (
@@ -44,22 +45,25 @@ def _plain_core(token: str, verify: bool, shared_memory: bool, tls: ssl.SSLConte
     return Core(now_seconds, token, verify, NodeBytes(shared_memory, tls))
 
 
-def new_state(
-    address: str,
-    timeout: float,
-    token: str,
-    tls: ssl.SSLContext | None,
-    verify: bool,
-    shared_memory: bool,
-    new_core: NewCore | None = None,
-) -> tuple[Core, Masters, float]:
-    """A client that is not connected yet: its state, the masters to ask, and its timeout."""
-    masters = Masters(checked_text(address, "the address"))
-    timeout = checked_timeout(timeout)
-    checked_tls(tls)
-    make = new_core or _plain_core
-    core = make(checked_text(token, "the token"), bool(verify), bool(shared_memory), tls)
-    return core, masters, timeout
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """The arguments of `holdfast.connect`, as given."""
+
+    address: str
+    timeout: float
+    token: str = field(repr=False)
+    tls: ssl.SSLContext | None
+    verify: bool
+    shared_memory: bool
+
+    def new_state(self, new_core: NewCore | None) -> tuple[Core, Masters, float]:
+        """A client that is not connected yet: its state, the masters to ask, and its timeout."""
+        masters = Masters(checked_text(self.address, "the address"))
+        timeout = checked_timeout(self.timeout)
+        checked_tls(self.tls)
+        make = new_core or _plain_core
+        core = make(checked_text(self.token, "the token"), bool(self.verify), bool(self.shared_memory), self.tls)
+        return core, masters, timeout
 
 
 def _not_copied(self: object) -> NoReturn:

@@ -80,7 +80,7 @@ def _find_in_etcd(place: Location, timeout: float) -> Leader | None:
         from holdfast.coordination.codec import decode_leader
         from holdfast.coordination.etcd import rpc
         from holdfast.coordination.etcd.channel import OPTIONS, credentials_of, stubs_on, told
-        from holdfast.coordination.etcd.keys import Keys
+        from holdfast.coordination.etcd.term import Keys
     except ImportError as error:
         raise missing_extra("etcd", error) from error
     keys = Keys(place.cluster)

@@ -77,7 +77,8 @@ def parse_location(url: str, cluster: str = "holdfast") -> Location:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise BadValue(
-            f"{redacted(url)!r} is no place of coordination: it begins with one of {', '.join(SCHEMES)} and ://"
+            f"{redacted(url)!r} is no place of coordination, which begins with one of {', '.join(SCHEMES)} and ://; "
+            "the address of a master is written without these, like 127.0.0.1:7070"
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(options) - OPTIONS[parts.scheme])

@@ -4,7 +4,8 @@ with the same quotas (ADR 50)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+
+from msgspec.structs import asdict, replace
 
 from holdfast.core.catalogue.holdings import Held
 from holdfast.core.objects.lease_share import count, share_of
@@ -84,7 +85,7 @@ def _with(tenant: Tenant, quotas: dict[str, int | float | None]) -> Tenant:
         if value is not None and not is_one(value):
             raise BadValue(f"{name} is {wanted}, not {value!r}; nothing was changed")
         changed[name] = getattr(_DEFAULTS, name) if value is None else value
-    return replace(tenant, **changed)  # type: ignore[arg-type]
+    return replace(tenant, **changed)
 
 
 def _check(primary: Primary, tenant: Tenant) -> None:
@@ -151,7 +152,8 @@ def _info(primary: Primary, tenant: Tenant, now: Instant) -> TenantInfo:
     if holdings is not None:
         held = holdings.by_number.get(number, Held())
     else:
-        held = Held(primary.capacity_bytes - primary.free_bytes, primary.state.objects)
+        # Nothing is counted per tenant while there is none but the default: a new one holds nothing.
+        held = Held() if number else Held(primary.capacity_bytes - primary.free_bytes, primary.state.objects)
     book = primary.tenants
     return TenantInfo(
         **(asdict(tenant) | {"lease_share": share_of(primary, tenant)}),

@@ -10,23 +10,27 @@ refused, and so is a path that does not exist to whoever may not read: deny by d
 3. The identity: a token (`Authorization: Bearer`, or the password of `Basic`, which browsers and old tools can send),
    or the client's certificate.
 4. The role.
+5. Its share: of the requests under way, those of one identity and those of all who are no operators have a part each.
+   What is open to all and what is refused has none: strangers cannot use up anybody's, and a probe needs none.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.applications import Starlette
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.addresses import split_address
 from holdfast.errors import BadValue, HoldfastError, NotAuthorized
@@ -34,8 +38,10 @@ from holdfast.identity.identities import Identities, Identity
 from holdfast.identity.roles import Role
 from holdfast.instant import calendar_seconds
 
-MOST_REQUESTS = 64
-"""Under way at once."""
+MOST_BODY_BYTES = 65_536
+"""Of a request; the largest that anybody needs has a few hundred."""
+PIECE_BYTES = 65_536
+"""Of an answer: as much is handed to the connection at once, and the next when the client has taken enough of it."""
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "localhost.localdomain"})
 NOBODY = Identity("", frozenset())
 OF_PAGE = b"x-holdfast-page"
@@ -154,34 +160,85 @@ def _token(scope: Scope) -> str:
     return ""
 
 
-class GuardedApp:
-    """An application behind these checks, with at most so many requests under way."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The most that may be under way at once, of requests or of streams."""
 
-    def __init__(self, app: Starlette, doorkeeper: Doorkeeper, most_requests: int = MOST_REQUESTS) -> None:
+    of_all: int
+    of_others: int
+    """Of all who are no operators: an operator can hand over while they ask for everything there is."""
+    of_one: int
+    """Of one identity that is no operator's."""
+
+
+class UnderWay:
+    """Counts what is under way, by who asked for it."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._operators = 0
+        self._others: Counter[str] = Counter()
+        """Identity -> how many."""
+
+    def has_room(self, identity: Identity) -> bool:
+        """For one more of this identity?"""
+        others = self._others.total()
+        if self._operators + others >= self._shares.of_all:
+            return False
+        if identity.may(Role.OPERATOR):
+            return True
+        return others < self._shares.of_others and self._others[identity.name] < self._shares.of_one
+
+    @contextlib.contextmanager
+    def one_more(self, identity: Identity) -> Iterator[None]:
+        """Counted until the end of the block."""
+        if identity.may(Role.OPERATOR):
+            self._operators += 1
+        else:
+            self._others[identity.name] += 1
+        try:
+            yield
+        finally:
+            if identity.may(Role.OPERATOR):
+                self._operators -= 1
+            else:
+                self._others -= Counter([identity.name])  # Nothing is kept of an identity with none.
+
+
+SHARES = Shares(of_all=64, of_others=40, of_one=24)
+
+
+class GuardedApp:
+    """An application behind these checks."""
+
+    def __init__(self, app: Starlette, doorkeeper: Doorkeeper, shares: Shares = SHARES) -> None:
         self.app = app
         self._doorkeeper = doorkeeper
-        self._most_requests = most_requests
-        self._under_way = 0
+        self._under_way = UnderWay(shares)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer: ASGIApp = self._refusal(scope) or self.app
-        self._under_way += 1
-        try:
-            await answer(scope, receive, _with_headers(send))
-        finally:
-            self._under_way -= 1
+        send = _in_pieces(_with_headers(send))
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] not in ("GET", "HEAD"):
+            receive = _bounded(receive)
+        if scope["is_open"]:
+            await self.app(scope, receive, send)
+            return
+        with self._under_way.one_more(scope["identity"]):
+            await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        if self._under_way >= self._most_requests:
-            return _refuse(503, "too many requests are under way; try again", {"retry-after": "1"})
         endpoint = self._endpoint(scope)
         needed = Needed(Role.READER) if endpoint is None else declared(endpoint)
         if needed is None:
             return _refuse(403, "this path declares no role, and is nobody's")
         scope["identity"] = NOBODY
-        is_open = needed.role is None
+        scope["is_open"] = is_open = needed.role is None
         if not is_open and not self._doorkeeper.is_own_host(scope):
             return _refuse(421, "this server has another name; if it has this one too, name it in --http-hosts")
         if scope["method"] not in ("GET", "HEAD") and not _is_own_origin(scope):
@@ -194,7 +251,11 @@ class GuardedApp:
             ways = "Bearer" if _values(scope, OF_PAGE) else 'Basic realm="holdfast", Bearer'
             return None if is_open else _refuse(401, text, {"www-authenticate": ways})
         scope["still_admitted"] = partial(self._doorkeeper.still_admits, identity)
-        return None if is_open else _check_role(scope["identity"], needed.role)
+        if is_open:
+            return None
+        if not self._under_way.has_room(identity):
+            return _refuse(503, "too many requests are under way; try again", {"retry-after": "1"})
+        return _check_role(identity, needed.role)
 
     def _endpoint(self, scope: Scope) -> object:
         """Of the route that would answer; None: there is none."""
@@ -217,8 +278,8 @@ def _check_role(identity: Identity, role: Role | None) -> JSONResponse | None:
 
 def _is_own_origin(scope: Scope) -> bool:
     """Tools send neither header; browsers send both, and no page can change them."""
-    origin, host = _values(scope, b"origin"), _values(scope, b"host")
-    if origin and origin[0].partition("://")[2] != (host[0] if host else ""):
+    host = "".join(_values(scope, b"host"))
+    if any(origin.partition("://")[2] != host for origin in _values(scope, b"origin")):
         return False
     return all(site in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
@@ -235,3 +296,34 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return send_with_headers
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Of a body, no more than `MOST_BODY_BYTES`: an application keeps all of it in memory before it looks at it."""
+    taken = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > MOST_BODY_BYTES:
+            text = f"the body has more than {MOST_BODY_BYTES:,} bytes; nothing was changed"
+            raise HTTPException(413, text, {"connection": "close"})
+        return message
+
+    return receive_bounded
+
+
+def _in_pieces(send: Send) -> Send:
+    """A large answer piece by piece, so that it is under way until the client has taken it, and the connection holds no
+    second copy of it meanwhile."""
+
+    async def send_in_pieces(message: Message) -> None:
+        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        first = 0
+        while len(body) - first > PIECE_BYTES:
+            await send({**message, "body": body[first : first + PIECE_BYTES], "more_body": True})
+            first += PIECE_BYTES
+        await send({**message, "body": body[first:]} if first else message)
+
+    return send_in_pieces

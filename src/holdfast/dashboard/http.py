@@ -35,7 +35,7 @@ from holdfast.dashboard.view import (
     TenantShown,
     TenantsShown,
 )
-from holdfast.identity.identities import Identity
+from holdfast.identity.identities import Identity, fault_for
 from holdfast.identity.roles import Role
 from holdfast.messages.of_masters import ClientList
 from holdfast.messages.of_tenants import TenantList
@@ -80,9 +80,10 @@ def build_app(view: ShownMaster, calls: Calls) -> FastAPI:
 def _add_cluster(app: FastAPI, view: ShownMaster, calls: Calls) -> None:
     @app.get("/api/v1/status", tags=["cluster"], response_model=StatusShown, responses=REFUSALS)
     @needs(Role.READER)
-    async def status() -> dict[str, Any]:
+    async def status(asker: Asker) -> dict[str, Any]:
         """The master's view of the cluster."""
-        return await calls.ask(view.status)
+        found = await calls.ask(view.status)
+        return found | {"identities_fault": fault_for(asker, found["identities_fault"])}
 
     @app.get("/api/v1/nodes", tags=["cluster"], response_model=NodesShown, responses=REFUSALS)
     @needs(Role.READER)

@@ -2,7 +2,7 @@
 
 A stream of server-sent events costs the master no more than one page does, however many watch:
 
-1. A page opens `/api/v1/stream`. At most `MOST_STREAMS` are open; each is one of the HTTP server's connections.
+1. A page opens `/api/v1/stream`. `STREAMS` bounds how many are open; each is one of the HTTP server's connections.
 2. Once a second it gets the overview, which all streams share: the master's loop is asked once a second in all, and for
    as long as somebody watches. The map of the memory is counted in steps, one call of the loop each, and then rests for
    ten times what it took.
@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core.state.tenants import DEFAULT_NAME
-from holdfast.dashboard.access import Asker, needs
+from holdfast.dashboard.access import Asker, Shares, UnderWay, needs
 from holdfast.dashboard.loop_calls import Calls
 from holdfast.dashboard.view import NodeShown, Shown, ShownMaster
 from holdfast.errors import Busy, HoldfastError
@@ -32,7 +32,7 @@ from holdfast.identity.roles import Role
 from holdfast.instant import now_seconds
 
 T = TypeVar("T")
-MOST_STREAMS = 16
+STREAMS = Shares(of_all=16, of_others=12, of_one=6)
 STREAM_SECONDS = 50.0
 EVERY_SECONDS = 1.0
 MEMORY_SECONDS = 2.0
@@ -136,7 +136,7 @@ class Live:
         self._calls = calls
         self.overview = SharedAnswer(lambda: calls.ask(view.overview), 0.9 * EVERY_SECONDS)
         self.memory = SharedAnswer(self._survey, MEMORY_SECONDS, REST_SHARE)
-        self.streams = 0
+        self.streams = UnderWay(STREAMS)
 
     async def _survey(self) -> dict[str, Any]:
         survey = await self._calls.ask(self._view.survey_memory)
@@ -190,16 +190,14 @@ def overview_of_tenant(overview: dict[str, Any], own: str) -> dict[str, Any]:
 class StreamAnswer(StreamingResponse):
     """A stream that is counted for as long as it is open, however it ends."""
 
-    def __init__(self, live: Live, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, streams: UnderWay, asker: Identity, events: AsyncIterator[bytes]) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self._live = live
+        self._streams = streams
+        self._asker = asker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._live.streams += 1
-        try:
+        with self._streams.one_more(self._asker):
             await super().__call__(scope, receive, send)
-        finally:
-            self._live.streams -= 1
 
 
 def add_live(app: FastAPI, view: ShownMaster, calls: Calls, refusals: dict[int | str, dict[str, Any]]) -> None:
@@ -223,6 +221,6 @@ def add_live(app: FastAPI, view: ShownMaster, calls: Calls, refusals: dict[int |
     @needs(Role.READER)
     async def stream(request: Request, asker: Asker) -> StreamAnswer:
         """Server-sent events for a minute: `overview` every second, `memory`, and to operators `events`."""
-        if live.streams >= MOST_STREAMS:
-            raise Busy(f"{MOST_STREAMS} pages watch this master already; close one, or try again")
-        return StreamAnswer(live, live.stream(asker, request.scope["still_admitted"]))
+        if not live.streams.has_room(asker):
+            raise Busy("too many pages watch this master already; close one, or try again")
+        return StreamAnswer(live.streams, asker, live.stream(asker, request.scope["still_admitted"]))

@@ -21,7 +21,8 @@ from holdfast.errors import Busy
 from holdfast.instant import now_seconds
 
 T = TypeVar("T")
-MOST_WAITING = 32
+MOST_WAITING = 48
+"""More than `access.SHARES` lets those have under way who are no operators."""
 ANSWER_SECONDS = 5.0
 PAUSE_SHARE = 3.0
 FRESH_SECONDS = 0.2

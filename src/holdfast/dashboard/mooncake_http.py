@@ -19,9 +19,8 @@ from prometheus_client.registry import Collector
 
 from holdfast.dashboard.access import Asker, needs
 from holdfast.dashboard.loop_calls import Calls
-from holdfast.dashboard.probes import Collected, on_failure
+from holdfast.dashboard.probes import Collected, new_app
 from holdfast.dashboard.view import ShownMaster
-from holdfast.errors import HoldfastError
 from holdfast.identity.roles import Role
 
 NOT_FOUND = {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}
@@ -91,9 +90,7 @@ class MooncakeFigures(Collector):
 
 def build_mooncake_app(view: ShownMaster, calls: Calls) -> FastAPI:
     """The application that shows this view as Mooncake's master would. Serve it behind `access.GuardedApp`."""
-    app = FastAPI(title="holdfast, as Mooncake's master", openapi_url=None, docs_url=None, redoc_url=None)
-    app.router.redirect_slashes = False
-    app.add_exception_handler(HoldfastError, on_failure)
+    app = new_app("holdfast, as Mooncake's master")
     _add_segments(app, view, calls)
     _add_keys(app, view, calls)
     _add_roles(app, view, calls)

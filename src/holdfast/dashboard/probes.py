@@ -6,10 +6,12 @@ all. The metrics are for those who may read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -43,11 +45,19 @@ class Probed(Protocol):
         ...
 
 
-def new_app() -> FastAPI:
+class RefusalAnswer(JSONResponse):
+    """A refusal in ASCII: what it quotes of a request may be half of a character, which UTF-8 cannot express."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode("ascii")
+
+
+def new_app(title: str = "holdfast") -> FastAPI:
     """An application without routes. Serve it behind `access.GuardedApp`, which checks the roles."""
     # Without the documentation pages, which would load scripts from elsewhere.
-    app = FastAPI(title="holdfast", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title=title, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(HoldfastError, on_failure)
+    app.add_exception_handler(RequestValidationError, on_unreadable)
     app.add_exception_handler(405, on_other_method)
     return app
 
@@ -55,7 +65,16 @@ def new_app() -> FastAPI:
 async def on_failure(request: Request, error: Exception) -> Response:
     """A route's answer to an error of the master's."""
     status = 503 if isinstance(error, TryAgain) else 404 if isinstance(error, UnknownClient) else 409
-    return JSONResponse({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
+    return RefusalAnswer({"detail": str(error)}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+async def on_unreadable(request: Request, error: Exception) -> Response:
+    """A request that is not of its route's shape. FastAPI's own answer repeats what was sent, which may be a number
+    that JSON does not have (NaN)."""
+    assert isinstance(error, RequestValidationError)
+    return RefusalAnswer(
+        {"detail": [{what: one[what] for what in ("loc", "msg", "type")} for one in error.errors()]}, 422
+    )
 
 
 async def on_other_method(request: Request, error: Exception) -> Response:

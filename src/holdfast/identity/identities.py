@@ -76,7 +76,7 @@ class Identities:
         self.open_to_all = open_to_all
         self._one_token = one_token
         self.fault = ""
-        """Why the file that is there now is not in force; empty: it is, or there is none."""
+        """Why the file that is there now is not in force; empty: it is, or there is none. It names identities."""
 
     @classmethod
     def of_everybody(cls) -> Identities:
@@ -141,6 +141,11 @@ class Identities:
             if (name if kind == "certificate" else identity.shown) in proofs:
                 return now < entry.not_after and _shown(entry.identity, identity.shown) == identity
         return False
+
+
+def fault_for(identity: Identity, fault: str) -> str:
+    """As much of a file's fault as this identity may know: others would read the names of other tenants' identities."""
+    return fault if identity.may(Role.OPERATOR) or not fault else "the new file cannot be used; operators are told why"
 
 
 def hash_of(token: str) -> str:

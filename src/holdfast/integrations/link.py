@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import (
@@ -45,26 +46,22 @@ def answered(outcomes: list[T]) -> list[T]:
     return outcomes
 
 
+@dataclass(eq=False)
 class Link:
-    """For any thread. `connect` returns the client when a master answers; `engine` names the engine in the log."""
+    """For any thread."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Cache],
-        engine: str,
-        log: logging.Logger,
-        longest_pause: float = LONGEST_PAUSE_SECONDS,
-    ) -> None:
-        self._connect = connect
-        self._engine = engine
-        self._log = log
-        self._longest_pause = longest_pause
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._supervisor = Supervisor()
-        self._cache: Cache | None = None
-        self._why = "it was not opened yet"
-        self.is_up = False
+    _connect: Callable[[], Cache]
+    """Returns the client when a master answers."""
+    _engine: str
+    """The engine's name in the log."""
+    _log: logging.Logger
+    _longest_pause: float = LONGEST_PAUSE_SECONDS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _supervisor: Supervisor = field(default_factory=Supervisor)
+    _cache: Cache | None = None
+    _why: str = "it was not opened yet"
+    is_up: bool = False
 
     def open(self) -> None:
         """Open the link. Raises errors that waiting will not fix."""

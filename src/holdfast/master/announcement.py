@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.coordination.interface import Coordination
-from holdfast.errors import HoldfastError
 from holdfast.instant import Instant, now_ms
 from holdfast.messages.log_versions import LOG_VERSION, OLDEST_LOG_VERSION
 from holdfast.outage import Outage
@@ -19,8 +18,10 @@ from holdfast.outage import Outage
 MASTERS = "masters/"
 VERSIONS = "versions/"
 ANNOUNCED_MS = 15_000
+RENEWED_MS = ANNOUNCED_MS // 5
 AWAY_MS = 600_000
 """How long a master that is away still counts: longer than its machine takes to start again."""
+UNKNOWN = 0
 
 
 class AnnouncedVersion(msgspec.Struct):
@@ -35,6 +36,10 @@ class LogVersions:
 
     A master counts from when it was first seen until it has been away for `AWAY_MS`. One that is started later and does
     not read what was written meanwhile stops there (I13), and says that it is to be upgraded.
+
+    An address alone is that of a master of 0.2.0, or of one whose version was lost: with the store, between its two
+    announcements. It is the former once the address has been renewed, because a version is announced before it. Until
+    then what was known of that master stays, or nothing is known.
     """
 
     def __init__(self, name: str, own: int = LOG_VERSION) -> None:
@@ -42,24 +47,38 @@ class LogVersions:
         self._own = own
         self._read: dict[str, int] = {}
         self._seen_at: dict[str, Instant] = {}
+        self._alone_since: dict[str, Instant] = {}
+        """Masters whose address is announced without a version."""
 
     def observe(self, masters: set[str], announced: dict[str, int], now: Instant) -> None:
         """These masters are announced now, these of them with a version."""
         for name in masters | {self._name}:
             self._seen_at[name] = now
-            self._read[name] = self._own if name == self._name else announced.get(name, OLDEST_LOG_VERSION)
-        for name in [name for name, seen_at in self._seen_at.items() if now - seen_at > AWAY_MS]:
-            del self._seen_at[name], self._read[name]
+            if name == self._name or name in announced:
+                self._alone_since.pop(name, None)
+                self._read[name] = self._own if name == self._name else announced[name]
+            elif now - self._alone_since.setdefault(name, now) > ANNOUNCED_MS:
+                self._read[name] = OLDEST_LOG_VERSION
+            else:
+                self._read.setdefault(name, UNKNOWN)
+        for name, seen_at in list(self._seen_at.items()):
+            if now - seen_at > AWAY_MS or (seen_at != now and self._read[name] == UNKNOWN):
+                del self._seen_at[name], self._read[name]
+                self._alone_since.pop(name, None)
 
     @property
     def common(self) -> int:
-        """The newest version that all of them read; 0 before the first look."""
-        return min(self._read.values(), default=0)
+        """The newest version that all of them read; 0 while that is not known, as before the first look."""
+        return min(self._read.values(), default=UNKNOWN)
 
     @property
     def held_back_by(self) -> list[str]:
         """The masters for whose sake this one may not write all that it could, each with the version that it reads."""
-        return [f"{name} (reads {read})" for name, read in sorted(self._read.items()) if read < self._own]
+        return [
+            f"{name} (reads {read})" if read != UNKNOWN else f"{name} (which has not said yet what it reads)"
+            for name, read in sorted(self._read.items())
+            if read < self._own
+        ]
 
 
 class Announcement:
@@ -78,19 +97,14 @@ class Announcement:
     async def renew(self, coordination: Coordination) -> None:
         """Renew it until cancelled."""
         while True:
-            try:
+            with self.outage.one_try(self._errors, "announce"):
                 await self._renew(coordination)
-            except HoldfastError as error:
-                self._errors["announce"] += 1
-                self.outage.seen(error)
-            else:
-                self.outage.over()
-            await asyncio.sleep(ANNOUNCED_MS / 5000)
+            await asyncio.sleep(RENEWED_MS / 1000)
 
     async def _renew(self, coordination: Coordination) -> None:
-        # The version first, and for longer: a master with an address alone counts as one of the oldest version.
+        # The version first, and for longer: an address alone will be taken for a master of the oldest version.
         own = msgspec.json.encode(AnnouncedVersion(LOG_VERSION, __version__))
-        await coordination.publish(VERSIONS + self._name, own, 2 * ANNOUNCED_MS)
+        await coordination.publish(VERSIONS + self._name, own, ANNOUNCED_MS + RENEWED_MS)
         await coordination.publish(MASTERS + self._name, self._address.encode(), ANNOUNCED_MS)
         masters = await coordination.list(MASTERS)
         versions = await coordination.list(VERSIONS)

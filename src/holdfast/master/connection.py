@@ -39,6 +39,7 @@ from holdfast.master.access.permissions import (
     is_other_than_hello,
     limit_mapping,
     why_not_decoded,
+    withhold,
 )
 from holdfast.master.access.session_owners import check_owner
 from holdfast.master.engine.waiting_room import Waiting
@@ -61,13 +62,15 @@ from holdfast.messages.requests import (
 from holdfast.messages.shapes import Message
 from holdfast.replication.log_writer import PendingReply
 from holdfast.transport.tls import names_in
-from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import (
+from holdfast.wire.codec import (
     DEFAULT_TIMEOUT_MS,
     GREETING_BYTES,
     GREETING_SECONDS,
     MAX_FRAME_BYTES,
     FrameBuffer,
+    decode_request,
+    encode,
+    failed,
     frame,
 )
 
@@ -507,6 +510,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_answer(self, origin: RequestOrigin, reply: Message) -> None:
         """Send the answer of a view, at once or later."""
+        if self._is_bounded:
+            withhold(reply, self.identity)
         self.send(origin.request_id, reply)
         self._server.latencies.answered(origin.verb, origin.began_ns)
 

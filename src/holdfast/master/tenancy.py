@@ -17,13 +17,14 @@ from holdfast.core.primary.request_rate import RequestRate
 from holdfast.errors import BadKey, BadRequest, BadValue, HoldfastError, TenantBusy, TooManyClients
 from holdfast.identity.identities import Identity
 from holdfast.identity.roles import Role
-from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, NAMESPACE_CHARACTERS, is_reserved, namespace_of
+from holdfast.ids import FIRST_FREE, MAX_KEY_BYTES, NAMESPACE_CHARACTERS, KeysOf, is_reserved, namespace_of
 from holdfast.instant import Instant
 from holdfast.master.engine.engine import Engine
 from holdfast.messages import of_masters, of_nodes, of_sessions, of_tenants, requests
 from holdfast.messages.rows import SeenRow
 from holdfast.messages.shapes import Message
 
+_FREQUENT = frozenset({requests.Exists, requests.Locate, requests.GrantRanges, requests.CommitPuts})
 _KEEPING = frozenset({requests.RenewLeases, requests.ExtendGrants, requests.ReturnGrants})
 _CLIENTS_AGAIN_MS = 1_000
 LONGEST_KEY_BYTES = MAX_KEY_BYTES - NAMESPACE_CHARACTERS
@@ -64,6 +65,12 @@ class Tenancy:
     def inward(self, request: Message, catalogue: Catalogue) -> None:
         """Translate a request, in place. Raises, with nothing changed, if it names what no client may name."""
         kind = type(request)
+        if kind in _FREQUENT and (kind is not requests.CommitPuts or request.ahead is None):  # type: ignore[attr-defined]
+            # Almost every put and get: one short key. It is as `inside` makes it, in a quarter of the time.
+            keys: list[str] = request.keys  # type: ignore[attr-defined]
+            if len(keys) == 1 and (key := keys[0]) >= FIRST_FREE and len(key) <= _SURELY_SHORT:
+                request.keys = [self.prefix + key]  # type: ignore[attr-defined]
+                return
         translate = INWARD.get(kind)
         if translate is not None:
             translate(self, request, catalogue)
@@ -85,7 +92,7 @@ class Tenancy:
             return keys
         if max(map(len, keys), default=0) > _SURELY_SHORT:
             _check_long(keys)
-        return [prefix + key for key in keys]
+        return KeysOf(prefix, [prefix + key for key in keys])
 
     def _check_small(self, keys: list[str]) -> None:
         if any(map(is_reserved, keys)):
@@ -203,11 +210,7 @@ class Tenancies:
 
 
 def _keys(tenancy: Tenancy, request: Any, catalogue: Catalogue) -> None:
-    keys = request.keys
-    if len(keys) == 1 and (key := keys[0]) >= FIRST_FREE and len(key) <= _SURELY_SHORT:
-        request.keys = [tenancy.prefix + key]  # As `inside` does, for almost every put and get.
-    else:
-        request.keys = tenancy.inside(keys)
+    request.keys = tenancy.inside(request.keys)
 
 
 def _commit(tenancy: Tenancy, request: requests.CommitPuts, catalogue: Catalogue) -> None:

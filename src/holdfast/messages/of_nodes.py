@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
+
 from holdfast.identity.roles import Role
 from holdfast.ids import GrantId, ProcessName, SegmentName
 from holdfast.messages.commands import TicketTerms
@@ -136,10 +138,10 @@ class ReadRanges(Message, tag=95):
     wanted: bytes = b""
 
 
-class ReadBack(Message, tag=55):
-    """Over TCP: send me bytes that I wrote to my grant, which is not committed yet. Fields and proof as of a write.
+class BytesOfGrant(msgspec.Struct, array_like=True, gc=False):
+    """`length` bytes at `offset` in a grant's range.
 
-    Answered as one range of `ReadRanges`.
+    The grant and its range (of `range_length`, at `range_offset` in the segment) are vouched for by `mac`.
     """
 
     segment: SegmentName
@@ -149,25 +151,21 @@ class ReadBack(Message, tag=55):
     mac: bytes
     offset: int
     length: int
+
+
+class ReadBack(Message, BytesOfGrant, tag=55):
+    """Over TCP: send me bytes that I wrote to my grant, which is not committed yet.
+
+    Answered as one range of `ReadRanges`.
+    """
 
 
 class Sending(Message, tag=83):
     length: int
 
 
-class WriteRange(Message, tag=84):
-    """Over TCP: `length` raw bytes follow; write them at `offset` in the grant's range. Answered by `Written`.
-
-    The range (of `range_length`, at `range_offset` in the segment) and its grant are vouched for by `mac`.
-    """
-
-    segment: SegmentName
-    grant: GrantId
-    range_offset: int
-    range_length: int
-    mac: bytes
-    offset: int
-    length: int
+class WriteRange(Message, BytesOfGrant, tag=84):
+    """Over TCP: raw bytes follow; write them there. Answered by `Written`."""
 
 
 class Written(Message, tag=85):

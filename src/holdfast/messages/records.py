@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 
-from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName
-from holdfast.messages.shapes import Range, Record, SettingValue
+from holdfast.ids import GrantId, ObjectId, SegmentHandle
+from holdfast.messages.shapes import MountedSegment, Range, Record, SettingValue, TenantQuotas
 
 
 class Cause(enum.IntEnum):
@@ -52,13 +52,7 @@ class SettingsChanged(Record, tag=3):
     """All settings that were changed while the cluster ran; they override those that a master was started with."""
 
 
-class SegmentMounted(Record, tag=4):
-    handle: SegmentHandle
-    name: SegmentName
-    size_bytes: int
-    data_address: str
-    socket_path: str
-    host: str
+class SegmentMounted(Record, MountedSegment, tag=4):
     kind: int = 0
     """0 memory, 1 disk. A disk that comes back is mounted under its old handle, with the objects that the log holds."""
 
@@ -281,22 +275,8 @@ class MemoryVerified(Record, tag=45):
     handles: list[SegmentHandle]
 
 
-class TenantChanged(Record, tag=50):
+class TenantChanged(Record, TenantQuotas, tag=50):
     """A tenant was defined, or its quotas were changed. Its number is never given to another name."""
-
-    number: int
-    name: str
-    guaranteed_bytes: int = 0
-    """Memory that others cannot evict."""
-    limit_bytes: int = 0
-    """Memory that it cannot exceed; 0: no limit."""
-    max_objects: int = 0
-    """0: no limit."""
-    hard_pin_share: float = 1.0
-    max_clients: int = 0
-    requests_per_second: int = 0
-    lease_share: float = -1.0
-    """Negative: as the settings say for all tenants."""
 
 
 class TenantRemoved(Record, tag=51):

@@ -117,7 +117,7 @@ class CommitPuts(Message, tag=7):
     soft_pin: bool = False
     hard_pin: bool = False
     durability: str = ""
-    """`durable`, `memory`, or empty for the cluster's default."""
+    """`durable`, `standby`, `memory`, or empty for what the masters are set to."""
     finished: Bounded[GrantId] = []
     ahead: GrantRanges | None = None
     """Prefetch: memory for the next put, of one length and for no key, if there is room at once."""
@@ -466,7 +466,8 @@ class Status(Message, tag=110):
     log_held_back_by: list[str] = []
     """Masters that read less than this one writes, each with what it reads (ADR 64)."""
     successor: str = ""
-    """The standby that holds the tail of this primary's log; empty: none is needed, or none is willing (ADR 70)."""
+    """The standby that holds the tail of the primary's log, on a standby as far as it has read the log; empty: none is
+    needed, or none is willing (ADR 70)."""
     successor_lag: int = 0
     """Records that it does not hold yet."""
     held_records: int = 0

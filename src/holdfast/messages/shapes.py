@@ -87,8 +87,8 @@ class Attachment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     writer: int
 
 
-class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How to reach the bytes of a segment."""
+class MountedSegment(msgspec.Struct, gc=False):
+    """A segment, and where its node serves its bytes."""
 
     handle: SegmentHandle
     name: SegmentName
@@ -99,6 +99,11 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The node's Unix socket; usable only if `host` is the reader's own."""
     host: str
     """Identity of the machine (its kernel's boot id)."""
+
+
+class SegmentPlace(MountedSegment, array_like=True, frozen=True, gc=False):  # type: ignore[misc] # msgspec allows it.
+    """How a client reaches the bytes of a segment."""
+
     used_bytes: int = 0
     available: bool = True
     """False while the node is silent, cordoned or draining: nothing new is placed there, reads go on."""
@@ -110,4 +115,25 @@ class SegmentPlace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the node asks for before it passes the memory; None: the caller may not map it, and reads over TCP."""
 
 
-__all__ = ["Attachment", "GrantId", "Message", "Range", "Record", "SegmentPlace"]
+class TenantQuotas(msgspec.Struct, gc=False):
+    """A tenant, and how much it may have."""
+
+    number: int
+    name: str
+    guaranteed_bytes: int = 0
+    """Memory that others cannot evict."""
+    limit_bytes: int = 0
+    """Memory that it cannot exceed; 0: no limit."""
+    max_objects: int = 0
+    """0: no limit."""
+    hard_pin_share: float = 1.0
+    """Share of its memory that may be hard-pinned."""
+    max_clients: int = 0
+    """Clients connected at the same time; 0: no limit."""
+    requests_per_second: int = 0
+    """0: no limit."""
+    lease_share: float = -1.0
+    """Share of its memory that may be leased at the same time; negative: as the rules say for all."""
+
+
+__all__ = ["Attachment", "GrantId", "Message", "MountedSegment", "Range", "Record", "SegmentPlace", "TenantQuotas"]

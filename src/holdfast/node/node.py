@@ -21,8 +21,7 @@ from holdfast.instant import now_ms
 from holdfast.messages.commands import TicketTerms
 from holdfast.messages.hello import fresh_hello
 from holdfast.messages.rows import MismatchRow, VerifyRow
-from holdfast.node.commands.handlers import Commands
-from holdfast.node.commands.worker import CommandWorkers
+from holdfast.node.commands.handlers import Commands, CommandWorkers
 from holdfast.node.disk.lost_files import LostFiles
 from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
@@ -31,7 +30,7 @@ from holdfast.node.memory.admission import connections_within
 from holdfast.node.memory.attach_server import AttachServer
 from holdfast.node.memory.data_server import DataServer
 from holdfast.node.memory.lent_memory import Lending, LentMemory, check_machine
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import TicketBook
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife, SessionThreads
 from holdfast.node.session.report import Report

@@ -3,6 +3,9 @@
 The primary gathers the renewals and writes one value for all of them (several if it would be too large). A value holds
 durations only (I16), and for how long its writer had been writing: the value of a writer that arrived fastest tells a
 standby when the writer began, on the standby's own clock, and so how old each other value is, however late it was read.
+
+A value names its history. Epochs and object ids begin again with a new history, and coordination may still hold values
+of the older one: a primary that has not seen yet that the store was replaced writes its last renewals into the new one.
 Pure: `RenewalSender` decides what to write and when, `RenewalReceiver` applies what was read; the master's shell does
 the writing and reading.
 """
@@ -54,13 +57,15 @@ class RenewalValue(msgspec.Struct, array_like=True, frozen=True):
     soft_pinned: bytes
     """The soft-pinned objects, by their index in `ids`."""
     soft_pin_left_ms: bytes
+    log_id: int = 0
+    """The history that `epoch` and `ids` belong to; 0 from writers of release 0.2.0, which do not name it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RenewalValue).decode
 
 
-def encode_value(epoch: int, number: int, written_ms: int, renewed: Renewed) -> bytes:
+def encode_value(log_id: int, epoch: int, number: int, written_ms: int, renewed: Renewed) -> bytes:
     pinned = np.flatnonzero(renewed.soft_pin_left_ms)
     return _encode(
         RenewalValue(
@@ -72,6 +77,7 @@ def encode_value(epoch: int, number: int, written_ms: int, renewed: Renewed) -> 
             unused_ms=pack_column(renewed.unused_ms),
             soft_pinned=pack_column(pinned),
             soft_pin_left_ms=pack_column(renewed.soft_pin_left_ms[pinned]),
+            log_id=log_id,
         )
     )
 
@@ -142,13 +148,14 @@ class RenewalSender:
         """Names and values to write now; pass those that could not be written to `lost`."""
         self._last_write, self._urgent_at = now, None
         renewed = take_renewed(self.state, now)
+        log_id = self.state.log_id
         rows = max(1, (self.most_bytes - HEAD_BYTES) // ROW_BYTES)
         found = []
         for start in range(0, len(renewed), rows):
             part = renewed.part(start, start + rows)
             self._number += 1
-            name = f"{PREFIX}{self.epoch:012d}-{self._number:012d}"
-            found.append((name, encode_value(self.epoch, self._number, now - self.began, part), part))
+            name = f"{PREFIX}{log_id:016x}-{self.epoch:012d}-{self._number:012d}"
+            found.append((name, encode_value(log_id, self.epoch, self._number, now - self.began, part), part))
         return found
 
     def wrote(self, value: bytes, part: Renewed, took_ms: int) -> None:
@@ -180,7 +187,10 @@ class RenewalReceiver:
     applied: int = 0
     """Number of values."""
     renewals: int = 0
+    _log_id: int = 0
+    """The history of the state that values were last applied to."""
     _writers: dict[int, Heard] = field(default_factory=dict)
+    """By epoch of that history."""
 
     def forget(self) -> None:
         """Allow all values to be applied again, because the state that they were applied to is gone."""
@@ -188,14 +198,20 @@ class RenewalReceiver:
             heard.numbers.clear()
 
     def take(self, state: State, values: dict[str, bytes], now: Instant) -> list[BadRenewals]:
-        """Apply the values not applied yet; return the faults of invalid ones."""
+        """Apply the values of the state's history that are not applied yet; return the faults of invalid ones."""
+        if state.log_id != self._log_id:
+            self._log_id = state.log_id
+            self._writers.clear()
         faults: list[BadRenewals] = []
         read: list[tuple[RenewalValue, Renewed]] = []
         for name, packed in sorted(values.items()):
             try:
-                read.append(decode_value(packed))
+                value, renewed = decode_value(packed)
             except BadRenewals as error:
                 faults.append(BadRenewals(f"{name}: {error}"))
+            else:
+                if value.log_id in (0, state.log_id):
+                    read.append((value, renewed))
         # Each value bounds when its writer began; take all bounds before any value is applied.
         for value, _ in read:
             began = now - value.written_ms

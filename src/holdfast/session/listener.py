@@ -16,8 +16,7 @@ from holdfast.errors import BadRequest, HoldfastError, NotAuthorized, TryAgain
 from holdfast.instant import Instant, now_ms
 from holdfast.messages.requests import Hello, Welcome
 from holdfast.messages.shapes import Message
-from holdfast.wire.codec import decode_request, encode, failed
-from holdfast.wire.frames import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, FrameBuffer, frame
+from holdfast.wire.codec import DEFAULT_TIMEOUT_MS, GREETING_SECONDS, FrameBuffer, decode_request, encode, failed, frame
 
 MAX_REQUEST_BYTES = 1 << 20
 

@@ -22,8 +22,7 @@ from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import LOCAL
 from holdfast.transport.channel import LAST_ID, SILENCE_SECONDS, closed_unless_welcomed, nobody_at
 from holdfast.transport.tls import dialing
-from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame, told_timeout_ms
+from holdfast.wire.codec import PREAMBLE, FrameBuffer, decode_reply, encode, expect, frame, told_timeout_ms
 
 
 class PendingAsyncCall(NamedTuple):

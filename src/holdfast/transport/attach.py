@@ -21,8 +21,7 @@ from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import Attached, AttachSegment
 from holdfast.messages.shapes import Message
 from holdfast.transport.shared_memory import Mapping
-from holdfast.wire.codec import decode_data_reply, encode, expect
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import PREAMBLE, FrameBuffer, decode_data_reply, encode, expect, frame
 
 MAX_REPLY_BYTES = 64 << 10
 

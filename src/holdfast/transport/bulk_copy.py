@@ -4,6 +4,9 @@ One core cannot saturate the memory: two of them copy 1.7 times as fast. The who
 is asked only when it is idle and takes the next free chunk each time: if it comes late or not at all, the caller has
 done the work by then and does not wait for it. When a copy returns or raises, no thread writes any more (I11). The
 second thread also hashes the bytes that the caller is sending.
+
+For some clients two threads are slower than one for as long as they live. So a copy out of a map may be timed, and goes
+the way that `QuickerWay` finds quicker there (ADR 75).
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ import mmap
 import os
 import threading
 from collections import deque
+from enum import Enum
 from queue import SimpleQueue
 from typing import Protocol
 
 import xxhash
+
+from holdfast.instant import now_seconds
 
 log = logging.getLogger("holdfast.transport")
 
@@ -34,6 +40,15 @@ SHARED_FROM = 2 << 20
 
 LOOKS = 100
 """How often to check whether the other thread is done with its last chunk before sleeping until it is."""
+
+COPIES_KNOWN = 8
+"""Copies of the preferred way whose best a trial is held against: one whole round of some caller, and no more than what
+the machine was like a moment ago."""
+TRIED_SHARE = 0.02
+"""Of all bytes, the most that go the other way, beyond one trial. One thread takes 1.6 times as long as two (ADR 21),
+so this costs 1.2% of the time."""
+CLEARLY = 0.9
+"""A trial wins if it takes less than this part of the best time. Closer than that, either way will do."""
 
 _memmove = ctypes.memmove
 
@@ -74,12 +89,103 @@ def address_of(buffer: bytes | bytearray | memoryview | mmap.mmap) -> int:
         _release_buffer(ctypes.byref(seen))
 
 
-def copy_bulk(target: memoryview, source: memoryview, checksum: bool) -> int:
+class Way(Enum):
+    """A way to make a large copy with its checksum."""
+
+    TWO_THREADS = 0
+    ONE_THREAD = 1
+
+    @property
+    def other(self) -> Way:
+        return Way.ONE_THREAD if self is Way.TWO_THREADS else Way.TWO_THREADS
+
+
+class QuickerWay:
+    """The quicker of the two ways for copies of about one size, found by a trial now and then.
+
+    1. Copies go the preferred way. Their best time is known once there were `COPIES_KNOWN` of them.
+    2. When the share for trials allows it, one copy goes the other way. Other work on the machine makes copies slower,
+       not quicker: so a trial that clearly beats the best of the others is worth a second one.
+    3. If the second one does too, that way is preferred from then on, until trials of the other one win in the same
+       manner.
+
+    Reads no clock. Several threads may use it at once: a note that gets lost costs a sample, nothing else.
+    """
+
+    __slots__ = ("_bytes", "_recent", "_tried", "_won", "preferred")
+
+    def __init__(self) -> None:
+        self.preferred = Way.TWO_THREADS
+        self._recent: tuple[float, ...] = ()
+        """Seconds a byte of the last copies of the preferred way."""
+        self._won: float | None = None
+        """Seconds a byte of a trial that won and is to be repeated."""
+        self._bytes = 0
+        self._tried = 0
+        """Those of them that went in trials."""
+
+    def next(self) -> Way:
+        """The way for the next copy."""
+        due = len(self._recent) == COPIES_KNOWN and self._tried <= self._bytes * TRIED_SHARE
+        return self.preferred.other if due or self._won is not None else self.preferred
+
+    def note(self, way: Way, size: int, seconds: float) -> None:
+        """A copy of this size went this way and took so long."""
+        pace = seconds / size
+        self._bytes += size
+        recent = self._recent
+        if way is self.preferred:
+            self._recent = (*recent[1 - COPIES_KNOWN :], pace)
+            return
+        self._tried += size
+        before, self._won = self._won, None
+        if not recent or pace >= CLEARLY * min(recent):
+            return
+        if before is None:
+            self._won = pace
+        else:
+            self.preferred, self._recent = way, (before, pace)
+
+
+class QuickerWays:
+    """The quicker way for each size of copies, by powers of two: a short copy is slower per byte than a long one."""
+
+    __slots__ = ("_of_size",)
+
+    def __init__(self) -> None:
+        self._of_size: dict[int, QuickerWay] = {}
+
+    def of(self, size: int) -> QuickerWay:
+        return self._of_size.setdefault(size.bit_length(), QuickerWay())
+
+
+def copy_bulk(target: memoryview, source: memoryview, checksum: bool, ways: QuickerWays | None = None) -> int:
     """Copy. Returns the checksum of the copy, or 0 if none is wanted. Callers hold both views, so that neither memory
-    is freed while the GIL is released."""
+    is freed while the GIL is released. `ways` is what such copies have taught, for large ones with a checksum."""
     size = source.nbytes
-    if size >= SHARED_FROM:
+    if size < SHARED_FROM:
+        return _copy_alone(target, source, checksum)
+    if ways is None or not checksum:
         return SharedCopy(target, source, checksum).run()
+    return _copy_the_quicker_way(target, source, ways.of(size))
+
+
+def _copy_the_quicker_way(target: memoryview, source: memoryview, quicker: QuickerWay) -> int:
+    way = quicker.next()
+    began = now_seconds()
+    if way is Way.ONE_THREAD:
+        found = _copy_alone(target, source, True)
+    else:
+        shared = SharedCopy(target, source, True)
+        found = shared.run()
+        if not shared.offered:
+            return found  # The other thread was busy, or there is no core for it: this says nothing about two.
+    quicker.note(way, source.nbytes, now_seconds() - began)
+    return found
+
+
+def _copy_alone(target: memoryview, source: memoryview, checksum: bool) -> int:
+    size = source.nbytes
     to, from_ = address_of(target), address_of(source)
     if not checksum:
         _memmove(to, from_, size)
@@ -108,6 +214,7 @@ class SharedCopy:
         "_step",
         "_target",
         "_to",
+        "offered",
     )
 
     def __init__(self, target: memoryview, source: memoryview, checksum: bool) -> None:
@@ -124,11 +231,13 @@ class SharedCopy:
         self._hashing = threading.Lock()
         self._helping = threading.Lock()
         """Held by the second thread while it may touch the memory."""
+        self.offered = False
+        """The second thread was asked, as it was idle."""
 
     def run(self) -> int:
         """Run the copy. Called by the thread that holds the views."""
         try:
-            _hand.offer(self)
+            self.offered = _hand.offer(self)
             self._take_chunks()
             self._wait_for_the_other()
             for start in range(0, self._size, self._step):

@@ -26,8 +26,7 @@ from holdfast.messages.shapes import Message
 from holdfast.transport.addresses import connected
 from holdfast.transport.spin import SpinThenPoll
 from holdfast.transport.tls import Stream, readable
-from holdfast.wire.codec import decode_reply, encode, expect
-from holdfast.wire.frames import HEAD, PREAMBLE, FrameBuffer, frame, told_timeout_ms
+from holdfast.wire.codec import HEAD, PREAMBLE, FrameBuffer, decode_reply, encode, expect, frame, told_timeout_ms
 
 if TYPE_CHECKING:
     import ssl
@@ -47,6 +46,7 @@ _pack_head = HEAD.pack
 _clock = time.clock_gettime
 _BOOTTIME = time.CLOCK_BOOTTIME
 _CLOSED_TEXT = "the connection was closed; nothing was sent. Connect again"
+_OTHER_PORT = "Is it the address of a master (--listen)? Nodes and HTTP have ports of their own"
 _FORKED_TEXT = (
     "this connection belongs to the parent process; nothing was sent. Connect again in the child, after the fork"
 )
@@ -64,7 +64,11 @@ def closed_unless_welcomed(address: str, close: Callable[[], None]) -> Iterator[
     except BaseException as error:
         close()
         if isinstance(error, Uncertain):
-            raise Unreachable(f"{address} accepted the connection but sent no welcome ({error})") from None
+            raise Unreachable(
+                f"{address} accepted the connection but sent no welcome ({error}). {_OTHER_PORT}"
+            ) from None
+        if isinstance(error, BadRequest):
+            raise BadRequest(f"{address} refuses the greeting of a client ({error}). {_OTHER_PORT}") from None
         raise
 
 

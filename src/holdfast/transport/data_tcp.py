@@ -26,8 +26,7 @@ from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import Message, Ticket
 from holdfast.transport.bulk_copy import SHARED_FROM, SharedHash
 from holdfast.transport.tls import Stream, dialing, dialled
-from holdfast.wire.codec import decode_data_reply, encode, expect
-from holdfast.wire.frames import HEAD, HEAD_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD, HEAD_BYTES, PREAMBLE, decode_data_reply, encode, expect, frame
 
 if TYPE_CHECKING:
     import ssl

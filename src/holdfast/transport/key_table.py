@@ -59,7 +59,7 @@ def key_table_of(line: Line) -> KeyTableReader | None:
             memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        return TenantKeyTableReader(memory, line) if welcome.namespace else KeyTableReader(memory, line)
+        return KeyTableReader(memory, line)
     except (OSError, ValueError, Unreachable):
         # No descriptor or address space is left, or the master is about to end.
         return None
@@ -93,6 +93,7 @@ class KeyTableReader:
         "_lock",
         "_look_at",
         "_most_places",
+        "_prefix",
         "_seen",
         "_top",
     )
@@ -102,6 +103,8 @@ class KeyTableReader:
         if len(self._cells) < 2 * FIRST_PLACES or self._cells[KIND] != MAGIC:
             raise Unreachable("the master shows its keys in another way than this client knows")
         self._most_places = len(self._cells) - FIRST_PLACES
+        self._prefix = line.welcome.namespace.encode()
+        """Of the client's tenant: its keys have it there."""
         # Any number of threads may poll at once, which a select.poll object refuses.
         hang_up = select.epoll()
         hang_up.register(line.descriptor, 0)
@@ -124,7 +127,7 @@ class KeyTableReader:
         mask = cells[MASK]
         if sequence & 1 or mask >= self._most_places:
             return None
-        wanted = fingerprint(key.encode())
+        wanted = fingerprint(self._prefix + key.encode())
         there = cells[FIRST_PLACES + (wanted & mask)]
         # Most are found at the first place, or it is empty.
         found = there == wanted or (there != 0 and self._is_behind(wanted, mask))
@@ -139,7 +142,7 @@ class KeyTableReader:
             return None
         found: list[bool | None] = [
             (there := cells[FIRST_PLACES + (wanted & mask)]) == wanted or (there != 0 and self._is_behind(wanted, mask))
-            for wanted in fingerprints(keys)
+            for wanted in fingerprints(keys, self._prefix)
         ]
         # None among them: a key may be further away than keys ever are, in a table that is wrong.
         return cast("list[bool]", found) if None not in found and self._was_true(sequence) else None
@@ -183,20 +186,3 @@ class KeyTableReader:
             if since is not None:
                 self._good_until = since + relied_on(cells[GOOD_MS] / 1000)
             self._look_at = now + LOOK_SECONDS
-
-
-class TenantKeyTableReader(KeyTableReader):
-    """The same for a client of a tenant: its keys have a prefix there."""
-
-    __slots__ = ("_namespace",)
-
-    def __init__(self, memory: mmap.mmap, line: Line, clock: Clock = now_seconds) -> None:
-        super().__init__(memory, line, clock)
-        self._namespace = line.welcome.namespace
-
-    def has(self, key: str) -> bool | None:
-        found = self.has_each([key])
-        return None if found is None else found[0]
-
-    def has_each(self, keys: list[str]) -> list[bool] | None:
-        return super().has_each([self._namespace + key for key in keys])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from holdfast.errors import BadValue, Unreachable
-from holdfast.transport.bulk_copy import address_of, copy_bulk
+from holdfast.transport.bulk_copy import QuickerWays, address_of, copy_bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +109,7 @@ class Mapping:
         "address",
         "closed",
         "map",
+        "quicker",
         "size_bytes",
         "view",
         "writable",
@@ -125,6 +126,8 @@ class Mapping:
         self.size_bytes = size_bytes
         self.writable = writable
         self.closed = False
+        self.quicker = QuickerWays()
+        """For large copies out of this map: what is quicker differs from client to client, and stays so."""
         self._stop = threading.Event()
         self._watches: list[weakref.finalize[[], mmap.mmap]] = []
         self._populating: threading.Thread | None = None
@@ -232,7 +235,7 @@ def copy_out(mapping: Mapping, offset: int, target: memoryview, checksum: bool) 
             raise _unmapped() from None
         raise
     with source:
-        return copy_bulk(target, source, checksum)
+        return copy_bulk(target, source, checksum, mapping.quicker)
 
 
 def copy_in_parts(mapping: Mapping, offset: int, sources: Sequence[memoryview], checksum: bool) -> int:

@@ -12,6 +12,7 @@ number appeared, and so never too long.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import xxhash
@@ -54,8 +55,12 @@ def fingerprint(key: bytes) -> int:
     return digest if digest > GONE else GONE + 1
 
 
-def fingerprints(keys: list[str]) -> list[int]:
-    digests = [*map(_digest, map(str.encode, keys))]
+def fingerprints(keys: list[str], prefix: bytes = b"") -> list[int]:
+    """Those of these keys behind a prefix."""
+    names: Iterable[bytes] = map(str.encode, keys)
+    if prefix:
+        names = [prefix + name for name in names]
+    digests = [*map(_digest, names)]
     if digests and min(digests) <= GONE:
         return [max(digest, GONE + 1) for digest in digests]
     return digests

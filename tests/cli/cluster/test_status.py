@@ -108,3 +108,18 @@ def test_bytes_for_people(count: int, text: str) -> None:
 )
 def test_durations_for_people(milliseconds: int, text: str) -> None:
     assert human_ms(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (("resize",), "resize NODE SIZE"),
+        (("resize", "node-1"), "resize NODE SIZE"),
+        (("cordon",), "cordon NODE"),
+        (("copy-rate",), "copy-rate SIZE"),
+        (("revoke-client",), "revoke-client NUMBER"),
+    ],
+)
+def test_an_action_on_nodes_says_what_it_lacks(run: Run, words: tuple[str, ...], written: str) -> None:
+    result = run("nodes", *words)
+    assert (result.code, result.err) == (2, f"holdfast: write: holdfast nodes {written}; nothing was changed\n")

@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from holdfast.cli.lab import command
 from holdfast.cli.lab.command import chosen, course_of, memory_for, run_all
 from holdfast.cli.lab.report import NO_FAILOVER, bars, row_of
 from holdfast.cli.lab.run import Outcome
@@ -146,3 +147,16 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def test_ctrl_c_in_a_lab_says_that_nothing_of_it_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_all", interrupted)
+    assert main(["lab", "--quick"]) == 130
+    assert (
+        capsys.readouterr().err == "holdfast: interrupted; the lab's processes have ended, and nothing of it is left\n"
+    )

@@ -23,10 +23,27 @@ def test_events_are_told_once_as_lines_and_as_one_document(cluster: Cluster) -> 
     assert "segment mounted  node-1: 33,554,432 bytes" in text.stdout
     found = json.loads(prefork.holdfast("events", "--json", "--address", cluster.address).stdout)["events"]
     assert len(found) == len(text.stdout.splitlines())
+    none = prefork.holdfast("events", "--limit", "0", "--address", cluster.address)
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "")
     assert set(found[0]) == {"date_ms", "kind", "subject", "text", "master", "age_ms"}
     assert [one["date_ms"] for one in found] == sorted(one["date_ms"] for one in found)
     last = json.loads(prefork.holdfast("events", "--json", "-n", "1", "--address", cluster.address).stdout)["events"]
     assert [(one["master"], one["date_ms"]) for one in last] == [(found[-1]["master"], found[-1]["date_ms"])]
+
+
+@pytest.mark.timeout(300)
+def test_follow_ends_when_its_reader_has_ended(cluster: Cluster) -> None:
+    """As in `holdfast events --follow | head -1`: nothing more happens in the cluster."""
+    command = [sys.executable, "-m", "holdfast", "events", "--follow", "--address", cluster.address]
+    with prefork.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as follower:
+        try:
+            assert follower.stdout is not None
+            assert follower.stdout.readline()
+            follower.stdout.close()
+            assert follower.wait(60) == 141
+        finally:
+            if follower.poll() is None:
+                follower.kill()
 
 
 @pytest.mark.timeout(300)

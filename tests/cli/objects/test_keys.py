@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from holdfast.errors import NodeLost
 from tests.cli.conftest import Run
 from tests.cli.fake_cache import FakeCache
 
@@ -155,6 +156,71 @@ def test_rm_of_a_leased_object_needs_force(run: Run, cache: FakeCache) -> None:
     assert cache.stored == {"a": b"1"}
     assert run("rm", "a", "--force").code == 0
     assert cache.stored == {}
+
+
+def test_rm_of_several_says_how_far_it_came(run: Run, cache: FakeCache) -> None:
+    cache.stored, cache.leased = {"a": b"1", "b": b"2", "c": b"3"}, {"b"}
+    refused = run("rm", "a", "b", "c")
+    assert refused.code == 1
+    assert refused.err.endswith("; before it 1 object removed, after it 1 key not tried\n")
+    assert "force=True" not in refused.err
+    assert set(cache.stored) == {"b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("was_removed", "told"),
+    [
+        (False, "interrupted; 1 object removed, still stored: b, c\n"),
+        (True, "interrupted; 2 objects removed, still stored: c\n"),
+    ],
+)
+def test_ctrl_c_in_rm_says_what_was_removed_and_what_was_not(
+    run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch, was_removed: bool, told: str
+) -> None:
+    cache.stored = {"a": b"1", "b": b"2", "c": b"3"}
+    remove = cache.remove
+
+    def interrupted(key: str, force: bool = False) -> int:
+        if key == "a" or was_removed:
+            remove(key, force)
+        if key == "b":
+            raise KeyboardInterrupt
+        return 1
+
+    monkeypatch.setattr(cache, "remove", interrupted)
+    result = run("rm", "a", "b", "c")
+    assert (result.code, result.err) == (130, f"holdfast: {told}")
+
+
+def test_ctrl_c_in_rm_says_when_nobody_knows(run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.stored = {f"k/{number}": b"1" for number in range(9)}
+
+    def interrupted(key: str, force: bool = False) -> int:
+        cache.failure = NodeLost("no")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "remove", interrupted)
+    result = run("rm", *cache.stored)
+    assert result.code == 130
+    assert "0 objects removed, whether k/0 was is not known, k/1, k/2, k/3, k/4, k/5 and 3 more not tried" in result.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"), [("remove_all", ("--all", "--yes")), ("remove_matching", ("--matching", "a"))]
+)
+def test_ctrl_c_in_rm_of_many_says_what_is_left(
+    run: Run, cache: FakeCache, monkeypatch: pytest.MonkeyPatch, verb: str, arguments: tuple[str, ...]
+) -> None:
+    cache.stored = {"a": b"1", "b": b"2", "c": b"3"}
+
+    def interrupted(*_: object, **__: object) -> int:
+        del cache.stored["a"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, verb, interrupted)
+    result = run("rm", *arguments)
+    assert result.code == 130
+    assert "nothing more is removed: the cluster held 3 objects before, and holds 2 now" in result.err
 
 
 def test_rm_by_pattern_and_all_of_it(run: Run, cache: FakeCache) -> None:

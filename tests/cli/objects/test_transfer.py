@@ -74,14 +74,37 @@ def test_put_says_when_the_key_was_taken_and_upsert_replaces(run: Run, cache: Fa
 def test_put_passes_its_options_on(run: Run, cache: FakeCache, tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.write_bytes(b"x")
-    run("put", "k", str(source), "--replicas", "2", "--hard-pin", "--prefer", "node-1")
+    run("put", "k", str(source), "--replicas", "2", "--hard-pin", "--prefer", "node-1", "--durability", "standby")
     assert cache.options == {
         "replicas": 2,
         "soft_pin": False,
         "hard_pin": True,
         "upsert": False,
         "prefer": "node-1",
+        "durability": "standby",
     }
+
+
+def test_a_large_file_is_put_with_the_options_of_a_small_one(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "LONG_FROM", 4096)
+    source = tmp_path / "a"
+    arguments = ("put", "k", str(source), "--upsert", "--durability", "memory")
+    seen = []
+    for size_bytes in (5_000, 50):
+        source.write_bytes(b"x" * size_bytes)
+        assert run(*arguments).code == 0
+        seen.append(cache.options)
+        cache.options = {}
+    assert seen[0] == seen[1]
+    assert seen[0]["durability"] == "memory"
+
+
+def test_a_durability_that_there_is_not_is_wrong_usage(run: Run, cache: FakeCache, tmp_path: Path) -> None:
+    result = run("put", "k", str(tmp_path / "absent"), "--durability", "sometimes")
+    assert (result.code, cache.closed) == (2, 0)
+    assert "'sometimes' is none of durable, standby, memory" in result.err
 
 
 def test_pins_that_contradict_each_other_are_refused(run: Run, cache: FakeCache, tmp_path: Path) -> None:
@@ -240,6 +263,19 @@ def test_a_full_disk_is_a_clear_error_and_the_old_file_stays(
     assert result.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
     assert target.read_bytes() == b"old"
+
+
+def test_a_file_system_that_is_read_only_names_the_file_that_was_asked_for(
+    run: Run, cache: FakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: object, *_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    cache.stored["k"] = b"x"
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(os, "unlink", read_only)
+    result = run("get", "k", "-o", str(tmp_path / "f"))
+    assert (result.code, result.err) == (1, f"holdfast: {tmp_path / 'f'}: Read-only file system\n")
 
 
 def test_a_file_over_the_system_s_limit_is_a_clear_error_too(run: Run, cache: FakeCache, tmp_path: Path) -> None:

@@ -196,3 +196,19 @@ def test_a_master_that_listens_everywhere_is_reached_here() -> None:
     assert ports.reachable("0.0.0.0:7070") == "127.0.0.1:7070"
     assert ports.reachable("[::]:7070") == "[::1]:7070"
     assert ports.reachable("10.0.0.1:7070") == "10.0.0.1:7070"
+
+
+def test_a_ready_file_without_a_directory_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    command = [
+        *PYTHON,
+        "up",
+        *SMALL,
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--ready-file",
+        str(tmp_path / "no" / "file"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    told = f"holdfast: --ready-file: there is no directory {tmp_path / 'no'}. Nothing was started\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+    assert not (tmp_path / "data").exists()

@@ -20,8 +20,7 @@ from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import AttachSegment, HearRevocations, LeasesRevoked
 from holdfast.messages.requests import Failed
 from holdfast.node.memory import attach_server
-from holdfast.wire.codec import decode_data_reply, encode
-from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD_BYTES, PREAMBLE, decode_data_reply, encode, frame
 from tests.client.fake_master import FakeMaster
 from tests.client.inside import core_of
 from tests.node.rig import Served, read_to_end

@@ -18,8 +18,7 @@ from holdfast.client.bytes import failing_nodes, nodes
 from holdfast.client.operations import places
 from holdfast.messages import requests as m
 from holdfast.messages.of_nodes import Sending
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import frame
+from holdfast.wire.codec import encode, frame
 from tests.client.fake_master import Act, FakeMaster, closed_port
 
 Connect = Callable[..., Any]

@@ -14,7 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.client.arguments import PLAIN_PUT
-from holdfast.client.operations import puts, transfer
+from holdfast.client.bytes import nodes
+from holdfast.client.operations import puts
 from holdfast.client.state import grants
 from holdfast.messages import requests as m
 from holdfast.messages.shapes import Message
@@ -133,14 +134,14 @@ async def test_a_cancelled_put_gives_its_grant_back_when_its_thread_has_stopped(
 ) -> None:
     """I11."""
     copying, go_on = threading.Event(), threading.Event()
-    copy_in = transfer.copy_in
+    copy_in = nodes.copy_in
 
     def slow_copy(*given: Any) -> int:
         copying.set()
         assert go_on.wait(20)
         return int(copy_in(*given))
 
-    monkeypatch.setattr("holdfast.client.operations.transfer.copy_in", slow_copy)
+    monkeypatch.setattr("holdfast.client.bytes.nodes.copy_in", slow_copy)
     async with holdfast.connect_async(master.address) as cache:
         put = asyncio.create_task(cache.put("key", b"x" * 300_000))
         await asyncio.to_thread(copying.wait, 20)
@@ -161,7 +162,7 @@ def test_memory_unmapped_under_a_put_takes_it_elsewhere(
     master: FakeMaster, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """I2: another thread learns that the node's memory is void while this one is about to copy."""
-    copy_in = transfer.copy_in
+    copy_in = nodes.copy_in
     closed: list[Mapping] = []
 
     def copy_after_unmapping(mapping: Mapping, *given: Any) -> int:
@@ -171,7 +172,7 @@ def test_memory_unmapped_under_a_put_takes_it_elsewhere(
             core_of(cache).bytes._writing.clear()
         return copy_in(mapping, *given)
 
-    monkeypatch.setattr("holdfast.client.operations.transfer.copy_in", copy_after_unmapping)
+    monkeypatch.setattr("holdfast.client.bytes.nodes.copy_in", copy_after_unmapping)
     with holdfast.connect(master.address) as cache:
         assert cache.put("key", b"x" * size) is True
         assert cache.get("key") == b"x" * size

@@ -56,6 +56,17 @@ def test_a_batch_is_one_request_and_its_commit_another(connect: Connect, master:
     until(cache, lambda: master.returned, "the grant is given back when the last one has ended")
 
 
+def test_a_commit_waits_for_what_its_reservation_was_made_with(connect: Connect, master: FakeMaster) -> None:
+    cache = connect(master.address)
+    made = [cache.reserve(f"k{each}", 8, durability=each) for each in ("durable", "standby", "memory", None)]
+    for reservation in made:
+        reservation.write(0, b"12345678")
+    assert cache.commit_many(made) == [True] * 4
+    assert [commit.durability for commit in master.asked(m.CommitPuts)] == ["durable", "standby", "memory", ""]
+    with pytest.raises(errors.BadValue, match="durability is 'durable', 'standby' or 'memory', not 'sometimes'"):
+        cache.reserve("another", 8, durability="sometimes")
+
+
 def test_several_batches_are_committed_together(connect: Connect, master: FakeMaster) -> None:
     cache = connect(master.address)
     made = [cache.reserve(f"k{number}", 4) for number in range(3)]

@@ -252,7 +252,9 @@ def test_bad_keys_and_sizes_are_refused_with_nothing_changed(world: World) -> No
 
 
 def test_what_no_segment_could_hold_is_refused_at_once(world: World) -> None:
-    with pytest.raises(errors.TooLarge):
+    with pytest.raises(
+        errors.TooLarge, match=r"fits into no node: at most .* Store it in parts, or start larger nodes"
+    ):
         world.grant((1 << 20) + 1)
     with pytest.raises(errors.BadValue, match="2 replicas"):
         world.grant(100, replicas=2)

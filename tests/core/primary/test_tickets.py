@@ -8,7 +8,7 @@ from holdfast.messages import of_nodes as n
 from holdfast.messages import requests as q
 from holdfast.messages.rows import LocatedRow, TicketRow
 from holdfast.messages.shapes import MappingRight
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import TicketBook
 from holdfast.wire.mac import node_key
 from tests.core.world import World
 

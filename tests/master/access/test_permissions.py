@@ -22,11 +22,21 @@ from holdfast.master.server import RpcServer
 from holdfast.messages.of_masters import GetOverview, HandOver
 from holdfast.messages.of_nodes import MountSegment, ReportUsage
 from holdfast.messages.of_sessions import CloseSession, Opened, OpenSession
-from holdfast.messages.requests import Done, Exists, Failed, Hello, Presence, Remove, Removed, RemoveMatching
+from holdfast.messages.requests import (
+    Done,
+    Exists,
+    Failed,
+    GetStatus,
+    Hello,
+    Presence,
+    Remove,
+    Removed,
+    RemoveMatching,
+    Status,
+)
 from holdfast.messages.shapes import Message
 from holdfast.transport.async_channel import AsyncChannel
-from holdfast.wire.codec import REPLIES, REQUESTS, decode_reply, encode, expect, tag_of
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import PREAMBLE, REPLIES, REQUESTS, FrameBuffer, decode_reply, encode, expect, frame, tag_of
 
 READS = "Exists Locate RenewLeases ListKeys Stat Explain ListSegments GetStatus ListNodes ListClients GetOverview"
 WRITES = "GrantRanges ExtendGrants CommitPuts ReturnGrants Remove RemoveMatching ChangePins"
@@ -285,3 +295,19 @@ def test_an_overview_is_of_the_sender_s_own_tenant_unless_it_is_an_operator(who:
     everything = GetOverview()
     confine(everything, identity)
     assert everything.tenant == (None if who == "operator" else "default")
+
+
+@pytest.mark.parametrize("who", ["reader", "writer", "operator"])
+async def test_whose_entry_of_the_identities_is_wrong_is_for_operators(who: str) -> None:
+    """I20"""
+    server = leading(IDENTITIES)
+    shown = msgspec.structs.replace(example(Status), identities_fault="entry 3 (blue-app) is wrong")
+    server.views[GetStatus] = lambda request, answer: answer(shown)
+    host, port = await server.start("127.0.0.1", 0)
+    channel = await opened(f"{host}:{port}", f"token of {who}")
+    reply = await channel.call(GetStatus(), now_seconds() + 20)
+    channel.close()
+    await server.stop()
+    assert isinstance(reply, Status)
+    assert reply.identities_fault
+    assert ("blue-app" in reply.identities_fault) is (who == "operator")

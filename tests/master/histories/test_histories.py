@@ -338,7 +338,7 @@ async def test_a_former_primary_goes_on_from_its_memory_where_no_snapshot_reache
 async def test_a_master_whose_coordination_is_silent_for_long_is_not_promotable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcement, "ANNOUNCED_MS", 200)
+    monkeypatch.setattr(announcement, "RENEWED_MS", 40)
     store = MemoryStore()
     leader = MemoryCoordination(store, CLUSTER, 600_000)
     await soon(leader.campaign("first:7070"))

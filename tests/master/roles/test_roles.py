@@ -16,21 +16,23 @@ from holdfast.coordination.interface import Batches, Leader, Term
 from holdfast.coordination.memory import MemoryCoordination, MemoryStore
 from holdfast.core.rules import Rules
 from holdfast.core.state.applied import Applied
+from holdfast.core.state.renewals import Renewed
 from holdfast.core.state.state import State
 from holdfast.errors import HoldfastError, NotAuthorized, NotLeader, ReplyLost
 from holdfast.master import announcement
 from holdfast.master.announcement import MASTERS, Announcement
+from holdfast.master.election.leader_watch import LeaderWatch
 from holdfast.master.histories import snapshot_upkeep
 from holdfast.master.histories.snapshot_upkeep import Snapshots
 from holdfast.master.plan import Plan
-from holdfast.master.renewals import RenewalFollower
+from holdfast.master.renewals import RenewalFollower, RenewalWriter
 from holdfast.master.roles.master import Master
 from holdfast.master.server import RpcServer
 from holdfast.master.status.view import MasterView
 from holdfast.messages.requests import ChangeSettings, Failed, SettingsInForce
 from holdfast.messages.shapes import Record
 from holdfast.replication.batches import Position, UnknownRecord, encode_batch, encode_record
-from holdfast.replication.renewals import PREFIX
+from holdfast.replication.renewals import PREFIX, RenewalSender
 from holdfast.replication.snapshot_store import SnapshotFailed, SnapshotStore
 from holdfast.replication.standby import Standby
 from tests.contract.stories import soon, until_true
@@ -145,7 +147,7 @@ async def test_a_promotion_that_fails_resigns_the_term_and_the_next_master_serve
 
 async def test_what_fails_once_beside_the_work_of_a_master_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: an answer that was lost, or a refusal that passes, must not end an announcement or a watch for good."""
-    monkeypatch.setattr(announcement, "ANNOUNCED_MS", 500)
+    monkeypatch.setattr(announcement, "RENEWED_MS", 100)
     store = MemoryStore()
     leader, standby = MemoryCoordination(store), Doubtful(store)
     term = await soon(leader.campaign("there:7070"))
@@ -402,3 +404,44 @@ async def test_a_former_primary_keeps_nothing_of_its_term(tmp_path: Path) -> Non
         await until_true(is_forgotten, "its engine is gone")
         assert master.term_figures.log_batches >= 1, "what it wrote is still told"
     await other.close()
+
+
+async def test_past_its_term_a_primary_names_no_leader_of_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: nobody is led to a master that may answer nothing. Its watch is late, as over a store that stopped
+    answering, and has not yet shown the master itself."""
+
+    async def late(watch: LeaderWatch, _: object) -> None:
+        watch.leader = Leader(0, "former:7070")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LeaderWatch, "run", late)
+    plan = Plan(Rules(), "holdfast", "here:7070")
+    async with running_master(MemoryCoordination(MemoryStore()), plan, tmp_path) as master:
+        await until_true(lambda: master.engine is not None)
+        assert master.leader_address == "here:7070"
+        engine = master.server.engine
+        assert engine is not None
+        engine.leads_until = lambda: 0
+        assert (master.role, master.leader_address) == ("standby", "")
+
+
+async def test_the_writer_of_renewals_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standbys know the values of an epoch by their numbers: those of a writer that began again would be skipped."""
+    take, failed = RenewalSender.take, asyncio.Event()
+
+    def fails_once(sender: RenewalSender, now: int) -> list[tuple[str, bytes, Renewed]]:
+        if failed.is_set():
+            return take(sender, now)
+        failed.set()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(RenewalSender, "take", fails_once)
+    async with running(MemoryCoordination(MemoryStore())) as master:
+        await until_true(failed.is_set, "it has failed")
+        writer = master.renewals
+        assert isinstance(writer, RenewalWriter)
+        written = writer.sender.due_at()
+        await until_true(lambda: writer.sender.due_at() > written, "it writes again")
+        assert master.renewals is writer

@@ -48,6 +48,15 @@ class Story:
         assert isinstance(self.ask(self.grant)[0], q.Granted)
         self.write()
 
+    @classmethod
+    def with_successor(cls, default: str = "durable") -> Story:
+        """The log names the successor, which holds all records so far."""
+        story = cls(default)
+        story.name()
+        story.write()
+        story.answer()
+        return story
+
     @property
     def succession(self) -> Succession:
         assert self.engine.succession is not None
@@ -99,10 +108,7 @@ def test_a_put_leaves_when_the_successor_holds_its_record_and_the_log_does_not_y
 
 
 def test_one_request_is_under_way_and_the_next_takes_all_that_came_meanwhile() -> None:
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     for key in "abc":
         story.put(key)
     assert len(story.of_last) == 1
@@ -113,10 +119,7 @@ def test_one_request_is_under_way_and_the_next_takes_all_that_came_meanwhile() -
 
 
 def test_what_has_gathered_goes_in_pieces_that_fit_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     monkeypatch.setattr(succession, "MOST_SENT_BYTES", 150)
     for number in range(6):
         story.put(f"{number}" * 40)
@@ -141,10 +144,7 @@ def test_its_word_counts_only_when_the_log_names_it() -> None:
 
 def test_its_word_counts_only_while_the_term_is_valid() -> None:
     """I12."""
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     story.put("k")
     story.leads_until = story.now
     story.answer()
@@ -153,11 +153,7 @@ def test_its_word_counts_only_while_the_term_is_valid() -> None:
 
 @pytest.mark.parametrize("named", [False, True], ids=["nobody is named", "it does not answer"])
 def test_without_its_word_a_put_waits_for_the_log(named: bool) -> None:
-    story = Story()
-    if named:
-        story.name()
-        story.write()
-        story.answer()
+    story = Story.with_successor() if named else Story()
     story.put("k")
     assert story.sent == []
     story.write()
@@ -165,10 +161,7 @@ def test_without_its_word_a_put_waits_for_the_log(named: bool) -> None:
 
 
 def test_when_it_is_given_up_what_waits_for_it_waits_for_the_log() -> None:
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     story.put("k")
     assert story.log.waiting == 0
     story.succession.end(story.now)
@@ -212,10 +205,7 @@ def test_while_an_older_master_is_known_nobody_is_named() -> None:
 
 
 def test_a_put_of_a_key_that_is_there_rides_on_the_word_too() -> None:
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     story.put("k")
     story.answer()
     story.put("k")
@@ -227,10 +217,7 @@ def test_a_put_of_a_key_that_is_there_rides_on_the_word_too() -> None:
     ("standby", "memory", True),
 ])  # fmt: skip
 def test_the_request_or_the_masters_setting_says_what_a_put_waits_for(default: str, asked: str, leaves: bool) -> None:
-    story = Story(default)
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor(default)
     story.put("k", asked)
     story.answer()
     assert (story.sent == ["k"]) is leaves
@@ -238,10 +225,7 @@ def test_the_request_or_the_masters_setting_says_what_a_put_waits_for(default: s
 
 def test_everything_but_the_put_waits_for_the_log() -> None:
     """A reader might otherwise act on what two failures take back."""
-    story = Story("standby")
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor("standby")
     story.put("k")
     story.answer()
     grant = q.GrantRanges(q.GrantId(CLIENT, 2), (64).to_bytes(8, "little"))
@@ -254,10 +238,7 @@ def test_everything_but_the_put_waits_for_the_log() -> None:
 
 
 def test_a_successor_that_nobody_needs_is_idle_after_a_while() -> None:
-    story = Story()
-    story.name()
-    story.write()
-    story.answer()
+    story = Story.with_successor()
     assert not story.succession.is_idle(story.now + WANTED_MS)
     assert story.succession.is_idle(story.now + WANTED_MS + 1)
     story.put("k")

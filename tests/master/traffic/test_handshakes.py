@@ -20,7 +20,7 @@ from holdfast.messages.requests import Exists, Presence
 from holdfast.transport.async_channel import AsyncChannel
 from tests.certificates import HALF_HELLO, certified, dialing, serving
 from tests.master.access.test_client_numbers import engine_with
-from tests.waiting import wait_until
+from tests.waiting import closed_by_peer, wait_until
 
 CAPS = Caps(total=64)
 """Sixteen may be silent."""
@@ -75,16 +75,6 @@ async def until(condition: object, what: str) -> None:
     await asyncio.to_thread(wait_until, condition, 60, what)  # type: ignore[arg-type]
 
 
-async def has_ended(peer: Peer) -> bool:
-    try:
-        async with asyncio.timeout(60):
-            await peer[0].read()
-    except OSError:
-        pass
-    peer[1].close()
-    return True
-
-
 @pytest.mark.parametrize("begin", ["nothing", "half a hello", "a whole handshake"])
 async def test_handshakes_displace_the_oldest_and_a_good_client_gets_in(
     port: Port, monkeypatch: pytest.MonkeyPatch, begin: str
@@ -94,7 +84,7 @@ async def test_handshakes_displace_the_oldest_and_a_good_client_gets_in(
     assert await port.is_served()
     assert len(port.server.connections) <= CAPS.ungreeted + 1
     for displaced in peers[: CROWD - CAPS.ungreeted]:
-        assert await has_ended(displaced)
+        assert await closed_by_peer(*displaced)
     await until(lambda: len(port.server.connections) < CAPS.ungreeted, "the good client has left")
     assert port.server.traffic.admission.refused["ungreeted"] >= CROWD - CAPS.ungreeted
     for _, writer in peers:
@@ -108,7 +98,7 @@ async def test_places_come_back_after_the_deadline(port: Port, monkeypatch: pyte
     monkeypatch.setattr(connections, "GREETING_SECONDS", 1.0)
     peers = await port.crowd(CAPS.ungreeted, begin)
     for peer in peers:
-        assert await has_ended(peer)
+        assert await closed_by_peer(*peer)
     await until(lambda: not port.server.connections, "all have left")
     assert not port.server.traffic.admission._address
     assert await port.is_served()
@@ -125,7 +115,7 @@ async def test_a_byte_now_and_then_gives_no_more_time(port: Port, monkeypatch: p
             await asyncio.sleep(0.02)
 
     slow = asyncio.create_task(trickle())
-    assert await has_ended(peer)
+    assert await closed_by_peer(*peer)
     slow.cancel()
 
 
@@ -133,7 +123,7 @@ async def test_who_speaks_no_tls_is_closed_and_costs_nothing(port: Port) -> None
     for _ in range(50):
         [peer] = await port.crowd(1, "nothing")
         peer[1].write(b"GET / HTTP/1.1\r\n\r\n")
-        assert await has_ended(peer)
+        assert await closed_by_peer(*peer)
     await until(lambda: not port.server.connections, "all have left")
     assert await port.is_served()
 
@@ -147,7 +137,7 @@ async def test_a_server_that_stops_gives_handshakes_up(folder: Path) -> None:
     await server.stop()
     assert not server.connections
     for peer in peers:
-        assert await has_ended(peer)
+        assert await closed_by_peer(*peer)
     gc.collect()  # A socket that was left open would warn now.
     with pytest.raises(OSError, match="Connect call failed"):
         await asyncio.open_connection(*port.address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -24,23 +25,23 @@ class Loop:
         self.due.popleft()()
 
 
+@dataclass(eq=False)
 class Waiter:
-    def __init__(self, loop: Loop, name: str, cost_ns: int, steps: int, served: list[str]) -> None:
-        self.credit = 0.0
-        self._loop = loop
-        self._name = name
-        self._cost_ns = cost_ns
-        self._steps = steps
-        self._served = served
-        self.gave_up = False
+    loop: Loop
+    name: str
+    cost_ns: int
+    steps: int
+    served: list[str]
+    credit: float = 0.0
+    gave_up: bool = False
 
     def take_turn(self) -> bool:
-        self._loop.now_ns += self._cost_ns
-        self._served.append(self._name)
-        self._steps -= 1
-        if self._steps < 0:
+        self.loop.now_ns += self.cost_ns
+        self.served.append(self.name)
+        self.steps -= 1
+        if self.steps < 0:
             raise ArithmeticError("a defect")
-        return self._steps > 0
+        return self.steps > 0
 
     def give_up(self) -> None:
         self.gave_up = True

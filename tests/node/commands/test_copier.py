@@ -31,8 +31,7 @@ from holdfast.messages.of_nodes import (
 from holdfast.messages.requests import Done
 from holdfast.messages.shapes import Message
 from holdfast.node import primary_requests
-from holdfast.node.commands.copier import Copier, Pace
-from holdfast.node.commands.worker import PeerBytes
+from holdfast.node.commands.copier import Copier, Pace, PeerBytes
 from holdfast.node.disk import files
 from holdfast.node.disk.store import DiskStore
 from holdfast.node.disk.tier import DiskTier
@@ -344,6 +343,9 @@ def test_a_failing_disk_disables_the_tier_and_is_reported(
     assert (said.disk, said.readable) == (here.disk.store.disk, readable)
 
 
+NOTHING_RESTORED = (lambda _: pytest.fail("nothing was restored"), lambda: pytest.fail("it was mounted already"))
+
+
 def test_a_disk_of_another_history_is_emptied_and_mounted_again(nodes: tuple[Served, Served]) -> None:
     """I7"""
     here, _ = nodes
@@ -358,7 +360,7 @@ def test_a_disk_of_another_history_is_emptied_and_mounted_again(nodes: tuple[Ser
         return DiskMounted(77, 3)
 
     master = Master(answer=answer)
-    master.run(files.mount(here.disk, 1, "here:1", "host", lambda verification: pytest.fail("nothing was restored")))
+    master.run(files.mount(here.disk, 1, "here:1", "host", *NOTHING_RESTORED))
     assert [message.log_id for message in master.said if isinstance(message, MountDisk)] == [11, 0]
     assert (here.disk.files(), here.disk.store.log_id) == ([], 77)
 
@@ -377,7 +379,7 @@ def test_a_disk_is_offered_again_where_a_primary_that_was_overtaken_does_not_kno
         return DiskMounted(77, 3)
 
     master = Master(answer=answer)
-    mount = partial(files.mount, here.disk, 1, "here:1", "host", lambda _: pytest.fail("nothing was restored"))
+    mount = partial(files.mount, here.disk, 1, "here:1", "host", *NOTHING_RESTORED)
     master.run(mount())
     assert (master.left, here.disk.store.log_id) == (1, 77)
     monkeypatch.setattr(files, "OVERTAKEN_SECONDS", 0.0)

@@ -13,7 +13,7 @@ from holdfast.messages.of_nodes import MountSegment
 from holdfast.messages.requests import Done, Failed, Hello
 from holdfast.messages.shapes import Message
 from holdfast.node import primary_requests
-from holdfast.node.commands.worker import CommandWorker
+from holdfast.node.commands.handlers import CommandWorker
 from holdfast.node.primary_requests import request
 from holdfast.operations.effects import Operation, Sleep, Work
 from holdfast.supervisor import Supervisor

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from holdfast.errors import ReplicaLost, UnknownSegment, Unreachable
+from holdfast.errors import BadRequest, ReplicaLost, UnknownSegment, Unreachable
 from holdfast.ids import MAX_BATCH, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages import commands as c
 from holdfast.messages.of_nodes import (
     AddReplicas,
     Damage,
+    DiskMounted,
     FileList,
     FilesForgotten,
     ListFiles,
+    MountDisk,
+    ReportFiles,
     ReportFilesVerified,
     ReportLostFiles,
 )
@@ -30,6 +33,7 @@ from holdfast.node.disk.lost_files import MOST_UNSAID, LostFiles
 from holdfast.node.disk.scrub import Scrub
 from holdfast.node.disk.store import HEADER, DamagedFile, DiskStore, DiskTrouble
 from holdfast.node.disk.tier import DiskTier, Verification
+from holdfast.operations.effects import Operation
 from holdfast.supervisor import Supervisor
 from holdfast.transport.data_tcp import DataConnection
 from tests.node.commands.test_copier import KEY, MIB, Master, Served, nodes, order
@@ -195,6 +199,7 @@ class RestoredLog:
         self.lost: list[tuple[int, ...]] = []
         self.said: list[Message] = []
         self.failures = 0
+        self.mounted_again = 0
 
     def answer(self, message: Message) -> Message:
         self.said.append(message)
@@ -218,7 +223,10 @@ class RestoredLog:
     def verify(self, verification: Verification | None) -> None:
         assert verification is not None
         master = Master(answer=self.answer, when_asleep=self.sleep)
-        master.run(files.verify_files(self.disk, verification))
+        master.run(files.verify_files(self.disk, verification, self.mount_again))
+
+    def mount_again(self) -> None:
+        self.mounted_again += 1
 
 
 def row(oid: int, offset: int, data: bytes) -> tuple[int, int, int, int]:
@@ -260,6 +268,65 @@ def test_a_verification_waits_for_a_master_and_yields_to_one_for_the_next_primar
     assert not log.said
     log.verify(second)
     assert log.said[-1] == ReportFilesVerified("here", disk.store.disk, HISTORY + 1, 9)
+
+
+class OvertakenOnce(RestoredLog):
+    """Primary 9 was overtaken by 10: it mounts the disk, and may answer after that, on one of the two connections."""
+
+    mounted_by = told = 10
+
+    def answer(self, message: Message) -> Message:
+        reply = super().answer(message)
+        if isinstance(message, MountDisk):
+            return DiskMounted(HISTORY, 3, [11], unverified_in=self.mounted_by)
+        if isinstance(message, ReportFiles):
+            return FilesForgotten(b"")
+        if isinstance(message, ReportFilesVerified) and message.epoch != self.told:
+            raise BadRequest("the files were listed by another primary")
+        return reply
+
+    def mount(self) -> list[Operation[None]]:
+        """The verifications that it asks for."""
+        asked: list[Operation[None]] = []
+        mounting = files.mount(self.disk, 1, "here:1", "host", asked.append, self.mount_again)
+        Master(answer=self.answer, when_asleep=self.sleep).run(mounting)
+        return asked
+
+    def verified(self) -> list[int]:
+        return [message.epoch for message in self.said if isinstance(message, ReportFilesVerified)]
+
+
+@pytest.mark.parametrize(("mounted_by", "told"), [(9, 10), (10, 9)])
+def test_a_disk_is_mounted_again_where_one_primary_mounted_it_and_another_is_told_that_it_is_verified(
+    disk: DiskTier, mounted_by: int, told: int
+) -> None:
+    """I11 (seed 20003397): the node had registered at primary 10, whose predecessor answered on one connection. The
+    report was refused, and nothing else would have had the disk verified."""
+    write(disk, 5, 0, b"x" * 1_000)
+    log = OvertakenOnce(disk, row(5, 0, b"x" * 1_000))
+    log.mounted_by, log.told = mounted_by, told
+    [first] = log.mount()
+    master = Master(answer=log.answer)
+    master.run(first)
+    assert (log.verified(), log.mounted_again, master.left) == ([mounted_by], 1, 1)
+    log.mounted_by = log.told = 10
+    [second] = log.mount()
+    Master(answer=log.answer).run(second)
+    assert (log.verified(), log.mounted_again) == ([mounted_by, 10], 1)
+    assert not log.lost
+
+
+def test_a_refused_verification_leaves_it_to_a_mounting_that_came_meanwhile(disk: DiskTier) -> None:
+    """Usually the node registers at the next primary, and mounts its disk there."""
+    log = OvertakenOnce(disk)
+    log.mounted_by = 9
+    [first] = log.mount()
+    log.mounted_by = 10
+    following: list[Operation[None]] = []
+    Master(answer=log.answer, when_asleep=lambda: following.extend(log.mount())).run(first)
+    [second] = following
+    Master(answer=log.answer).run(second)
+    assert (log.verified(), log.mounted_again) == ([9, 10], 0)
 
 
 def test_a_file_that_was_written_since_is_left_alone_by_a_verification(disk: DiskTier) -> None:

@@ -23,8 +23,7 @@ from holdfast.node.memory.admission import (
     displaced_stranger,
     has_room,
 )
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import HEAD, PREAMBLE, frame
+from holdfast.wire.codec import HEAD, PREAMBLE, encode, frame
 from tests.certificates import HALF_HELLO, certified, dialing, serving
 from tests.node.memory.test_data_server import GRANT, begin_write
 from tests.node.rig import SIZE, Served, open_files, read_to_end, soon

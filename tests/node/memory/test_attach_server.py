@@ -18,8 +18,7 @@ from holdfast.messages.requests import Failed
 from holdfast.node.memory.lent_memory import LentMemory
 from holdfast.node.session.report import AHEAD
 from holdfast.transport.data_tcp import NO_TICKET
-from holdfast.wire.codec import decode_data_reply, encode
-from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD_BYTES, PREAMBLE, decode_data_reply, encode, frame
 from tests.node.rig import SIZE, Served, open_files, read_to_end, soon
 from tests.other_user import as_other_user, needs_root
 from tests.tickets import SECRET, TicketedLink, attach_ticket

@@ -18,8 +18,7 @@ from holdfast.messages.of_nodes import AttachSegment, ReadRanges, WriteRange
 from holdfast.messages.requests import Failed
 from holdfast.messages.shapes import Message
 from holdfast.transport.data_tcp import GrantedRange
-from holdfast.wire.codec import decode_data_reply, encode
-from holdfast.wire.frames import MAX_FRAME_BYTES, PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import MAX_FRAME_BYTES, PREAMBLE, FrameBuffer, decode_data_reply, encode, frame
 from holdfast.wire.mac import range_mac
 from tests.node.rig import SECRET, SIZE, Served, read_to_end, soon
 from tests.waiting import wait_until

@@ -14,12 +14,10 @@ from holdfast.ids import GrantId, SegmentName, object_id
 from holdfast.messages.commands import Clear, TicketTerms
 from holdfast.messages.of_nodes import ReadRanges, WriteRange
 from holdfast.messages.rows import TicketRow
-from holdfast.node.memory import fences as module
-from holdfast.node.memory.fences import Fences
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory import proofs as module
+from holdfast.node.memory.proofs import Fences, TicketBook
 from holdfast.transport.data_tcp import GrantedRange, WantedRange
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import PREAMBLE, frame
+from holdfast.wire.codec import PREAMBLE, encode, frame
 from holdfast.wire.mac import range_mac
 from tests.node.rig import SIZE, Served, soon
 from tests.tickets import SECRET, read_ticket
@@ -129,6 +127,22 @@ def test_a_node_that_has_just_begun_takes_no_ticket_that_was_given_before() -> N
     with pytest.raises(TicketExpired):
         book.pieces(ReadRanges(SEGMENT, old), 0)
     assert list(book.pieces(ReadRanges(SEGMENT, new), 0)) == [(0, 64)]
+
+
+@pytest.mark.parametrize("issued", [BEFORE - 1, BEFORE, SINCE - 1, SINCE, SINCE + 1])
+def test_a_ticket_younger_than_all_fences_opens_what_a_look_at_each_range_would(issued: int) -> None:
+    """I20. The fast path looks at no range."""
+    book = TicketBook()
+    book.trust(SECRET, TicketTerms(object_id(4, 0), 40_000, 30_000), 0)
+    book.fences.put_up(SEGMENT, 0, 64, SINCE)
+    book.fences.put_up(SEGMENT, 128, 64, BEFORE)
+    for offset in (0, 64, 128):
+        ticket = read_ticket(SECRET, SEGMENT, (offset, 64), generation=object_id(4, 0), issued=issued)
+        if issued >= book.fences.since(SEGMENT, offset, 64):
+            assert list(book.pieces(ReadRanges(SEGMENT, ticket), 0)) == [(offset, 64)]
+        else:
+            with pytest.raises(TicketExpired):
+                book.pieces(ReadRanges(SEGMENT, ticket), 0)
 
 
 def test_fences_are_bounded_and_never_forget_one(monkeypatch: pytest.MonkeyPatch) -> None:

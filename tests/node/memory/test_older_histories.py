@@ -12,8 +12,7 @@ from holdfast.ids import COPIES, GrantId, object_id
 from holdfast.messages.of_nodes import WriteRange
 from holdfast.node.memory.verification import mismatched
 from holdfast.transport.data_tcp import GrantedRange
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import PREAMBLE, frame
+from holdfast.wire.codec import PREAMBLE, encode, frame
 from tests.node.rig import SIZE, Served, read_to_end, soon
 from tests.waiting import wait_until
 

@@ -22,8 +22,7 @@ from holdfast.messages.of_nodes import AttachSegment, CheckFile, HearRevocations
 from holdfast.messages.requests import Failed
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import AttachTicket, Message, Ticket
-from holdfast.wire.codec import decode_data_reply, encode
-from holdfast.wire.frames import HEAD_BYTES, PREAMBLE, frame
+from holdfast.wire.codec import HEAD_BYTES, PREAMBLE, decode_data_reply, encode, frame
 from holdfast.wire.mac import attach_mac, range_mac, ticket_mac
 from tests.access_tables import PROOFS
 from tests.node.rig import Served, soon

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.ids import GrantId
-from holdfast.node.memory.refused_grants import RefusedGrants
+from holdfast.node.memory.proofs import RefusedGrants
 
 grants = st.builds(GrantId, st.integers(1, 5), st.integers(0, 40))
 

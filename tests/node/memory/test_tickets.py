@@ -12,8 +12,8 @@ from holdfast.messages.commands import TicketTerms
 from holdfast.messages.of_nodes import ReadRanges
 from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import Ticket
-from holdfast.node.memory import tickets as module
-from holdfast.node.memory.tickets import COPIES_MS, UNHEARD_MS, TicketBook
+from holdfast.node.memory import proofs as module
+from holdfast.node.memory.proofs import COPIES_MS, UNHEARD_MS, TicketBook
 from holdfast.wire.mac import node_key
 from tests.node.rig import Served, soon
 from tests.tickets import READER, SECRET, attach_ticket, read_ticket

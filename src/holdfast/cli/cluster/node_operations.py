@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import completion, connection
-from holdfast.cli.exit_codes import LATER, OK
+from holdfast.cli.exit_codes import LATER, OK, Interrupted
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, counted, human_bytes, plain
 from holdfast.client.cache import Cache
@@ -22,6 +22,14 @@ from holdfast.messages.requests import ChangeCopying, ChangeMode, NodeInfo, Resi
 from holdfast.settings import BadSetting, ClientSettings, parse_size
 
 LOOK_SECONDS = 0.5
+WRITTEN = {
+    "cordon": "NODE",
+    "uncordon": "NODE",
+    "resize": "NODE SIZE",
+    "copy-rate": "SIZE",
+    "revoke-client": "NUMBER",
+}
+"""What follows each action of `holdfast nodes`."""
 
 
 @takes(ClientSettings)
@@ -47,7 +55,12 @@ def drain(
         cache.operate(ChangeMode(node, mode, evict))
         if mode != "draining" or not wait:
             return _show(out, _find(cache, node))
-        return _watch(cache, node, out)
+        try:
+            return _watch(cache, node, out)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted; {node} goes on draining: holdfast drain {node} watches again, with --cancel it ends that"
+            ) from None
 
 
 def _watch(cache: Cache, node: str, out: Output) -> int:
@@ -107,11 +120,13 @@ def _so_far(node: NodeInfo) -> str:
 
 def act(settings: ClientSettings, out: Output, action: str, name: str, value: str, force: bool) -> int:
     """`holdfast nodes ACTION NAME [VALUE]`"""
+    if action in WRITTEN and (not name or (action == "resize" and not value)):
+        raise BadSetting(f"write: holdfast nodes {action} {WRITTEN[action]}; nothing was changed")
     with connection.open_cache(settings) as cache:
         if action in ("cordon", "uncordon"):
             cache.operate(ChangeMode(name, "cordoned" if action == "cordon" else "open"))
         elif action == "resize":
-            cache.operate(ResizeNode(name, _size(value or "nothing"), force))
+            cache.operate(ResizeNode(name, _size(value), force))
         elif action == "copy-rate":
             limit = _size(name)
             cache.operate(ChangeCopying(limit))
@@ -120,7 +135,7 @@ def act(settings: ClientSettings, out: Output, action: str, name: str, value: st
             ended = cache.operate(RevokeWrites(_client(name)))
             return _done(out, f"{ended} unfinished puts of client {name} were ended; nodes take no more bytes from it")
         else:
-            raise BadSetting(f"{action!r} is none of cordon, uncordon, resize, copy-rate, revoke-client")
+            raise BadSetting(f"{action!r} is none of {', '.join(WRITTEN)}")
         return _show(out, _find(cache, name))
 
 

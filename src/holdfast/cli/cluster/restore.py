@@ -81,6 +81,7 @@ def restore(
     yes: Annotated[bool, typer.Option("--yes", help="Restore even if something newer is lost by it.")] = False,
 ) -> None:
     """Begin a new history with the catalogue of one that the coordination store has lost. Nodes keep their memory."""
+    connection.use_certificates(settings)
     deadline = now_seconds() + settings.timeout
     masters, faults = describe(addresses_of(settings, source), settings.token)
     if not masters:

@@ -114,6 +114,8 @@ def _log_version_of(found: Status) -> str:
 
 
 def _successor_of(found: Status) -> str:
+    if found.role != "primary":
+        return f"{found.successor}, as the log says"
     return f"{found.successor}, which holds all but {found.successor_lag:,} records"
 
 

@@ -8,14 +8,14 @@ import typer
 
 from holdfast.cli import connection
 from holdfast.cli.cluster.masters import ask_one
-from holdfast.cli.exit_codes import OK
+from holdfast.cli.exit_codes import NOT_FOUND, OK
 from holdfast.cli.options import takes
 from holdfast.cli.output import Output, counted, human_bytes, plain
 from holdfast.errors import BadValue
 from holdfast.instant import now_seconds
 from holdfast.messages.of_tenants import ChangeTenant, ListTenants, RemoveTenant, TenantInfo, TenantList
 from holdfast.messages.requests import Done
-from holdfast.settings import ClientSettings, parse_size
+from holdfast.settings import BadSetting, ClientSettings, parse_size
 
 SPARE = ("OF", "LEASED", "PINNED", "REQUESTS/S", "GUARANTEED", "REFUSED")
 _RESET = "default"
@@ -54,14 +54,19 @@ def tenants(
     }
     quotas = {quota: _parsed(quota, value) for quota, value in given.items() if value}
     if action not in ("", "set", "remove") or bool(action) != bool(name) or (quotas and action != "set"):
-        raise BadValue("write: tenants; tenants set NAME --limit 40GiB ...; or tenants remove NAME")
+        raise BadSetting("write: tenants; tenants set NAME --limit 40GiB ...; or tenants remove NAME")
     with connection.open_cache(settings) as cache:
         primary = cache.status().leader
     deadline = now_seconds() + settings.timeout
     if action == "remove":
         removed = ask_one(primary, settings.token, RemoveTenant(name), Done, deadline).count
-        out.data({"removed": removed}) if out.as_json else out.line(f"{counted(removed, 'tenant')} removed")
-        return OK
+        if out.as_json:
+            out.data({"removed": removed})
+        elif removed:
+            out.line(f"{counted(removed, 'tenant')} removed")
+        else:
+            out.note(f"holdfast: no tenant is called {name!r}; nothing was removed. `holdfast tenants` lists them")
+        return OK if removed else NOT_FOUND
     request = ChangeTenant(name, quotas) if action else ListTenants()
     found = ask_one(primary, settings.token, request, TenantList, deadline).tenants
     if out.as_json:

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 from typing import get_args
 
-from holdfast.cli.exit_codes import FAILED, INTERRUPTED, OK
+from holdfast.cli.exit_codes import FAILED, OK, Interrupted
 from holdfast.cli.lab.report import draw, tell
 from holdfast.cli.lab.run import Outcome, Trial
 from holdfast.cli.lab.workload import Request, conversations, distinct_blocks, traced
@@ -65,7 +65,7 @@ def lab(settings: LabSettings, out: Output) -> int:
         with on_signals(stop):
             outcomes, control = run_all(course, presets, stop, out, controlled=not settings.quick)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        raise Interrupted("interrupted; the lab's processes have ended, and nothing of it is left") from None
     sound = not any(outcome.wrong for outcome in outcomes)
     if out.as_json:
         out.data({"ok": sound, "requests": len(course.requests), "memory_bytes": course.size_bytes,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import sys
-import threading
 import time
 from typing import Annotated, Any, NoReturn
 
@@ -35,7 +36,7 @@ def events(
         earlier = stream.next()
         shown = earlier[len(earlier) - min(limit, len(earlier)) :]
         if not follow:
-            _print(out, shown)
+            _print(out, shown, nothing_happened=not earlier)
             return OK
         for event in shown:
             _print_line(out, event)
@@ -64,11 +65,20 @@ class EventStream:
         return sorted(new, key=lambda event: event.date_ms)
 
 
+def wait_or_broken_pipe(seconds: float) -> None:
+    """Wait; BrokenPipeError as soon as nobody reads stdout any more, which otherwise only the next event would show."""
+    poll = select.poll()
+    with contextlib.suppress(ValueError, OSError):  # Where stdout is no file, as in tests, nobody can leave.
+        poll.register(sys.stdout.fileno(), 0)
+    if any(event & select.POLLERR for _, event in poll.poll(seconds * 1000)):
+        raise BrokenPipeError
+
+
 def _follow(stream: EventStream, out: Output) -> NoReturn:
     """Until Ctrl-C. A master that does not answer is told of once, and asked again."""
     told = False
     while True:
-        threading.Event().wait(FOLLOW_SECONDS)
+        wait_or_broken_pipe(FOLLOW_SECONDS)
         try:
             found = stream.next()
         except Refused:
@@ -85,10 +95,10 @@ def _follow(stream: EventStream, out: Output) -> NoReturn:
                 _print_line(out, event)
 
 
-def _print(out: Output, found: list[EventInfo]) -> None:
+def _print(out: Output, found: list[EventInfo], nothing_happened: bool) -> None:
     if out.as_json:
         out.data({"events": [_as_json(event) for event in found]})
-    elif not found:
+    elif nothing_happened:
         out.note("nothing has happened yet that the masters remember")
     else:
         for event in found:

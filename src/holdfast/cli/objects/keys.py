@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from holdfast.cli import connection
+from holdfast.cli.connection import afterwards
 from holdfast.cli.declared import Flag, Misuse, Operand
-from holdfast.cli.exit_codes import NOT_FOUND, OK
+from holdfast.cli.exit_codes import NOT_FOUND, OK, Interrupted
 from holdfast.cli.output import Listing, Output, counted, human_bytes, human_ms, plain
 from holdfast.environment.client_settings import ClientSettings
-from holdfast.errors import ObjectNotFound
+from holdfast.errors import HoldfastError, ObjectNotFound
 
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
     from holdfast.messages.requests import ObjectStat
 
 PAGE = 4096
+MOST_NAMED = 5
+"""Keys that are named in a sentence."""
 LONG_HEADINGS = ("SIZE", "LEASE", "PIN", "NODES", "KEY")
 WILD = re.compile(r"[*?[]")
 
@@ -86,12 +89,10 @@ def rm(
         raise Misuse("Invalid value for --all: this removes every object of the cluster; say --yes too")
     missing: list[str] = []
     with connection.open_cache(settings) as cache:
-        if everything:
-            removed = cache.remove_all(force=force)
-        elif matching is not None:
-            removed = cache.remove_matching(matching, force=force)
+        if keys:
+            removed, missing = _remove_each(settings, cache, keys, force)
         else:
-            removed, missing = _remove_each(cache, keys or [], force)
+            removed = _remove_matching(settings, cache, matching, force)
     if out.as_json:
         out.data({"removed": removed, "missing": missing})
     else:
@@ -182,14 +183,62 @@ def explain(
     return OK if told.stat is not None else NOT_FOUND
 
 
-def _remove_each(cache: Cache, keys: list[str], force: bool) -> tuple[int, list[str]]:
+def _remove_each(settings: ClientSettings, cache: Cache, keys: list[str], force: bool) -> tuple[int, list[str]]:
+    """How many were removed, and the keys that nothing was stored under. Where it ends early, the error says how far it
+    came."""
     removed, missing = 0, []
-    for key in keys:
-        count = cache.remove(key, force=force)
+    for number, key in enumerate(keys):
+        try:
+            count = cache.remove(key, force=force)
+        except KeyboardInterrupt:
+            raise Interrupted(_of_these_left(settings, removed, keys[number:])) from None
+        except HoldfastError as error:
+            told = str(error).replace("use force=True", "use --force")
+            if len(keys) > 1:
+                left = counted(len(keys) - number - 1, "key")
+                told += f"; before it {counted(removed, 'object')} removed, after it {left} not tried"
+            error.args = (told,)
+            raise
         removed += count
         if not count:
             missing.append(key)
     return removed, missing
+
+
+def _of_these_left(settings: ClientSettings, removed: int, keys: list[str]) -> str:
+    """What is true after Ctrl-C: the first of these keys was being removed, the others were not tried."""
+    try:
+        with connection.open_cache(afterwards(settings)) as cache:
+            stored = [key for key, there in zip(keys, cache.exists_many(keys), strict=True) if there]
+    except HoldfastError:
+        others = f", {_named(keys[1:])} not tried" if keys[1:] else ""
+        return f"interrupted; {counted(removed, 'object')} removed, whether {keys[0]} was is not known{others}"
+    removed += keys[0] not in stored
+    return f"interrupted; {counted(removed, 'object')} removed, still stored: {_named(stored) if stored else 'none'}"
+
+
+def _named(keys: list[str]) -> str:
+    more = len(keys) - MOST_NAMED
+    return ", ".join(keys[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _remove_matching(settings: ClientSettings, cache: Cache, pattern: str | None, force: bool) -> int:
+    """How many were removed of those that match; without a pattern, of everything."""
+    before = cache.status().objects
+    try:
+        return cache.remove_all(force=force) if pattern is None else cache.remove_matching(pattern, force=force)
+    except KeyboardInterrupt:
+        raise Interrupted(_of_all_left(settings, before)) from None
+
+
+def _of_all_left(settings: ClientSettings, before: int) -> str:
+    """What is true after Ctrl-C. The master removes in steps, for each of which it is asked."""
+    text = f"interrupted; nothing more is removed: the cluster held {counted(before, 'object')}"
+    try:
+        with connection.open_cache(afterwards(settings)) as cache:
+            return f"{text} before, and holds {cache.status().objects:,} now"
+    except HoldfastError:
+        return f"{text} before, and how many now is not known"
 
 
 def _stat_or_none(cache: Cache, key: str) -> ObjectStat | None:

@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import msgspec
-
 from holdfast.cli import connection
 from holdfast.cli.declared import Flag, Misuse, Operand
 from holdfast.cli.exit_codes import Interrupted
@@ -29,8 +27,6 @@ from holdfast.errors import BufferTooSmall, HoldfastError, Refused
 if TYPE_CHECKING:
     from holdfast.client.cache import Cache
 
-AFTERWARDS_SECONDS = 3.0
-"""How long to ask, after Ctrl-C, what was stored."""
 LOOKED_AT = 64 << 10
 TRIES = 3
 
@@ -45,13 +41,21 @@ def put(
     hard_pin: Annotated[bool, Flag("Never evict it.", ("--hard-pin",))] = False,
     upsert: Annotated[bool, Flag("Replace an object that has the key.", ("--upsert",))] = False,
     prefer: Annotated[str | None, Flag("Node to place it on, if it has room.", completes="nodes")] = None,
+    durability: Annotated[
+        str | None,
+        Flag("Wait for the log (durable), for it or a standby (standby), or for nothing (memory).", metavar="WORD"),
+    ] = None,
 ) -> None:
     """Store a file, or stdin, under a key. A key that is taken keeps its object, unless --upsert is given."""
     if file is None and sys.stdin.isatty():
         raise Misuse("Invalid value for FILE: name a file, or - to type the value here")
     if soft_pin and hard_pin:
         raise Misuse("--soft-pin and --hard-pin contradict each other; give one of them")
-    flags = PutFlags(replicas=replicas, soft_pin=soft_pin, hard_pin=hard_pin, upsert=upsert, prefer=prefer)
+    if durability not in (None, "durable", "standby", "memory"):
+        raise Misuse(f"Invalid value for --durability: {durability!r} is none of durable, standby, memory")
+    flags = PutFlags(
+        replicas=replicas, soft_pin=soft_pin, hard_pin=hard_pin, upsert=upsert, prefer=prefer, durability=durability
+    )
     try:
         with connection.open_cache(settings, brief=True) as cache:
             if prefer is not None:
@@ -98,9 +102,8 @@ def get(
 
 def left_behind(settings: ClientSettings, key: str) -> str:
     """What is true of the key after a put was interrupted."""
-    brief = msgspec.structs.replace(settings, timeout=min(settings.timeout, AFTERWARDS_SECONDS))
     try:
-        with connection.open_cache(brief) as cache:
+        with connection.open_cache(connection.afterwards(settings)) as cache:
             found = cache.stat_many([key])[0]
     except HoldfastError:
         return f"interrupted; whether {key} was stored is not known: holdfast stat {key} says it"
@@ -137,7 +140,9 @@ def write_file(cache: Cache, key: str, target: Path) -> int:
         else:
             return size_bytes
         finally:
-            partial.unlink(missing_ok=True)
+            # Where it could not be made, on a read-only file system, taking it away would fail with its own error.
+            if partial.exists():
+                partial.unlink(missing_ok=True)
     raise AssertionError("unreachable: the last try returns or raises")
 
 

@@ -35,6 +35,7 @@ class PutFlags(TypedDict):
     hard_pin: bool
     upsert: bool
     prefer: str | None
+    durability: str | None
 
 
 class PutOutcome(NamedTuple):

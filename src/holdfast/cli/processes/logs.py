@@ -6,6 +6,7 @@ standard library's `logging` of other packages, warnings, and errors that nobody
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict
 
+from holdfast.cli.processes.log_stream import LogStream
 from holdfast.coordination.urls import redacted
 from holdfast.escapes import printable, printable_lines
 from holdfast.settings import LogFormat, LogLevel
@@ -30,6 +32,8 @@ def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: s
     """Log to stderr from now on. Whether that is JSON."""
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
+    stream = LogStream(sys.stderr.fileno())
+    atexit.register(stream.wait)
 
     def named(_: object, __: str, event: EventDict) -> EventDict:
         event["name"], event["cluster"] = name, cluster
@@ -45,10 +49,10 @@ def configure_logs(level: LogLevel, style: LogFormat, name: str = "", cluster: s
     structlog.configure(
         processors=[*shared, shown],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
-    _take_over_stdlib(least, [structlog.stdlib.add_logger_name, *shared], shown)
+    _take_over_stdlib(stream, least, [structlog.stdlib.add_logger_name, *shared], shown)
     _log_what_nobody_caught()
     if as_json:
         # The C library under gRPC writes lines of its own to stderr.
@@ -67,13 +71,15 @@ def _render_for_people(logger: Any, method: str, event: EventDict) -> str | byte
     return _console(logger, method, safe)
 
 
-def _take_over_stdlib(least: int, before: list[Callable[..., Any]], shown: Callable[..., Any]) -> None:
+def _take_over_stdlib(
+    stream: LogStream, least: int, before: list[Callable[..., Any]], shown: Callable[..., Any]
+) -> None:
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=before,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, shown],
         keep_exc_info=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]

@@ -26,7 +26,7 @@ from holdfast.errors import Refused
 from holdfast.messages.requests import Status
 from holdfast.node.host_capacity import available_memory, check_memory
 from holdfast.private_files import keep_private, private_directory
-from holdfast.settings import UpSettings
+from holdfast.settings import BadSetting, UpSettings
 
 
 @takes(UpSettings)
@@ -37,6 +37,8 @@ def up(settings: UpSettings, out: Output, config: Path | None) -> int:
     """
     for flag in ("listen", "http"):
         check_port_is_free(flag, getattr(settings, flag))
+    if settings.ready_file is not None and not settings.ready_file.parent.is_dir():
+        raise BadSetting(f"--ready-file: there is no directory {settings.ready_file.parent}. Nothing was started")
     if not settings.force:
         check_memory(settings.size * settings.nodes, available_memory())
     data_dir = settings.data_dir.expanduser()

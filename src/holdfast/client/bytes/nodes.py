@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
+from holdfast.client.arguments import Gathered, Value
 from holdfast.client.bytes.failing_nodes import FailingNodes
 from holdfast.client.bytes.revocations import OnRevoked, RevocationListener
 from holdfast.client.targets import Room
 from holdfast.errors import (
     DeadlineExceeded,
+    GrantTimedOut,
     HoldfastError,
     ReplyLost,
     TicketRefused,
@@ -35,7 +37,7 @@ from holdfast.messages.shapes import Attachment, Range, SegmentPlace, Ticket
 from holdfast.transport.attach import NodeLink
 from holdfast.transport.data_tcp import NO_TICKET, DataConnection, GrantedRange, WantedRange
 from holdfast.transport.host import this_host
-from holdfast.transport.shared_memory import Mapping, copy_out_parts, digest_of_parts
+from holdfast.transport.shared_memory import Mapping, copy_in, copy_in_parts, copy_out_parts, digest_of_parts
 
 if TYPE_CHECKING:
     import ssl
@@ -63,6 +65,21 @@ PARALLEL_FROM = 32 << 20
 PARALLEL_WAYS = 4
 
 _NOT_MAPPED: tuple[None, int, None] = (None, 0, None)
+
+
+def copy_into(mapping: Mapping, offset: int, value: Value, checksum: bool) -> int:
+    """Copy the value into mapped memory. Returns the checksum of the copy, or 0 if none is wanted."""
+    try:
+        if type(value) is Gathered:
+            return copy_in_parts(mapping, offset, value.parts, checksum)
+        return copy_in(mapping, offset, memoryview(value), checksum)
+    except Unreachable:
+        # Another thread has learnt that the memory is no longer lent, and has unmapped it.
+        raise unmapped() from None
+
+
+def unmapped() -> GrantTimedOut:
+    return GrantTimedOut("the memory that was granted is mapped no more; nothing was stored")
 
 
 def _patience(size_bytes: int, deadline: float) -> float:

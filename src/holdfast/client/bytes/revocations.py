@@ -23,8 +23,7 @@ from holdfast.errors import BadRequest
 from holdfast.messages.of_nodes import HearRevocations, LeasesRevoked
 from holdfast.messages.rows import unpack_ids
 from holdfast.supervisor import Supervisor
-from holdfast.wire.codec import decode_data_reply, encode
-from holdfast.wire.frames import PREAMBLE, FrameBuffer, frame
+from holdfast.wire.codec import PREAMBLE, FrameBuffer, decode_data_reply, encode, frame
 
 MAX_FRAME_BYTES = 64 << 10
 

@@ -13,7 +13,7 @@ import xxhash
 
 from holdfast.client.arguments import PutOptions
 from holdfast.client.operations.batch_puts import FIRST_TURNS_SHARE, take_turns
-from holdfast.client.operations.puts import ANOTHER_GRANT, Piece, take_own_grant
+from holdfast.client.operations.puts import ANOTHER_GRANT, Piece, commit_of, take_own_grant
 from holdfast.client.operations.reservations import Reserved, committed, hold
 from holdfast.client.state.client import FIRST_PAUSE, Core, ask_timed
 from holdfast.client.state.grants import WriteGrant, lay_out
@@ -200,8 +200,7 @@ def _batches(
         packed = PutRow.pack_rows(rows[grant])
         options = reservations[indices[0]].options
         keys = [reservations[index].key for index in indices]
-        message = CommitPuts(grant.id, keys, packed, options.upsert, options.soft_pin, options.hard_pin)
-        batches.append(Batch(grant, indices, message))
+        batches.append(Batch(grant, indices, commit_of(grant, keys, packed, options, [])))
     return batches
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.client.arguments import PutOptions, Value
+from holdfast.client.bytes.nodes import copy_into
 from holdfast.client.operations.places import ready_to_write
-from holdfast.client.operations.transfer import WriteFailed, copy_into, fill
+from holdfast.client.operations.transfer import WriteFailed, fill
 from holdfast.client.state.client import FIRST_PAUSE, LONGEST_PAUSE, Core, ask, ask_timed
 from holdfast.client.state.grants import CARRIED_WITHIN_SECONDS, Kind, WriteGrant, lay_out
 from holdfast.errors import (

@@ -9,6 +9,7 @@ from typing import cast
 import xxhash
 
 from holdfast.client.arguments import Gathered, Value
+from holdfast.client.bytes.nodes import copy_into, unmapped
 from holdfast.client.operations.places import refresh
 from holdfast.client.state.client import Core
 from holdfast.client.state.grants import WriteGrant
@@ -23,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.messages.shapes import Range, SegmentPlace
 from holdfast.operations.effects import BULK_FROM, Operation, Work
-from holdfast.transport.shared_memory import Mapping, copy_in, copy_in_parts
+from holdfast.transport.shared_memory import Mapping
 
 _digest: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest
 
@@ -40,21 +41,6 @@ class WriteFailed(Exception):
     def __init__(self, cause: HoldfastError) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def copy_into(mapping: Mapping, offset: int, value: Value, checksum: bool) -> int:
-    """Copy the value. Returns the checksum of the copy, or 0 if none is wanted."""
-    try:
-        if type(value) is Gathered:
-            return copy_in_parts(mapping, offset, value.parts, checksum)
-        return copy_in(mapping, offset, memoryview(value), checksum)
-    except Unreachable:
-        # Another thread has learnt that the memory is no longer lent, and has unmapped it.
-        raise _unmapped() from None
-
-
-def _unmapped() -> GrantTimedOut:
-    return GrantTimedOut("the memory that was granted is mapped no more; nothing was stored")
 
 
 def fill(
@@ -77,7 +63,7 @@ def fill(
             # Checked after the map: memory of another history is mapped only once the grant is marked void.
             if mapping is None or grant.void:
                 core.grants.retire(grant, core.clock())
-                raise WriteFailed(_unmapped())
+                raise WriteFailed(unmapped())
             copy = MappedWrite(mapping, piece.offset, values, sizes, offsets, wanted)
             written = copy() if size < BULK_FROM else (yield Work(copy))
         else:
@@ -153,7 +139,7 @@ class MappedWrite:
                 room[:] = value
                 checksums.append((_digest(room) or 1) if wanted else 0)
         except ValueError:
-            raise _unmapped() from None
+            raise unmapped() from None
         return checksums
 
     def _copy_small(self, view: memoryview) -> list[int]:
@@ -173,7 +159,7 @@ class MappedWrite:
                     start = base + offsets[first]
                     view[start : start + len(joined)] = joined
         except ValueError:
-            raise _unmapped() from None
+            raise unmapped() from None
         if not self.checksum:
             return [0] * len(self.values)
         return [digest or 1 for digest in map(_digest, values)]

@@ -20,7 +20,10 @@ from holdfast.coordination.candidate import Candidate
 from holdfast.coordination.codec import decode_batch, decode_leader, encode_leader, encode_process, encode_record
 from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel, range_end_of
-from holdfast.coordination.etcd.keys import (
+from holdfast.coordination.etcd.leases import SharedLeases
+from holdfast.coordination.etcd.log_watch import EtcdFollower
+from holdfast.coordination.etcd.term import (
+    EtcdTerm,
     Keys,
     created_at,
     decode_process,
@@ -32,9 +35,6 @@ from holdfast.coordination.etcd.keys import (
     put,
     txn,
 )
-from holdfast.coordination.etcd.leases import SharedLeases
-from holdfast.coordination.etcd.log_watch import EtcdFollower
-from holdfast.coordination.etcd.term import EtcdTerm
 from holdfast.coordination.interface import MIB, Batches, CoordinationLost, Landmark, Leader
 from holdfast.coordination.terms import Tenure, TermRecord, TermSeat, Timing, Verdict
 from holdfast.coordination.urls import Location

@@ -7,13 +7,14 @@ another nothing is watched: the log is read at an interval, several batches at o
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from holdfast.coordination.codec import decode_batch
 from holdfast.coordination.etcd import rpc
 from holdfast.coordination.etcd.channel import EtcdChannel
-from holdfast.coordination.etcd.keys import Keys, decode_tail, found, get, txn
+from holdfast.coordination.etcd.term import Keys, decode_tail, found, get, txn
 from holdfast.coordination.interface import Batches, Compacted, LogBehind
 from holdfast.coordination.watches import READ_BYTES, Changes
 from holdfast.instant import now_seconds
@@ -24,18 +25,18 @@ FOLLOW_EVERY_S = 0.02
 """Least interval between two reads: under load a read brings several batches for the cost of one."""
 
 
+@dataclass(eq=False)
 class EtcdFollower:
-    def __init__(self, channel: EtcdChannel, keys: Keys, look_every_s: float, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._channel = channel
-        self._keys = keys
-        self._look_every_s = look_every_s
-        self._changes = Changes()
-        self._seen = -1
-        self._limit = READ_KEYS[0]
-        self._rested_at = 0.0
-        self._found_at = 0.0
-        self._watching: asyncio.Task[None] | None = None
+    _channel: EtcdChannel
+    _keys: Keys
+    _look_every_s: float
+    _supervisor: Supervisor
+    _changes: Changes = field(default_factory=Changes)
+    _seen: int = -1
+    _limit: int = READ_KEYS[0]
+    _rested_at: float = 0.0
+    _found_at: float = 0.0
+    _watching: asyncio.Task[None] | None = None
 
     async def read(self, after: int) -> Batches:
         """The batches that follow; empty if none come for a while. `Compacted`, `LogBehind`."""

@@ -7,6 +7,7 @@ operations over the columns; single values go through memoryviews, which are fas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -133,6 +134,8 @@ class Catalogue:
         self.by_key = KeyIndex(self.keys)
         self.by_id = IdIndex()
         self.others: dict[int, tuple[ReplicaAt, ...]] = {}
+        self.further: Counter[SegmentHandle] = Counter()
+        """By segment: how many of the places in `others` lie there."""
         self.soft_pin_until: dict[int, Instant] = {}
         self.lacking: dict[int, None] = {}
         """Slots of objects with fewer memory replicas than wanted, in the order in which they lost them."""
@@ -286,7 +289,7 @@ class Catalogue:
         if self.key_table is not None:
             self.key_table.show(at)
         if self.holdings is not None:
-            self.holdings.insert(self, taken, keys)
+            self.holdings.insert(self, at, keys)
         return slots
 
     def drop(self, slots: list[int]) -> list[str]:
@@ -305,20 +308,31 @@ class Catalogue:
         if len(slots) == 1:
             self.by_id.unbind((self.id_at[slots[0]],))
             self.on_disk -= self.flags_at[slots[0]] & ON_DISK != 0
-            self.flags_at[slots[0]] = 0
         else:
             self.by_id.unbind(self.ids[at].tolist())
             if self.on_disk:
                 self.on_disk -= int(np.count_nonzero(self.flags[at] & ON_DISK))
-            self.flags[at] = 0
         if self.others or self.soft_pin_until or self.lacking:
-            for slot in slots:
-                self.others.pop(slot, None)
-                self.lacking.pop(slot, None)
-                self.soft_pin_until.pop(slot, None)
+            self._drop_extras(at)
+        self.flags[at] = 0
         self._free.extend(slots)
         self.count -= len(slots)
         return gone
+
+    def _drop_extras(self, slots: Slots) -> None:
+        """Forget what few objects have: further replicas, a soft pin, fewer replicas than wanted."""
+        for slot in slots[self.flags[slots] & SEVERAL != 0].tolist():
+            self._forget_others(slot)
+        if self.soft_pin_until:
+            for slot in slots[self.flags[slots] & SOFT_PIN != 0].tolist():
+                self.soft_pin_until.pop(slot, None)
+        if self.lacking:
+            for slot in slots[self.wanted[slots] > 1].tolist():
+                self.lacking.pop(slot, None)
+
+    def _forget_others(self, slot: int) -> None:
+        for place in self.others.pop(slot, ()):
+            self.further[place.segment] -= 1
 
     def replicas(self, slot: int) -> tuple[ReplicaAt, ...]:
         kind = DISK if self.flags_at[slot] & ON_DISK else MEMORY
@@ -342,11 +356,12 @@ class Catalogue:
         flags = self.flags_at[slot] & ~(ON_DISK | SEVERAL)
         self.segment_at[slot] = first.segment
         self.offset_at[slot] = first.offset
+        self._forget_others(slot)
         if len(replicas) > 1:
             self.others[slot] = replicas[1:]
+            for place in replicas[1:]:
+                self.further[place.segment] += 1
             flags |= SEVERAL
-        else:
-            self.others.pop(slot, None)
         self.flags_at[slot] = flags | (ON_DISK if first.kind == DISK else 0)
         if counted is not None:
             counted.change(self, (slot,), 1)
@@ -380,10 +395,17 @@ class Catalogue:
 
     def on_segment(self, handle: SegmentHandle) -> list[int]:
         """Slots with a replica on this segment."""
-        top = self.top
-        first = np.flatnonzero((self.segments[:top] == handle) & ((self.flags[:top] & LIVE) != 0)).tolist()
-        further = [slot for slot, places in self.others.items() if any(p.segment == handle for p in places)]
-        return sorted({*first, *further})
+        slots: list[int] = self.slots_on(handle).tolist()
+        return slots
+
+    def slots_on(self, handle: SegmentHandle) -> Slots:
+        """As `on_segment`, as a column."""
+        flags = self.flags[: self.top]
+        here = (self.segments[: self.top] == handle) & (flags & LIVE != 0)
+        if self.further[handle]:
+            for slot in np.flatnonzero((flags & SEVERAL != 0) & ~here).tolist():
+                here[slot] = any(place.segment == handle for place in self.others.get(slot, ()))
+        return np.flatnonzero(here)
 
 
 PAGE_BITS = 10

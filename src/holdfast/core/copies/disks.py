@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import COPYING, DISK, HARD_PIN, MEMORY, ReplicaAt, Slots
+from holdfast.core.catalogue.catalogue import COPYING, DISK, MEMORY, ReplicaAt, Slots
 from holdfast.core.copies.plan import begin, takes_files
 from holdfast.core.objects.checks import check_rows
-from holdfast.core.objects.eviction import evicted, on_disk_too
+from holdfast.core.objects.eviction import evicted, must_stay, on_disk_too
 from holdfast.core.primary.decision import NOTHING_PLANNED, Command, Decision, NextStep, Planned, Unfinished, joined
 from holdfast.core.primary.object_counts import EvictionReason
 from holdfast.core.primary.primary import Primary
@@ -280,8 +280,7 @@ def _evict_from(
     state = primary.state
     catalogue = state.catalogue
     slots = np.array(catalogue.on_segment(handle), np.intp)
-    may_go = (catalogue.flags[slots] & (HARD_PIN | COPYING) == 0) & (catalogue.lease_until[slots] <= now)
-    slots = slots[may_go]
+    slots = slots[~must_stay(catalogue, slots, now, soft_too=True)]
     slots = slots[np.lexsort((catalogue.ids[slots], catalogue.last_used[slots]))][:EVICT_STEP]
     places: list[Place] = []
     gone: list[int] = []

@@ -63,7 +63,10 @@ def resize_node(primary: Primary, request: q.ResizeNode, client: int, now: Insta
     member = _member(primary, request.node)
     wanted = request.size_bytes // LARGE_ALIGN * LARGE_ALIGN
     if not 0 < wanted <= MAX_OBJECT_BYTES:
-        raise BadValue(f"{request.size_bytes:,} bytes are not a size that a node can lend; nothing was changed")
+        raise BadValue(
+            f"a node lends from {LARGE_ALIGN:,} to {MAX_OBJECT_BYTES:,} bytes, not {request.size_bytes:,}; nothing was "
+            "changed"
+        )
     memory = [s for s in primary.state.memory_segments() if s.name.node == request.node]
     size = sum(segment.usable_bytes for segment in memory)
     if wanted == size:

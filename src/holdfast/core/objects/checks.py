@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import BadKey, BadRequest, BadValue
-from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_KEYS, MAX_OBJECT_BYTES
+from holdfast.ids import MAX_BATCH, MAX_KEY_BYTES, MAX_KEYS, MAX_OBJECT_BYTES, KeysOf
 from holdfast.messages.rows import RowLayout, RowT, unpack_ids, unpack_sizes
 
 
 def check_keys(keys: list[str]) -> None:
     if len(keys) > MAX_KEYS:
         raise BadRequest(f"{len(keys):,} keys in one request, at most {MAX_KEYS:,} are taken; nothing was changed")
+    if type(keys) is KeysOf:
+        return
     lengths = list(map(len, keys))
     if not lengths or (min(lengths) and max(lengths) <= MAX_KEY_BYTES // 4):
         return  # A character takes at most 4 bytes, so all of these keys are short enough.

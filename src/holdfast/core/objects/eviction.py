@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.core.catalogue.catalogue import (
     COPYING,
@@ -23,6 +24,7 @@ from holdfast.core.catalogue.catalogue import (
     ON_DISK,
     SEVERAL,
     SOFT_PIN,
+    Catalogue,
     Slots,
 )
 from holdfast.core.catalogue.holdings import memory_bytes_of
@@ -77,6 +79,14 @@ def _oldest(state: State, slots: Slots, need_bytes: int, most: int) -> Slots:
 
 def _bytes_of(state: State, slots: Slots) -> int:
     return int(memory_bytes_of(state.catalogue, slots).sum())
+
+
+def must_stay(catalogue: Catalogue, slots: Slots, now: Instant, soft_too: bool) -> npt.NDArray[np.bool_]:
+    """Which of these objects may not be evicted (I8): those with a live lease, those that are hard-pinned or being
+    copied, and unless `soft_too` the soft-pinned ones."""
+    kept = HARD_PIN | COPYING | (0 if soft_too else SOFT_PIN)
+    stays: npt.NDArray[np.bool_] = (catalogue.flags[slots] & kept != 0) | (catalogue.lease_until[slots] > now)
+    return stays
 
 
 def let_soft_pins_end(state: State, now: Instant) -> None:

@@ -113,8 +113,8 @@ def check_possible(primary: Primary, length: int, largest: int, replicas: int, n
     limit = sorted(nodes.values(), reverse=True)[min(replicas, len(nodes)) - 1]
     if largest > limit:
         raise TooLarge(
-            f"an object of {largest:,} bytes can never be held {replicas} time(s): the largest segment that could has "
-            f"{limit:,} bytes; nothing was stored"
+            f"an object of {largest:,} bytes fits into no node{_as_often(replicas)}: at most {limit:,} bytes do; "
+            "nothing was stored. Store it in parts, or start larger nodes"
         )
     if length > limit:
         raise TooLarge(
@@ -148,3 +148,7 @@ def why_no_room(primary: Primary, length: int, replicas: int, now: Instant) -> N
         f"{primary.capacity_bytes:,} bytes are free, and nothing more may be evicted (leases, pins, unfinished puts); "
         "nothing was stored. Try again, or add a node"
     )
+
+
+def _as_often(replicas: int) -> str:
+    return f", {replicas} times" if replicas > 1 else ""

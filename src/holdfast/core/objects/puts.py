@@ -21,7 +21,7 @@ from holdfast.core.objects.placement import (
     place_most,
     rounded,
 )
-from holdfast.core.objects.quotas import NOTHING, Coming, check_grant, fits, make_way
+from holdfast.core.objects.quotas import NOTHING, Coming, are_limited, check_grant, fits, make_way
 from holdfast.core.objects.reads import readable_slots
 from holdfast.core.objects.room import RoomSought, lengths_to_try, make_room
 from holdfast.core.primary.decision import PARKED, Command, Decision
@@ -41,6 +41,7 @@ from holdfast.ids import (
     MAX_REPLICAS,
     SMALL_ALIGN,
     GrantId,
+    KeysOf,
     SegmentHandle,
     are_of,
     extent_of,
@@ -71,7 +72,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
     records = _finish(primary, request.finished, client, settled=True)
     if not sizes:
         return Decision(q.Granted(0, [], state.topology, primary.rules.grant_timeout_ms, taken), records)
-    wanted = _wanted(primary, request, sizes, now)
+    length = _extent_of_all(sizes)
+    wanted = _wanted(primary, request, sizes, length, now)
     known = state.grants.get(request.grant)
     if known is not None:
         if known.length < wanted.least:
@@ -94,8 +96,8 @@ def grant_ranges(primary: Primary, request: q.GrantRanges, client: int, now: Ins
             "this master does not know yet which log version the others read, and so whether memory that another "
             "tenant had can be cleared; nothing was granted. Try again"
         )
-    if state.catalogue.holdings is not None and request.keys:
-        _check_quota(primary, request, sizes, taken, now)
+    if are_limited(primary, request.keys):
+        _check_quota(primary, request, length, taken, now)
     sought = _room(primary, request, wanted, now)
     if sought.room is None:
         # Parked until leases end, nodes come back, records become durable, or the next step has evicted more.
@@ -121,15 +123,17 @@ def _clearance(primary: Primary, record: RangesGranted, ranges: list[Range], cli
     return primary.former_tenants.clear(record.grant, primary.tenant_of(client), orders)
 
 
-def _check_quota(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], taken: bytes, now: Instant) -> None:
-    keys = [key for key, there in zip(request.keys, taken, strict=True) if not there]
-    coming = Coming(keys, sum(map(extent_of, sizes)) * request.replicas, spared=request.keys)
+def _check_quota(primary: Primary, request: q.GrantRanges, length: int, taken: bytes, now: Instant) -> None:
+    keys = request.keys
+    if any(taken):
+        keys = [key for key, there in zip(keys, taken, strict=True) if not there]
+    coming = Coming(keys, length * request.replicas, spared=request.keys)
     check_grant(primary, coming, _replaced(primary, keys) if request.upsert else NOTHING, now)
 
 
-def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], now: Instant) -> Wanted:
-    """The room to look for. If the client accepts less, ask for at most what a segment can hold."""
-    length = sum(map(extent_of, sizes))
+def _wanted(primary: Primary, request: q.GrantRanges, sizes: tuple[int, ...], length: int, now: Instant) -> Wanted:
+    """The room to look for, of `length` for all of them. If the client accepts less, ask for at most what a segment can
+    hold."""
     least = length
     if request.least_bytes > 0:
         limit = max((segment.usable_bytes for segment in primary.state.memory_segments()), default=length)
@@ -225,6 +229,8 @@ def _checked(primary: Primary, request: q.GrantRanges, client: int) -> tuple[tup
     if request.upsert:
         return sizes, bytes(len(sizes))
     taken = there_already(primary, request.keys)
+    if not any(taken):
+        return sizes, taken
     return tuple(size for size, there in zip(sizes, taken, strict=True) if not there), taken
 
 
@@ -234,6 +240,12 @@ def there_already(primary: Primary, keys: list[str]) -> bytes:
     if primary.state.away:
         return bytes([slot >= 0 for slot in readable_slots(primary.state, keys)])
     return primary.state.catalogue.by_key.presence(keys)
+
+
+def _extent_of_all(sizes: tuple[int, ...]) -> int:
+    if len(sizes) < SCALAR_BELOW:
+        return sum(map(extent_of, sizes))
+    return int(extents_of(np.array(sizes, np.int64)).sum())
 
 
 def least_wanted_bytes(request: q.GrantRanges) -> int:
@@ -348,7 +360,7 @@ def _commit(primary: Primary, request: q.CommitPuts, client: int, now: Instant) 
         rows = request.rows if whole else PutRow.select(request.rows, fresh)
         keys = request.keys if whole else [request.keys[i] for i in fresh]
         gives_way = request.upsert or state.mask or state.away
-        if state.catalogue.holdings is not None:
+        if are_limited(primary, keys, request.hard_pin):
             size = int(extents_of(table_of(PUT_TABLE, rows)["size"]).sum()) * max(grant.wanted, len(grant.ranges))
             leaving = _replaced(primary, keys) if gives_way else NOTHING
             records += make_way(primary, Coming(keys, size, request.hard_pin, request.keys), leaving, now)
@@ -407,7 +419,7 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
         or primary.seen_gone(grant.ranges)
         or state.catalogue.by_key.slot_of(key) != ABSENT
         or (
-            state.catalogue.holdings is not None
+            state.tenants.any_limits
             and not fits(primary, key, (end - offset) * max(grant.wanted, len(grant.ranges)), request.hard_pin)
         )
     ):
@@ -421,9 +433,9 @@ def _plain_commit(primary: Primary, request: q.CommitPuts, client: int) -> Objec
 
 def _check_namespace(primary: Primary, keys: list[str], client: int) -> None:
     """Refuse to store anything in a namespace that is not the client's own, whoever asks for it (I20)."""
-    if keys and min(keys) < FIRST_FREE:
+    if type(keys) is KeysOf or (keys and min(keys) < FIRST_FREE):
         own = primary.namespaces.get(client, FIRST_FREE)
-        if not are_of(own, keys) and any(is_reserved(key) and not key.startswith(own) for key in keys):
+        if keys and not are_of(own, keys) and any(is_reserved(key) and not key.startswith(own) for key in keys):
             raise BadValue("a key begins with \\x01, which is reserved; nothing was stored")
 
 

@@ -47,20 +47,32 @@ class _Excess(NamedTuple):
     objects: int
 
 
+def _limited(primary: Primary, key: str, hard_pin: bool) -> Tenant | None:
+    """The key's tenant if it has a limit that a put could exceed; otherwise None."""
+    tenants = primary.state.tenants
+    if not tenants.any_limits:
+        return None
+    tenant = tenants.by_number.get(tenant_of(key))
+    if tenant is None or not (tenant.limit_bytes or tenant.max_objects or (hard_pin and tenant.hard_pin_share < 1)):
+        return None
+    return tenant
+
+
+def are_limited(primary: Primary, keys: Sequence[str], hard_pin: bool = False) -> bool:
+    """Could a put of these keys, which are one tenant's, exceed a limit? If not, nothing need be added up for it:
+    `make_way` would return nothing, and `check_grant` raise nothing."""
+    return bool(keys) and _limited(primary, keys[0], hard_pin) is not None
+
+
 def fits(primary: Primary, key: str, size_bytes: int, hard_pin: bool) -> bool:
     """Is one more object of this size within all limits of its tenant, without any eviction?"""
+    tenant = _limited(primary, key, hard_pin)
     holdings = primary.state.catalogue.holdings
-    if holdings is None:
+    if tenant is None or holdings is None:
         return True
-    number = tenant_of(key)
-    tenant = primary.state.tenants.by_number.get(number)
-    if tenant is None:
-        return True  # The default tenant, without quotas.
     if hard_pin and tenant.hard_pin_share < 1:
         return False
-    if not (tenant.limit_bytes or tenant.max_objects):
-        return True
-    held = holdings.of(number)
+    held = holdings.of(tenant.number)
     return (not tenant.limit_bytes or held.used_bytes + size_bytes <= tenant.limit_bytes) and (
         not tenant.max_objects or held.objects < tenant.max_objects
     )

@@ -13,8 +13,8 @@ from itertools import product
 import msgspec
 import numpy as np
 
-from holdfast.core.catalogue.catalogue import COPYING, HARD_PIN, LIVE, MASKED, SOFT_PIN, Slots
-from holdfast.core.objects.eviction import LetGo, let_go, let_soft_pins_end
+from holdfast.core.catalogue.catalogue import LIVE, MASKED, Slots
+from holdfast.core.objects.eviction import LetGo, let_go, let_soft_pins_end, must_stay
 from holdfast.core.objects.placement import Room, Wanted, in_order, rounded
 from holdfast.core.objects.surplus import NOBODY, Surplus
 from holdfast.core.objects.windows import Layout, Window, is_coming, layout_of
@@ -241,5 +241,4 @@ def _still_good(primary: Primary, grant: GrantId, claim: Claim, left: Slots, now
             return False
     if not any(surplus is None or surplus.allows(left) for surplus in _surpluses(primary, grant.client)):
         return False  # A tenant has less than when the windows were chosen.
-    stays = HARD_PIN | COPYING | (0 if primary.rules.evict_soft_pinned else SOFT_PIN)
-    return not ((catalogue.flags[left] & stays != 0) | (catalogue.lease_until[left] > now)).any()
+    return not must_stay(catalogue, left, now, primary.rules.evict_soft_pinned).any()

@@ -22,18 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.catalogue.catalogue import (
-    COPYING,
-    HARD_PIN,
-    LIVE,
-    MASKED,
-    MEMORY,
-    ON_DISK,
-    SEVERAL,
-    SOFT_PIN,
-    Slots,
-    extents_of,
-)
+from holdfast.core.catalogue.catalogue import LIVE, MASKED, MEMORY, ON_DISK, SEVERAL, SOFT_PIN, Slots, extents_of
+from holdfast.core.objects.eviction import must_stay
 from holdfast.core.objects.surplus import Surplus
 from holdfast.core.primary.primary import Primary
 from holdfast.core.rules import EVICT_STEP
@@ -162,9 +152,7 @@ def layout_of(
     catalogue = primary.state.catalogue
     slots, offsets = _objects_on(primary, segment.handle)
     flags = catalogue.flags[slots]
-    stays = (flags & (HARD_PIN | COPYING) != 0) | (catalogue.lease_until[slots] > now)
-    if not soft_too:
-        stays |= flags & SOFT_PIN != 0
+    stays = must_stay(catalogue, slots, now, soft_too)
     if claimed := [claim.slots for claim in primary.claims.values()]:
         stays |= np.isin(slots, np.concatenate(claimed))
     if surplus is not None:

@@ -11,11 +11,11 @@ who reads it in place may go on renewing (I2); the range is free when the last s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from holdfast.core.catalogue.catalogue import HARD_PIN, MASKED, SEVERAL, SOFT_PIN, ReplicaAt, Slots, extents_of
 from holdfast.core.rules import REMEMBERED_ANSWERS, REMEMBERED_EPOCHS, REMEMBERED_REVOKED, SCALAR_BELOW
@@ -104,8 +104,10 @@ def _segment_mounted(state: State, record: r.SegmentMounted, now: Instant) -> Ap
 def _segment_unmounted(state: State, record: r.SegmentUnmounted, now: Instant) -> Applied:
     handle = record.handle
     catalogue = state.catalogue
-    lost: list[int] = []
-    for slot in catalogue.on_segment(handle):
+    found = catalogue.slots_on(handle)
+    several = catalogue.flags[found] & SEVERAL != 0
+    lost: list[int] = found[~several].tolist()
+    for slot in found[several].tolist():
         left = tuple(place for place in catalogue.replicas(slot) if place.segment != handle)
         if left:
             catalogue.set_replicas(slot, left)

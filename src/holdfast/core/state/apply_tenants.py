@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import asdict
+
 from holdfast.core.catalogue.holdings import Holdings
 from holdfast.core.state.applied import UNREMARKABLE, Applied
 from holdfast.core.state.state import State
@@ -15,19 +17,7 @@ from holdfast.messages.shapes import Record
 
 
 def _tenant_changed(state: State, record: r.TenantChanged, now: Instant) -> Applied:
-    state.tenants.put(
-        Tenant(
-            record.number,
-            record.name,
-            record.guaranteed_bytes,
-            record.limit_bytes,
-            record.max_objects,
-            record.hard_pin_share,
-            record.max_clients,
-            record.requests_per_second,
-            record.lease_share,
-        )
-    )
+    state.tenants.put(Tenant(**asdict(record)))
     catalogue = state.catalogue
     if catalogue.holdings is None:
         catalogue.holdings = Holdings(catalogue)

@@ -15,25 +15,18 @@ from holdfast.core.state.departed import Departed
 from holdfast.core.state.grants import Grant, Quarantined
 from holdfast.core.state.tenants import Tenants
 from holdfast.core.state.unlogged import EvictionMask
-from holdfast.ids import GrantId, ObjectId, SegmentHandle, SegmentName, object_id
+from holdfast.ids import GrantId, ObjectId, SegmentHandle, object_id
 from holdfast.messages.log_versions import OLDEST_LOG_VERSION
-from holdfast.messages.shapes import SettingValue
+from holdfast.messages.shapes import MountedSegment, SettingValue
 
 OPEN, CORDONED, DRAINING = 0, 1, 2
 """Modes of a node: takes new objects; takes none; takes none, and its objects are moved away."""
 MODES = ("open", "cordoned", "draining")
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(MountedSegment, frozen=True, gc=False):  # type: ignore[misc] # msgspec allows it.
     """Memory of one boot of a node, or a disk, which outlives boots: then the boot in its name is the disk's id."""
 
-    handle: SegmentHandle
-    name: SegmentName
-    size_bytes: int
-    data_address: str
-    socket_path: str
-    host: str
     kind: int = MEMORY
     limit_bytes: int = 0
     """No new allocations from this offset on, because the segment shrinks; 0 if it does not."""

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from holdfast.messages.shapes import TenantQuotas
 
 DEFAULT_NAME = "default"
 """The tenant of identities that name none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    number: int
-    name: str
-    guaranteed_bytes: int = 0
-    """Memory that others cannot evict."""
-    limit_bytes: int = 0
-    """Memory that it cannot exceed; 0: no limit."""
-    max_objects: int = 0
-    """0: no limit."""
-    hard_pin_share: float = 1.0
-    """Share of its memory that may be hard-pinned."""
-    max_clients: int = 0
-    """Clients connected at the same time; 0: no limit."""
-    requests_per_second: int = 0
-    """0: no limit."""
-    lease_share: float = -1.0
-    """Share of its memory that may be leased at the same time; negative: as the rules say for all."""
+class Tenant(TenantQuotas, frozen=True, gc=False):  # type: ignore[misc] # msgspec allows it.
+    @property
+    def limits_puts(self) -> bool:
+        """Has it a limit that a put could exceed?"""
+        return self.limit_bytes > 0 or self.max_objects > 0 or self.hard_pin_share < 1
 
 
 _DEFAULT = Tenant(0, DEFAULT_NAME)
@@ -35,10 +23,12 @@ _DEFAULT = Tenant(0, DEFAULT_NAME)
 class Tenants:
     """All tenants that were defined, by number. False while there are none: then only the default tenant exists."""
 
-    __slots__ = ("_numbers", "by_number", "next_number")
+    __slots__ = ("_numbers", "any_limits", "by_number", "next_number")
 
     def __init__(self, tenants: Iterable[Tenant] = (), next_number: int = 1) -> None:
         self.by_number: dict[int, Tenant] = {}
+        self.any_limits = False
+        """Has one of them a limit that a put could exceed?"""
         self._numbers: dict[str, int] = {}
         self.next_number = next_number
         """Numbers below it were given out, and are not again: old keys and old clients may remember them."""
@@ -56,10 +46,15 @@ class Tenants:
     def put(self, tenant: Tenant) -> None:
         self.by_number[tenant.number] = tenant
         self._numbers[tenant.name] = tenant.number
+        self._note_limits()
         self.next_number = max(self.next_number, tenant.number + 1)
 
     def remove(self, number: int) -> None:
         del self._numbers[self.by_number.pop(number).name]
+        self._note_limits()
+
+    def _note_limits(self) -> None:
+        self.any_limits = any(tenant.limits_puts for tenant in self.by_number.values())
 
     def of(self, number: int) -> Tenant:
         """The default tenant has no quotas, unless it was given some."""

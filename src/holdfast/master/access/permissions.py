@@ -12,10 +12,10 @@ from functools import cache
 
 from holdfast.core.state.tenants import DEFAULT_NAME
 from holdfast.errors import BadRequest, NotAllowed
-from holdfast.identity.identities import Identity
+from holdfast.identity.identities import Identity, fault_for
 from holdfast.identity.roles import Role
 from holdfast.messages.of_masters import GetOverview, ListClients
-from holdfast.messages.requests import Hello, ListSegments
+from holdfast.messages.requests import Hello, ListSegments, Status
 from holdfast.messages.shapes import MappingRight, Message
 from holdfast.wire.codec import REQUESTS, Decode, decoder, tag_of
 
@@ -77,6 +77,12 @@ def confine(request: Message, identity: Identity) -> None:
         request.tenant = identity.tenant
     elif isinstance(request, GetOverview) and not identity.may(Role.OPERATOR):
         request.tenant = identity.tenant or DEFAULT_NAME
+
+
+def withhold(reply: Message, identity: Identity) -> None:
+    """Take out of an answer what its receiver may not know (I20)."""
+    if isinstance(reply, Status):
+        reply.identities_fault = fault_for(identity, reply.identities_fault)
 
 
 def not_allowed(identity: Identity, kind: type[Message], role: Role | None, how: str = "") -> NotAllowed:

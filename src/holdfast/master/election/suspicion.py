@@ -15,7 +15,7 @@ import structlog
 
 from holdfast.addresses import DEFAULT_PORT, split_address
 from holdfast.coordination.interface import Leader
-from holdfast.wire.frames import PREAMBLE
+from holdfast.wire.codec import PREAMBLE
 
 LOOK_SECONDS = 0.1
 log = structlog.get_logger("holdfast.master")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.core.primary.decision import Clearing, Command
@@ -24,25 +25,17 @@ Confirm = Callable[[HoldfastError | None], None]
 """Called when a command has been handled (None), or with the reason why that will not be known."""
 
 
+@dataclass(eq=False)
 class NodeCommands:
-    def __init__(
-        self,
-        sessions: Book,
-        durability: Durability,
-        guard: Guard,
-        failures: Counter[str],
-        on_return: Callable[[], None],
-        on_cleared: Callable[[str, Clearing, bool], list[Command]],
-    ) -> None:
-        self._sessions = sessions
-        self._durability = durability
-        self._guard = guard
-        self._failures = failures
-        self._on_return = on_return
-        """Called when a session that was not live is again."""
-        self._on_cleared = on_cleared
-        """Called when a node has cleared bytes for a grant, or will not. Returns the next commands."""
-        self._next: list[Command] = []
+    _sessions: Book
+    _durability: Durability
+    _guard: Guard
+    _failures: Counter[str]
+    _on_return: Callable[[], None]
+    """Called when a session that was not live is again."""
+    _on_cleared: Callable[[str, Clearing, bool], list[Command]]
+    """Called when a node has cleared bytes for a grant, or will not. Returns the next commands."""
+    _next: list[Command] = field(default_factory=list)
 
     def send(self, commands: Sequence[Command], now: Instant) -> None:
         """Send the commands of a decision whose records are logged. A node that cannot be reached now gets its commands

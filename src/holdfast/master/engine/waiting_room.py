@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.core.objects.placement import why_no_room
@@ -49,16 +49,16 @@ Decide = Callable[[Waiting, Instant], tuple[Message | Parked | Unfinished, int]]
 """Decide a waiting put again; the reply, and the index that must be durable before it is sent."""
 
 
+@dataclass(eq=False)
 class WaitingRoom:
-    def __init__(self, primary: Primary, durability: Durability, failures: Counter[str], decide: Decide) -> None:
-        self._primary = primary
-        self._durability = durability
-        self._failures = failures
-        self._decide = decide
-        self.waiting: list[Waiting] = []
-        """In the order in which they came; after a retry, those of all clients in turn."""
-        self.freed = False
-        """There may be more room than when the waiting puts were last decided."""
+    _primary: Primary
+    _durability: Durability
+    _failures: Counter[str]
+    _decide: Decide
+    waiting: list[Waiting] = field(default_factory=list)
+    """In the order in which they came; after a retry, those of all clients in turn."""
+    freed: bool = False
+    """There may be more room than when the waiting puts were last decided."""
 
     def note_freed(self) -> None:
         """There may be more room: have the waiting puts decided again."""

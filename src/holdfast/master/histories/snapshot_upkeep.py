@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -55,42 +56,35 @@ class Offer(msgspec.Struct, array_like=True):
     """The history of both; 0: the master's version does not give it."""
 
 
+@dataclass(eq=False)
 class Snapshots:
     """The snapshots of one master."""
 
-    def __init__(
-        self,
-        store: SnapshotStore,
-        coordination: Coordination,
-        name: str,
-        address: str,
-        token: str,
-        every_bytes: int,
-        works: Callable[[], None] = lambda: None,
-        on_written: Callable[[int], None] = lambda batch: None,
-    ) -> None:
-        """`works` is called after each round that went well, `on_written` with the last batch of a new snapshot."""
-        self.store = store
-        self._works = works
-        self._on_written = on_written
-        self._coordination = coordination
-        self._name = name
-        self.address = address
-        self._token = token
-        self._every_bytes = every_bytes
-        self._writing = asyncio.Lock()
+    store: SnapshotStore
+    _coordination: Coordination
+    _name: str
+    address: str
+    _token: str = field(repr=False)
+    every_bytes: int
+    _works: Callable[[], None] = lambda: None
+    """Called after each round that went well."""
+    _on_written: Callable[[int], None] = lambda batch: None
+    """Called with the last batch of a new snapshot."""
+    log_bytes: int = 0
+    """Bytes of log that this master has applied or written since the last snapshot."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asked: list[asyncio.Task[int]] = field(default_factory=list)
+    """Snapshots that a caller waits for."""
+    _counted: tuple[LogWriter, int] | None = None
+    """The writer whose bytes are in `log_bytes`, and how many of them."""
+    _ask_again_at: float = 0.0
+    _offered: tuple[int, int] = (0, 0)
+    """The history and batch of the last offer."""
+    _offer_again_at: float = 0.0
+
+    def __post_init__(self) -> None:
         self.in_child: Callable[[SnapshotStore, State, Position], Callable[[], int]] = _fork
         """Starts a process that writes a snapshot of the state as it is now. The result waits for its exit code."""
-        self._asked: list[asyncio.Task[int]] = []
-        """Snapshots that a caller waits for."""
-        self.log_bytes = 0
-        """Bytes of log that this master has applied or written since the last snapshot."""
-        self._counted: tuple[LogWriter, int] | None = None
-        """The writer whose bytes are in `log_bytes`, and how many of them."""
-        self._ask_again_at = 0.0
-        self._offered = (0, 0)
-        """The history and batch of the last offer."""
-        self._offer_again_at = 0.0
 
     def _newest(self, log_id: int) -> int:
         kept = self.store.kept(log_id)
@@ -297,7 +291,7 @@ class Snapshots:
             log_id = standby().state.log_id
             try:
                 await self._note_followed(log_id)
-                due = self.store.directory is not None and self.log_bytes >= self._every_bytes
+                due = self.store.directory is not None and self.log_bytes >= self.every_bytes
                 if log_id and due and not standby().carries:
                     await self.write(standby())
                 else:
@@ -319,7 +313,7 @@ class Snapshots:
             try:
                 await self._note_followed(log_id)
                 await self.fetch_newest(log_id)
-                if self.store.directory is not None and self.log_bytes >= 2 * self._every_bytes:
+                if self.store.directory is not None and self.log_bytes >= 2 * self.every_bytes:
                     # The log has grown twice as much as a standby allows: there seems to be no standby.
                     await self.write_by_child(state, writer, pending)
                 else:
@@ -341,7 +335,7 @@ class Snapshots:
             if through <= trimmed:
                 return trimmed
             if not await asyncio.to_thread(self.store.are_sound, log_id, through):
-                self.log_bytes = max(self.log_bytes, 2 * self._every_bytes)  # Another one is due at once.
+                self.log_bytes = max(self.log_bytes, 2 * self.every_bytes)  # Another one is due at once.
                 raise SnapshotFailed("a snapshot is spoiled or cannot be read; the log is not trimmed, one is written")
             if not await self._coordination.trim(through, await self._landmark(log_id)):
                 raise SnapshotFailed("the store holds another log than the one that was led; it is not trimmed")

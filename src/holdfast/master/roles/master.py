@@ -134,11 +134,13 @@ class Master:
 
     @property
     def leader_address(self) -> str:
+        """Who leads, as far as this master knows; empty if nobody does."""
         if self.engine is not None:
             return self.plan.address
-        if self.leader is None or (self.server.engine is not None and self.leader.address == self.plan.address):
-            return ""  # The last leader that it saw was itself, and its term is over.
-        return self.leader.address
+        engine, leader = self.server.engine, self.leader
+        if leader is None or (engine is not None and leader.epoch <= engine.state.epoch):
+            return ""  # Its own term is over, and so is that of whoever led before: it may not have seen itself lead.
+        return leader.address
 
     @property
     def log_index(self) -> int:

@@ -223,13 +223,16 @@ class PrimaryRole:
         )
 
     async def _write_renewals(self) -> None:
-        """Write renewed leases for the standbys, if renewals pass beside the log."""
-        self.renewals = None
+        """Write renewed leases for the standbys, if renewals pass beside the log.
+
+        After a failure the same writer goes on: standbys know the values of an epoch by their numbers, and would skip
+        those of one that begins again."""
         rules, coordination = self._context.plan.rules, self._context.coordination
         if rules.lease_sync == "batched":
-            epoch, most_bytes = self._term.epoch, coordination.max_batch_bytes
-            sender = RenewalSender(self.engine.state, rules, epoch, now_ms(), most_bytes)
-            self.renewals = RenewalWriter(sender, coordination)
+            if self.renewals is None:
+                epoch, most_bytes = self._term.epoch, coordination.max_batch_bytes
+                sender = RenewalSender(self.engine.state, rules, epoch, now_ms(), most_bytes)
+                self.renewals = RenewalWriter(sender, coordination)
             await self.renewals.run()
 
     def _stream_tail(self, tasks: RoleTasks) -> None:

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.addresses import join_address, split_address
 from holdfast.coordination.interface import Coordination
-from holdfast.errors import HoldfastError
 from holdfast.master.roles.master import Master
 from holdfast.outage import Outage
 
@@ -85,13 +84,8 @@ class Standings:
         self._url = url
         coordination = self._master.coordination
         while coordination is not None:
-            try:
+            with self._outage.one_try(self._master.figures.coordination_errors, "standings"):
                 await self._renew(coordination)
-            except HoldfastError as error:
-                self._master.figures.coordination_errors["standings"] += 1
-                self._outage.seen(error)
-            else:
-                self._outage.over()
             await asyncio.sleep(RENEWED_SECONDS)
         await asyncio.Event().wait()  # It is alone.
 

@@ -21,7 +21,6 @@ import msgspec
 
 from holdfast.coordination.interface import Coordination
 from holdfast.core.primary.object_counts import EvictionReason, ObjectCounts
-from holdfast.errors import HoldfastError
 from holdfast.instant import Instant, now_ms
 from holdfast.master.events import PUBLISHED_EVENTS, RecentEvent
 from holdfast.master.roles.master import Master
@@ -81,13 +80,8 @@ class Timeline:
             self._events.added.clear()
             coordination = self._master.coordination
             if coordination is not None:
-                try:
+                with self._outage.one_try(self._master.figures.coordination_errors, "events"):
                     await self._exchange(coordination)
-                except HoldfastError as error:
-                    self._master.figures.coordination_errors["events"] += 1
-                    self._outage.seen(error)
-                else:
-                    self._outage.over()
             await asyncio.sleep(SPACING_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READ_SECONDS):  # `wait_for` may lose a cancellation.

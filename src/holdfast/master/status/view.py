@@ -188,10 +188,11 @@ class MasterView:
         )
 
     def _succession(self, engine: Engine | None) -> dict[str, Any]:
-        """Who holds the tail of this primary's log, and what this standby holds of another's."""
+        """Who holds the tail of the primary's log, and what this standby holds of it."""
         succession = engine.succession if engine is not None else None
+        named = succession.name if succession is not None else ""
         return {
-            "successor": succession.name if succession is not None else "",
+            "successor": named if engine is not None else self.state.successor.name,
             "successor_lag": succession.lag if succession is not None else 0,
             "held_records": self.master.held_records,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -30,18 +31,16 @@ AGAIN_SECONDS = 0.5
 """How long until the masters are asked again if none of them was willing."""
 
 
+@dataclass(eq=False)
 class TailStream:
-    """`log_id` and `epoch`: those of the primary. `others`: addresses of the other masters, as far as known."""
-
-    def __init__(
-        self, succession: Succession, log_id: int, epoch: int, token: str, others: Callable[[], list[str]]
-    ) -> None:
-        self._succession = succession
-        self._log_id = log_id
-        self._epoch = epoch
-        self._token = token
-        self._others = others
-        self._wanted = asyncio.Event()
+    _succession: Succession
+    _log_id: int
+    _epoch: int
+    """Both of the primary."""
+    _token: str = field(repr=False)
+    _others: Callable[[], list[str]]
+    """Addresses of the other masters, as far as known."""
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def want(self) -> None:
         """Somebody needs a successor, and there is none."""

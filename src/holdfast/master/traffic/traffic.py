@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.master.traffic.admission import Admission, Caps
 from holdfast.master.traffic.backlog import Backlog
 from holdfast.master.traffic.turns import Turns
-from holdfast.wire.frames import FIRST_BYTES
+from holdfast.wire.codec import FIRST_BYTES
 
 if TYPE_CHECKING:
     from holdfast.master.connection import Connection

@@ -18,8 +18,8 @@ import structlog
 import xxhash
 
 from holdfast.errors import BadRequest, GrantRefused, HoldfastError, ReplicaLost, TryAgain
-from holdfast.ids import GrantId, ObjectId, SegmentName
-from holdfast.instant import Clock
+from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, ObjectId, SegmentName
+from holdfast.instant import Clock, now_seconds
 from holdfast.messages.commands import CopyObjects, Source
 from holdfast.messages.of_nodes import AddReplicas
 from holdfast.messages.requests import Done
@@ -27,14 +27,18 @@ from holdfast.messages.rows import CopiedRow, CopyRow, TicketRow, pack_ids
 from holdfast.messages.shapes import Ticket
 from holdfast.node.disk.files import forget_unknown
 from holdfast.node.disk.tier import DiskTier
+from holdfast.node.memory.lent_memory import Lending
 from holdfast.node.primary_requests import request
 from holdfast.operations.effects import Operation, Sleep, Work
-from holdfast.transport.data_tcp import NO_TICKET, WantedRange
+from holdfast.transport.data_tcp import NO_TICKET, DataConnection, WantedRange
 
 PIECE_BYTES = 4 << 20
 """Bytes copied between two checks that the grant is still good."""
 BURST_SECONDS = 0.25
 """Copies may be this far ahead of their rate before they pause."""
+CONNECT_SECONDS = 2.0
+STALLED_SECONDS = 5.0
+MOST_CONNECTIONS = 64
 
 log = structlog.get_logger("holdfast.node")
 
@@ -62,6 +66,51 @@ class Bytes(Protocol):
 
     def check_file(self, address: str, name: SegmentName, ticket: Ticket, offset: int) -> None:
         """Have the node that gave wrong bytes check the file there itself, if it is on its disk."""
+
+
+class PeerBytes:
+    """The `Bytes` of a real node: its memory, and connections to other nodes. For one thread."""
+
+    def __init__(self, lending: Lending) -> None:
+        self._lending = lending
+        self._connections: dict[str, DataConnection] = {}
+
+    def lends(self, name: SegmentName) -> bool:
+        return self._lending.lends(name)
+
+    def range_of(self, name: SegmentName, offset: int, length: int) -> memoryview:
+        return self._lending.range_of(name, offset, length)
+
+    def fetch(self, address: str, ranges: Sequence[WantedRange]) -> None:
+        size = sum(len(each.target) for each in ranges)
+        deadline = now_seconds() + STALLED_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+        connection = self._connections.pop(address, None)
+        if connection is None or connection.closed:
+            connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+        try:
+            connection.read_many(ranges, deadline)
+        finally:
+            if not connection.closed:
+                self._keep(address, connection)
+
+    def check_file(self, address: str, name: SegmentName, ticket: Ticket, offset: int) -> None:
+        """Have another node check a file of its disk, from which wrong bytes came."""
+        deadline = now_seconds() + STALLED_SECONDS
+        with contextlib.suppress(HoldfastError):  # That node reports damage itself; nothing here depends on it.
+            connection = DataConnection.open(address, min(deadline, now_seconds() + CONNECT_SECONDS))
+            with contextlib.closing(connection):
+                connection.check_file(name, ticket, offset, deadline)
+
+    def _keep(self, address: str, connection: DataConnection) -> None:
+        self._connections[address] = connection
+        while len(self._connections) > MOST_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            self._connections.pop(oldest).close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
 
 class Gate(Protocol):

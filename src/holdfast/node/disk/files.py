@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import structlog
 
-from holdfast.errors import MemoryVoid, TryAgain, Uncertain, UnknownNode
+from holdfast.errors import BadRequest, MemoryVoid, TryAgain, Uncertain, UnknownNode
 from holdfast.ids import MAX_BATCH, ObjectId
 from holdfast.instant import now_seconds
 from holdfast.messages.commands import CollectGarbage
@@ -49,11 +49,13 @@ OVERTAKEN_SECONDS = 10.0
 AGAIN_SECONDS = 0.2
 Verify: TypeAlias = Callable[[Operation[None]], object]
 """Has an operation run beside the other work for the disk, which it may outlast by hours."""
+Again: TypeAlias = Callable[[], object]
+"""Has the disk mounted once more, after the other work for it."""
 
 log = structlog.get_logger("holdfast.node")
 
 
-def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verify) -> Operation[None]:
+def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verify, again: Again) -> Operation[None]:
     """Offer the disk; one of another history, or one that was given up, is emptied first. Have `verify` compare its
     files if the history was restored."""
     store = disk.store
@@ -78,7 +80,7 @@ def mount(disk: DiskTier, boot: int, data_address: str, host: str, verify: Verif
         if mounted.unverified_in:
             verification = disk.begin_verification(mounted.log_id, mounted.unverified_in)
             if verification is not None:
-                verify(verify_files(disk, verification))
+                verify(verify_files(disk, verification, again))
         return
 
 
@@ -121,9 +123,13 @@ def _files_in(page: FileList) -> list[LoggedFile]:
     return ListedFileRow.unpack_whole(page.rows)
 
 
-def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
+def verify_files(disk: DiskTier, verification: Verification, mount_again: Again) -> Operation[None]:
     """Compare every file that a restored log holds with its checksum, report the lost ones, and then that all were
-    compared. It ends early if another primary has mounted the disk: that one's list of files is read from the start."""
+    compared. It ends early if another primary has mounted the disk: that one's list of files is read from the start.
+
+    The disk is mounted over another connection than this one. So a primary that was overtaken may have mounted it after
+    the node had registered at the next, or may be told here instead of the next. The report is refused then, and
+    no registration follows that would mount the disk: it is mounted again for that."""
     cursor = count = 0
     try:
         while disk.wants(verification):
@@ -141,6 +147,13 @@ def verify_files(disk: DiskTier, verification: Verification) -> Operation[None]:
         if disk.wants(verification):
             yield from _ask(disk, verification, ReportFilesVerified(disk.node, *verification), Done)
             log.info("all files of the disk were compared with the restored catalogue", files=count)
+    except BadRequest as error:
+        yield LeaveMaster()
+        yield Sleep(FULL_SECONDS)  # Time for a new primary's own mounting, or for the end of one that was overtaken.
+        if disk.wants(verification):
+            log.info("the disk is mounted again", disk=f"{verification.disk:016x}", reason=str(error))
+            disk.end_verification(verification)  # The same primary may mount it again, and then needs another one.
+            mount_again()
     finally:
         disk.end_verification(verification)
 

@@ -31,12 +31,11 @@ from holdfast.node.memory.admission import (
     of_one_address,
 )
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import TicketBook
 from holdfast.node.session.report import Report
 from holdfast.supervisor import Supervisor
 from holdfast.transport.peer_user import is_own_user, process_of
-from holdfast.wire.codec import decode_data_request, encode, failed
-from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.codec import FrameBuffer, decode_data_request, encode, failed, frame
 
 MAX_REQUEST_BYTES = STRANGER_BYTES
 LOOK_SECONDS = 1.0

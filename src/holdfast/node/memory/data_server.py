@@ -1,10 +1,9 @@
 """The TCP port over which clients of other machines read and write the node's memory.
 
 One thread per connection, blocked in the kernel most of the time: bytes go from the socket into the memory and back
-without another copy. A read needs a ticket for its ranges (`tickets`), a write a grant with the master's MAC, and may
-touch that grant's range only. `clean` ends
-writes that still run for a grant, and confirms only when the thread has left the receiving call: from then on not one
-more byte of that grant can arrive (I2, I11).
+without another copy. A read needs a ticket for its ranges, a write a grant with the master's MAC (`proofs`), and may
+touch that grant's range only. `clean` ends writes that still run for a grant, and confirms only when the thread has
+left the receiving call: from then on not one more byte of that grant can arrive (I2, I11).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from holdfast.node.memory.admission import (
 )
 from holdfast.node.memory.data_session import DataSession, Transfers, refuse
 from holdfast.node.memory.lent_memory import Lending, wipe
-from holdfast.node.memory.refused_grants import RefusedGrants
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import RefusedGrants, TicketBook
 from holdfast.supervisor import Supervisor
 from holdfast.transport.certificate_files import ContextSource
 

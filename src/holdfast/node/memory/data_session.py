@@ -20,15 +20,23 @@ import structlog
 from holdfast.errors import BadRequest, HoldfastError, Stopping, UnknownSegment
 from holdfast.ids import SLOWEST_BYTES_PER_SECOND, GrantId, SegmentName
 from holdfast.instant import now_seconds
-from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
+from holdfast.messages.of_nodes import (
+    BytesOfGrant,
+    CheckFile,
+    FileSound,
+    ReadBack,
+    ReadRanges,
+    Sending,
+    WriteRange,
+    Written,
+)
 from holdfast.messages.rows import TicketRow, TwoWords
 from holdfast.messages.shapes import Message
 from holdfast.node.disk.tier import DiskTier
 from holdfast.node.memory.admission import STRANGER_BYTES, STRANGER_SECONDS
 from holdfast.node.memory.lent_memory import Lending
 from holdfast.transport.tls import Stream, accepted
-from holdfast.wire.codec import decode_data_request, encode, failed
-from holdfast.wire.frames import FrameBuffer, frame
+from holdfast.wire.codec import FrameBuffer, decode_data_request, encode, failed, frame
 from holdfast.wire.mac import issued_at
 
 MAX_REQUEST_BYTES = 16 << 10
@@ -73,7 +81,7 @@ class Moving(NamedTuple):
         return any(at < offset + length and at + size > offset for at, size in TicketRow.iter_unpack(self.ranges))
 
 
-def _moving_in_grant(request: WriteRange | ReadBack) -> Moving:
+def _moving_in_grant(request: BytesOfGrant) -> Moving:
     if min(request.range_offset, request.range_length) < 0:
         raise BadRequest("a range begins at 0 or above, and is no shorter than 0; nothing was read or written")
     ranges = TicketRow.pack(request.range_offset, request.range_length)

@@ -34,12 +34,8 @@ class BoundChecks:
     world: World
     report: Report
     _published: int = 0
-    _written_ms: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By epoch: (number, time) of the last value of renewals."""
-
-    def wiped(self) -> None:
-        """Forget the epochs, which begin again."""
-        self._written_ms.clear()
+    _written_ms: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """By history and epoch: (number, time) of the last value of renewals."""
 
     def appended(self, record: Record, state: State) -> None:
         """A client holds at most its window of uncommitted memory, or one grant alone."""
@@ -69,10 +65,11 @@ class BoundChecks:
         except BadRenewals as error:
             self.report("I18", f"a primary wrote renewals that nobody can read: {error}", "")
             return
-        number, written_ms = self._written_ms.get(value.epoch, (0, -SPACING_MS))
+        writer = value.log_id, value.epoch
+        number, written_ms = self._written_ms.get(writer, (0, -SPACING_MS))
         if value.number == number + 1 and written_ms != value.written_ms < written_ms + SPACING_MS:
             self.report("I17", f"renewals were written {value.written_ms - written_ms} ms after the last ones", "store")
-        self._written_ms[value.epoch] = value.number, value.written_ms
+        self._written_ms[writer] = value.number, value.written_ms
 
     def look(self, name: str, engine: Engine) -> None:
         """Check the numeric limits. Called now and then."""

@@ -58,7 +58,7 @@ class Checkers:
         self.convergence = Convergence(world, self.log, self.bounds, self.renewals)
         self.writes = WriteChecks(world.clients, world.nodes, self.report)
         self.clocks = ClockChecks(world.clocks, self.report)
-        self.pins = PinChecks(world.history, self.report)
+        self.pins = PinChecks(world.history, self.report, lambda: world.scheduler.now_ns)
         self.room = RoomChecks(self.report)
         self.puts = PutChecks(world.history, world.nodes, self.report)
         self.namespaces = NamespaceChecks(world.history, self.log, self.report)
@@ -135,7 +135,6 @@ class Checkers:
         self._lost[self.log.state.log_id] = self.world.scheduler.now_ns
         self.log.wiped()
         self.pins.wiped()
-        self.bounds.wiped()
         self.successors.wiped()
         self._seen_batch, self._first_batch = 0, 1
         self._terms.clear()
@@ -254,12 +253,13 @@ class Checkers:
                 continue  # Nothing was applied since.
             self._looked[machine.name] = (state, state.index, durable)
             self.holdings.look(machine.name, state)
-            if engine is None:
-                self.log.same_as(state, machine.name)
-                self.renewals.look(machine.name, state)
-            else:
+            if engine is not None:
                 self._partition(machine, engine)
                 self.bounds.look(machine.name, engine)
+            elif master.primary_role is None:
+                self.log.same_as(state, machine.name)
+                self.renewals.look(machine.name, state)
+            # Else it is being promoted: it has applied records of its own term, which may never be in the log.
         for name, each in self.world.machines.items():
             if each.process is not None and each.process.failures:
                 self.report("I10", f"a defect: {each.process.failures[0]}", name)

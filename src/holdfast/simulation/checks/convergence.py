@@ -7,6 +7,8 @@ left over.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from holdfast.master.engine.engine import Engine
 from holdfast.simulation.checks.bound_checks import BoundChecks
 from holdfast.simulation.checks.log_checks import LEFT_BY_ITSELF, LogChecks
@@ -22,18 +24,20 @@ VERIFYING = 100_000
 """Operations from this number on are the last reads."""
 
 
+@dataclass(eq=False)
 class Convergence:
-    def __init__(self, world: World, log: LogChecks, bounds: BoundChecks, renewals: RenewalChecks) -> None:
-        self._world = world
-        self._log = log
-        self._bounds = bounds
-        self._renewals = renewals
-        self._stage = 0
-        self._next_ns = 0
+    _world: World
+    _log: LogChecks
+    _bounds: BoundChecks
+    _renewals: RenewalChecks
+    _stage: int = 0
+    _next_ns: int = 0
+    _why: str = "nothing was looked at"
+    _about: str = ""
+    _reads: int = 0
+
+    def __post_init__(self) -> None:
         self._stages = (self._converged, self._verified, self._returned, self._bounded)
-        self._why = "nothing was looked at"
-        self._about = ""
-        self._reads = 0
 
     def begin(self) -> None:
         world = self._world

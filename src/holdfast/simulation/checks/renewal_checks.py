@@ -7,6 +7,8 @@ primary, as late as the primary does: otherwise it would first evict objects in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from holdfast.core.catalogue.catalogue import LIVE, MASKED
@@ -22,12 +24,12 @@ LATE_MS = 1_500
 """How far clock drift and a value's delay may move one moment."""
 
 
+@dataclass(eq=False)
 class RenewalChecks:
-    def __init__(self, world: World, report: Report) -> None:
-        self._world = world
-        self._report = report
-        self._led_since: dict[str, int] = {}
-        """By master: when it began to lead, by its own clock."""
+    _world: World
+    _report: Report
+    _led_since: dict[str, int] = field(default_factory=dict)
+    """By master: when it began to lead, by its own clock."""
 
     def leads(self, machine: MasterMachine) -> None:
         assert machine.process is not None

@@ -8,6 +8,7 @@ unmapped the memory and hung up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from holdfast.core.state.grants import IntervalSet
 from holdfast.core.state.state import State
@@ -20,14 +21,14 @@ from holdfast.simulation.world.clients import ClientMachine
 from holdfast.simulation.world.nodes import NodeMachine
 
 
+@dataclass(eq=False)
 class WriteChecks:
-    def __init__(self, clients: Mapping[str, ClientMachine], nodes: Mapping[str, NodeMachine], report: Report) -> None:
-        self._clients = clients
-        self._nodes = nodes
-        self._report = report
-        self._committed: dict[GrantId, IntervalSet] = {}
-        self._granted_on: dict[GrantId, set[SegmentName]] = {}
-        """Segments by name: handles begin again with a restored history, and a node may have other memory by then."""
+    _clients: Mapping[str, ClientMachine]
+    _nodes: Mapping[str, NodeMachine]
+    _report: Report
+    _committed: dict[GrantId, IntervalSet] = field(default_factory=dict)
+    _granted_on: dict[GrantId, set[SegmentName]] = field(default_factory=dict)
+    """Segments by name: handles begin again with a restored history, and a node may have other memory by then."""
 
     def appended(self, record: Record, state: State) -> None:
         """Check a record that was appended to the log; the state is the one after it."""

@@ -13,6 +13,7 @@ import traceback
 from asyncio import events
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,36 +30,25 @@ FASTEST_WORK_NS = 20_000
 SLOWEST_WORK_NS = 2_000_000
 
 
+@dataclass(eq=False, repr=False)
 class ProcessLoop(asyncio.AbstractEventLoop):
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        network: Network,
-        name: str,
-        chance: random.Random,
-        rate: float,
-        offset_ns: int,
-        machine: Machine,
-        number: int,
-        life: int,
-    ) -> None:
-        self.scheduler = scheduler
-        self.network = network
-        self.name = name
-        self.dead = False
-        self.paused = False
-        self.postponed: list[Event] = []
-        self.chance = chance
-        self.machine = machine
-        self.number = number
-        self.life = life
-        """The number of this life among all lives in the world."""
-        self.failures: list[str] = []
-        """Errors that no code of the process handled."""
-        self.longest_work_ns = SLOWEST_WORK_NS
-        self._rate = rate
-        self._offset_ns = offset_ns
-        self._kept: list[object] = []
+    scheduler: Scheduler
+    network: Network
+    name: str
+    chance: random.Random
+    _rate: float
+    _offset_ns: int
+    machine: Machine
+    number: int
+    life: int
+    """The number of this life among all lives in the world."""
+    dead: bool = False
+    paused: bool = False
+    postponed: list[Event] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Errors that no code of the process handled."""
+    longest_work_ns: int = SLOWEST_WORK_NS
+    _kept: list[object] = field(default_factory=list)
 
     def enter(self) -> None:
         events._set_running_loop(self)

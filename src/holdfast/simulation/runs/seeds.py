@@ -56,11 +56,21 @@ def play_scripts(scripts: Iterable[Script], jobs: int) -> Iterator[Run]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay an interrupt until afterwards: a half-started pool can be neither used nor ended."""
+    """Delay an interrupt until afterwards: a half-started pool can be neither used nor ended.
+
+    The mask is for the processes that are started, which inherit it. It does not suffice here: a signal of the whole
+    process goes to any thread that does not block it, as those of NumPy's libraries, and its handler runs in this one.
+    """
+    came: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    handlers = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _ENDING}
     try:
         yield
     finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

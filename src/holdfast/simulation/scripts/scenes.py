@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from holdfast.simulation.scripts.script import BIG, FAULT_MS, PRIMARY, Fault, Operation, ScriptShape, Verb
+from holdfast.simulation.scripts.script import BIG, FAULT_MS, PRIMARY, Fault, FaultKind, Operation, ScriptShape, Verb
 
 Scene: TypeAlias = tuple[list[Operation], list[Fault]]
 FIRST_NUMBER = 200
@@ -446,6 +446,31 @@ def a_successor(chance: random.Random, shape: ScriptShape, number: int) -> Scene
     return operations, end + trouble
 
 
+def changed_pins(chance: random.Random, shape: ScriptShape, number: int) -> Scene:
+    """Clients pin and unpin objects after they were put, while others remove and replace some of them; the primary is
+    killed, stopped or hands over. Then puts come that fill the memory twice, for which the oldest objects must go."""
+    at_ms = chance.randint(5_000, FAULT_MS - 7_000)
+    keys = [f"scene/pinned/{i}" for i in range(8)]
+    parts: list[tuple[int, Verb, str, int]] = [(-chance.randint(2_500, 4_000), "put", key, LARGE) for key in keys]
+    for _ in range(chance.randint(12, 24)):
+        verb: Verb = chance.choices(("pin", "unpin", "get", "force_remove", "remove", "upsert"), (10, 3, 2, 1, 1, 1))[0]
+        parts.append((chance.choice((-1, 1)) * chance.randint(0, 2_000), verb, chance.choice(keys), LARGE))
+    filling = min(40, 2 * shape.nodes * shape.segment_bytes // BIG)
+    parts += [(chance.randint(1_000, 7_000), "put", f"scene/filling/{i}", BIG) for i in range(filling)]
+    parts += [(chance.randint(5_000, 7_000), "get", key, 0) for key in keys]
+    operations = []
+    for i, (offset_ms, verb, key, size) in enumerate(parts):
+        pin: Literal["", "soft", "hard"] = chance.choice(("hard", "hard", "hard", "soft")) if verb == "pin" else ""
+        client = chance.randrange(shape.clients)
+        operations.append(Operation(at_ms + offset_ms, client, verb, number + i, (key,), number + i + size, pin=pin))
+    end: FaultKind = chance.choice(("kill_master", "kill_master", "pause_master", "hand_over"))
+    faults = [Fault(at_ms, end, chance.choice((300, 2_000, 6_000)), PRIMARY)]
+    if chance.random() < 0.3:
+        before_ms = chance.randint(200, 1_000)
+        faults.append(Fault(at_ms - before_ms, "late_store", before_ms, share=0.8))
+    return operations, faults
+
+
 SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene]]] = {
     "wrong guess": (0.06, a_wrong_guess),
     "late writer": (0.12, a_late_writer),
@@ -461,6 +486,7 @@ SCENES: dict[str, tuple[float, Callable[[random.Random, ScriptShape, int], Scene
     "restored store": (0.08, a_restored_store),
     "engine": (0.0, an_engine),
     "successor": (0.0, a_successor),
+    "changed pins": (0.0, changed_pins),
 }
-"""The share of seeds with each scene, and how it is drawn. "engine" and "successor" have none, so that the seeds that
-found bugs play what they played: they are asked for by name."""
+"""The share of seeds with each scene, and how it is drawn. The last three have none, so that the seeds that found bugs
+play what they played: they are asked for by name."""

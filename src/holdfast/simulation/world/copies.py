@@ -16,12 +16,10 @@ from holdfast.ids import GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.hello import fresh_hello
 from holdfast.messages.shapes import Ticket
-from holdfast.node.commands.copier import Copier, Pace
+from holdfast.node.commands.copier import CONNECT_SECONDS, Copier, Pace
 from holdfast.node.commands.handlers import DiskLane, Lane
-from holdfast.node.commands.worker import CONNECT_SECONDS
 from holdfast.node.memory.lent_memory import Lending
-from holdfast.node.memory.refused_grants import RefusedGrants
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import RefusedGrants, TicketBook
 from holdfast.operations.effects import Operation, Work
 from holdfast.operations.link import LinkOptions, PlainCaller
 from holdfast.operations.masters import Masters

@@ -24,8 +24,7 @@ from holdfast.messages.rows import TicketRow
 from holdfast.messages.shapes import Ticket
 from holdfast.node.commands.handlers import Commands
 from holdfast.node.memory.lent_memory import Lending, LentMemory, wipe
-from holdfast.node.memory.refused_grants import RefusedGrants
-from holdfast.node.memory.tickets import TicketBook
+from holdfast.node.memory.proofs import RefusedGrants, TicketBook
 from holdfast.node.memory.verification import mismatched
 from holdfast.node.session.life import NodeCard, NodeLife
 from holdfast.node.session.report import Report
@@ -66,6 +65,7 @@ class NodeMachine:
 
     def start(self, process: ProcessLoop) -> None:
         self.end()
+        self.served = None  # Or the old memory would be alive until this process has taken its first step.
         self.process = process
         process.spawn(self._main)
 

@@ -8,6 +8,7 @@ under way, or behind a network that does not show it, the object is lost with it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from holdfast.core.primary.decision import NextStep
 from holdfast.core.primary.primary import Primary
@@ -24,14 +25,14 @@ from holdfast.simulation.world.nodes import NodeMachine
 PROMISE = "live put"
 
 
+@dataclass(eq=False)
 class PutChecks:
-    def __init__(self, history: History, nodes: Mapping[str, NodeMachine], report: Report) -> None:
-        self._history = history
-        self._nodes = nodes
-        self._report = report
-        self._segments: dict[int, SegmentName] = {}
-        self._mapped: dict[GrantId, list[SegmentName]] = {}
-        """The segments of each grant that are written through a map."""
+    _history: History
+    _nodes: Mapping[str, NodeMachine]
+    _report: Report
+    _segments: dict[int, SegmentName] = field(default_factory=dict)
+    _mapped: dict[GrantId, list[SegmentName]] = field(default_factory=dict)
+    """The segments of each grant that are written through a map."""
 
     def appended(self, record: Record, state: State) -> None:
         """Check a record that was appended to the log."""

@@ -7,6 +7,7 @@ those that a quota refuses never do. What keeps leases and grants alive is not r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from holdfast.core.primary.decision import NextStep
 from holdfast.core.state.tenants import Tenant
@@ -23,16 +24,16 @@ KEEPING = (RenewLeases, ExtendGrants, ReturnGrants)
 Handle = Callable[[Message | NextStep, int, int, Instant], tuple[Reply, int]]
 
 
+@dataclass(eq=False)
 class ClientChecks:
     """Watches one primary."""
 
-    def __init__(self, name: str, engine: Engine, server: RpcServer, report: Report) -> None:
-        self._name = name
-        self._engine = engine
-        self._server = server
-        self._report = report
-        self._left: dict[int, tuple[Tenant, float, Instant]] = {}
-        """Tenant -> (its quotas, requests that it may have decided at once, as of when)."""
+    _name: str
+    _engine: Engine
+    _server: RpcServer
+    _report: Report
+    _left: dict[int, tuple[Tenant, float, Instant]] = field(default_factory=dict)
+    """Tenant -> (its quotas, requests that it may have decided at once, as of when)."""
 
     def handle(
         self, handle: Handle, request: Message | NextStep, client: int, connection: int, now: Instant
