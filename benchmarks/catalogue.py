@@ -119,7 +119,7 @@ def _rows_of(stage: Stage, empty: int) -> list[Row]:
     ]
     if stage.objects == 1_000_000:
         note = f"{stage.rss / 1e6:.0f} MB, {empty / 1e6:.0f} MB when empty; {KEY_BYTES}-byte keys"
-        return [*rows, most_row(f"master memory an object, {at}", each, "bytes", 290, note=note)]
+        return [*rows, most_row(f"master memory an object, {at}", each, "bytes", 165, note=note)]
     return [*rows, Row(name=f"master memory an object, {at}", figure=each, unit="bytes")]
 
 

@@ -114,10 +114,10 @@ class Restored:
     """Entries that were left out, and why."""
 
 
-_COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags", "wanted")
+_COLUMNS = ("ids", "sizes", "checksums", "segments", "offsets", "flags")
 _OPTIONAL = {"wanted", "end"}
 """Snapshots of the first format have no column of wanted replicas."""
-_NEEDED = {"head", *_COLUMNS, "lease_left", "unused", "key_lengths", "keys"} - _OPTIONAL
+_NEEDED = {"head", *_COLUMNS, "lease_left", "unused", "key_lengths", "keys"}
 _END = _SECTION.pack(b"end", 0, xxhash.xxh3_64_intdigest(b""))
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -134,6 +134,7 @@ def dump(state: State, position: Position, now: Instant) -> Iterator[bytes]:
         if name == "flags":
             column &= ~np.uint8(MASKED | COPYING)
         yield from _section(name, column.astype(column.dtype.newbyteorder("<")).tobytes())
+    yield from _section("wanted", catalogue.wanted(slots).astype(np.uint8).tobytes())
     yield from _section("lease_left", np.maximum(catalogue.lease_until[slots] - now, 0).astype("<i8").tobytes())
     yield from _section("unused", np.maximum(now - catalogue.last_used[slots], 0).astype("<i8").tobytes())
     parts = [catalogue.keys.bytes_of(slots[at : at + READ_AT_ONCE]) for at in range(0, len(slots), READ_AT_ONCE)]
@@ -384,8 +385,6 @@ def _restore_grants(restored: Restored, head: Head) -> None:
 
 
 def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryview], now: Instant) -> None:
-    # Snapshots of the first format have no column of wanted replicas.
-    sections.setdefault("wanted", memoryview(bytes([1]) * (len(sections.get("ids", b"")) // 8)))
     try:
         columns = {
             name: np.frombuffer(sections[name], getattr(Catalogue(), name).dtype.newbyteorder("<")) for name in _COLUMNS
@@ -397,7 +396,10 @@ def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryv
     except (KeyError, ValueError) as error:
         raise CorruptSnapshot(f"a column is missing or torn ({error})") from None
     count = len(lengths)
-    if any(len(column) != count for column in (*columns.values(), lease_left, unused)) or lengths.sum() != len(blob):
+    # Snapshots of the first format have no column of wanted replicas.
+    wanted = np.frombuffer(sections.get("wanted", b"\1" * count), np.uint8)
+    every = (*columns.values(), wanted, lease_left, unused)
+    if any(len(column) != count for column in every) or lengths.sum() != len(blob):
         raise CorruptSnapshot("its columns differ in length")
     good = _sensible(restored.state, columns, lengths)
     keys, named = _keys(bytes(blob), lengths)
@@ -407,7 +409,10 @@ def _restore_objects(restored: Restored, head: Head, sections: dict[str, memoryv
     for index in np.flatnonzero(~good).tolist()[:100]:
         restored.faults.append(f"object {columns['ids'][index]:#x} ({keys[index][:60]!r}) makes no sense")
     chosen = np.flatnonzero(good)
-    slots = catalogue.insert_rows([keys[i] for i in chosen.tolist()], {k: v[chosen] for k, v in columns.items()})
+    rows = {name: column[chosen] for name, column in columns.items()}
+    if (wanted > 1).any():  # Otherwise the column takes no memory.
+        rows["further_wanted"] = np.maximum(wanted[chosen], 1) - 1
+    slots = catalogue.insert_rows([keys[i] for i in chosen.tolist()], rows)
     at = np.array(slots, np.intp)
     catalogue.lease_until[at] = np.where(lease_left[chosen] > 0, now + lease_left[chosen], 0)
     catalogue.last_used[at] = now - unused[chosen]

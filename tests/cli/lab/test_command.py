@@ -6,16 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.cli.lab import command
 from holdfast.cli.lab.command import chosen, course_of, memory_for, run_all
 from holdfast.cli.lab.report import NO_FAILOVER, bars, row_of
-from holdfast.cli.lab.run import Outcome
+from holdfast.cli.lab.run import Outcome, Replay, Trial
 from holdfast.cli.lab.workload import conversations, distinct_blocks, traced, value_of
 from holdfast.cli.main import main
 from holdfast.cli.output import Output
+from holdfast.cli.processes.local_cluster import ClusterWanted
 from holdfast.errors import BadValue, Refused
 from holdfast.settings import PRESETS, LabSettings
 
@@ -89,6 +91,18 @@ def test_the_picture_is_drawn_or_says_what_it_needs(tmp_path: Path) -> None:
     else:
         draw(outcomes, path)
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_keys_are_listed_with_what_was_evicted_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that a primary evicts while its keys are listed, or its successor after the kill, is not lost."""
+    evicted = iter([3, 5, 5, 5])
+    listings = iter([["lab/1", "lab/2", "lab/3"], ["lab/1"]])
+    trial = Trial("follow", [], 1, 0.0, ClusterWanted(tmp_path, tmp_path, 1 << 20), Event())
+    monkeypatch.setattr(trial, "_status", lambda name: SimpleNamespace(evicted=next(evicted)))
+    assert trial._listed(SimpleNamespace(keys=lambda prefix: next(listings)), "master") == ({"lab/1"}, 5)
+    replay = Replay(SimpleNamespace(), [], 1, Event())
+    trial._conclude(replay, 0, {"lab/1", "lab/2", "lab/3"}, {"lab/1"}, 1)
+    assert trial.outcome.gone == 1, "one of the two was evicted"
 
 
 @pytest.mark.timeout(300)

@@ -37,3 +37,15 @@ def test_a_batch_larger_than_all_the_room_there_is_has_room() -> None:
     )
     assert len(slots) == catalogue.top == count
     assert (catalogue.ids[:count] == np.arange(count)).all()
+
+
+def test_a_row_that_is_used_again_wants_no_replicas_of_its_former_object() -> None:
+    catalogue = Catalogue()
+    for oid, key in enumerate(("several", "several too"), 1):
+        catalogue.further_wanted_at[catalogue.insert(key, oid, SIZE, 1, 7, 0, 0, 0)] = 2
+    assert catalogue.wanted(np.arange(2)).tolist() == [3, 3] == [catalogue.wanted_of(0), catalogue.wanted_of(1)]
+    catalogue.drop([0, 1])
+    one = catalogue.insert("one", 3, SIZE, 1, 7, 0, 0, 0)
+    [many] = catalogue.insert_many(["many"], 4, np.array([SIZE]), np.array([1], np.uint64), 7, np.array([0]), 0, 0)
+    assert {one, many} == {0, 1}
+    assert catalogue.wanted(np.arange(2)).tolist() == [1, 1]

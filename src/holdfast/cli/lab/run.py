@@ -44,7 +44,7 @@ class Outcome:
     coordination_bytes_per_s: float = 0.0
     renewal_delay_ms: float | None = None
     gone: int = 0
-    """Objects that the primary had and its successor has not."""
+    """Objects that the primary had and its successor has neither shown nor evicted."""
     kept: int = 0
     """Objects that the primary had evicted and its successor shows again."""
     wrong: int = 0
@@ -167,15 +167,14 @@ class Trial:
         with self.connect() as cache, LabProbe(self.connect) as probe:
             replay = Replay(cache, self._requests, self._value_size, self._stop, self._rate)
             self._first_half(replay, primary, half)
-            before = set(cache.keys("lab/"))
-            after, killed_at = before, now_seconds()
+            before, _ = self._listed(cache, primary.name)
+            after, evicted, killed_at = before, 0, now_seconds()
             if kills:
                 self._kill(primary.name)
-                self._await_another(primary.name)
-                after = set(cache.keys("lab/"))
+                after, evicted = self._listed(cache, self._await_another(primary.name))
             replay.first_put_at = 0.0
             replay.run(self._requests[half:])
-            self._conclude(replay, half, before, after)
+            self._conclude(replay, half, before, after, evicted)
             if kills:
                 self._tell_outage(replay, probe, killed_at)
         return self.outcome
@@ -207,7 +206,19 @@ class Trial:
     def _kill(self, name: str) -> None:
         os.kill(self.cluster.master_named(name).pid, signal.SIGKILL)
 
-    def _await_another(self, name: str) -> None:
+    def _listed(self, cache: Cache, name: str) -> tuple[set[str], int]:
+        """The keys that this primary shows, and how many objects it had evicted when they were listed: leases end all
+        the time, and let it evict more."""
+        until = now_seconds() + TIMEOUT_S
+        while True:
+            evicted = self._status(name).evicted
+            keys = set(cache.keys("lab/"))
+            if self._status(name).evicted == evicted:
+                return keys, evicted
+            if now_seconds() > until:
+                raise TryAgain(f"{name} evicts all the time, so its keys cannot be listed; everything was stopped")
+
+    def _await_another(self, name: str) -> str:
         found = await_primary(
             lambda: survey(self.cluster.addresses, "", seconds=1.0),
             lambda status: status.name != name,
@@ -216,12 +227,13 @@ class Trial:
         )
         if found is None:
             raise TryAgain(f"nobody took over from {name} in time; everything was stopped. Is the machine overloaded?")
+        return found.name
 
-    def _conclude(self, replay: Replay, half: int, before: set[str], after: set[str]) -> None:
+    def _conclude(self, replay: Replay, half: int, before: set[str], after: set[str], evicted: int) -> None:
         outcome, total = self.outcome, len(self._requests)
         window = min(half, int(self._rate * WINDOW_S)) if self._rate else max(1, half // 2)
         outcome.objects = len(before)
-        outcome.gone, outcome.kept = len(before - after), len(after - before)
+        outcome.gone, outcome.kept = max(0, len(before - after) - evicted), len(after - before)
         outcome.wrong = replay.wrong
         outcome.hit_rate_before = replay.hit_rate(half - window, half)
         outcome.hit_rate_after = replay.hit_rate(half, half + window)

@@ -57,7 +57,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "flags": np.uint8,
     "lessees": np.uint32,
     "renewed": np.uint8,
-    "wanted": np.uint8,
+    "further_wanted": np.uint8,
 }
 _CELLS: Final = {
     "ids": "id_at",
@@ -71,7 +71,7 @@ _CELLS: Final = {
     "flags": "flags_at",
     "lessees": "lessee_at",
     "renewed": "renewed_at",
-    "wanted": "wanted_at",
+    "further_wanted": "further_wanted_at",
 }
 """By column: the name of its memoryview."""
 
@@ -113,8 +113,8 @@ class Catalogue:
     """If a lease is live: the number, by the primary's `Lessees`, of the one client that has all leases; else 0."""
     renewed: npt.NDArray[np.uint8]
     """1 if a lease was given since renewals were last sent to the standbys."""
-    wanted: npt.NDArray[np.uint8]
-    """Number of memory replicas that the put asked for."""
+    further_wanted: npt.NDArray[np.uint8]
+    """Number of memory replicas that the put asked for beyond the first: mostly none, which takes no memory."""
     id_at: memoryview
     size_at: memoryview
     checksum_at: memoryview
@@ -126,7 +126,7 @@ class Catalogue:
     flags_at: memoryview
     lessee_at: memoryview
     renewed_at: memoryview
-    wanted_at: memoryview
+    further_wanted_at: memoryview
 
     def __init__(self) -> None:
         self.keys = KeyArena()
@@ -202,7 +202,7 @@ class Catalogue:
         name = key.encode()
         if self._free:
             slot = self._free.pop()
-            self.lease_at[slot] = self.renewed_at[slot] = 0
+            self.lease_at[slot] = self.renewed_at[slot] = self.further_wanted_at[slot] = 0
         else:
             slot = self.top
             self.keys.extend(1)
@@ -218,7 +218,6 @@ class Catalogue:
         self.flags_at[slot] = flags | LIVE
         if size > self.longest:
             self.longest = size
-        self.wanted_at[slot] = 1
         self.keys.put(slot, name)
         self.by_key.bind(key, slot)
         self.by_id.bind_one(oid, slot)
@@ -250,7 +249,6 @@ class Catalogue:
             "segments": segment,
             "offsets": offsets,
             "flags": flags | LIVE,
-            "wanted": 1,
             "last_used": now,
         }
         slots = self._fill_rows(keys, columns)
@@ -273,8 +271,8 @@ class Catalogue:
         slots = self._take_slots(len(keys))
         # Rows that were never used lie side by side.
         at = slice(slots[0], slots[0] + len(slots)) if all_fresh else np.array(slots, np.intp)
-        if not all_fresh:  # Fresh ones have none, and their pages are taken by the first lease.
-            self.lease_until[at] = self.renewed[at] = 0
+        if not all_fresh:  # Fresh ones have none, and their pages are taken by the first that has.
+            self.lease_until[at] = self.renewed[at] = self.further_wanted[at] = 0
         for name, values in columns.items():
             getattr(self, name)[at] = values
         if keys:
@@ -327,7 +325,7 @@ class Catalogue:
             for slot in slots[self.flags[slots] & SOFT_PIN != 0].tolist():
                 self.soft_pin_until.pop(slot, None)
         if self.lacking:
-            for slot in slots[self.wanted[slots] > 1].tolist():
+            for slot in slots[self.further_wanted[slots] > 0].tolist():
                 self.lacking.pop(slot, None)
 
     def _forget_others(self, slot: int) -> None:
@@ -348,7 +346,7 @@ class Catalogue:
         first = replicas[0]
         in_memory = sum(place.kind == MEMORY for place in replicas)
         # An object that is on disk only was evicted from memory on purpose.
-        if 0 < in_memory < self.wanted_at[slot]:
+        if 0 < in_memory <= self.further_wanted_at[slot]:
             self.lacking[slot] = None
         else:
             self.lacking.pop(slot, None)
@@ -375,14 +373,22 @@ class Catalogue:
         if self.holdings is not None:
             self.holdings.change(self, at, 1)
 
+    def wanted(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """The number of memory replicas that the puts of these objects asked for."""
+        return self.further_wanted[slots].astype(np.int64) + 1
+
+    def wanted_of(self, slot: int) -> int:
+        """Like `wanted`, for one object."""
+        return 1 + self.further_wanted_at[slot]
+
     def find_lacking(self) -> None:
         """Rebuild `lacking` by a pass over all objects."""
         top = self.top
-        several = (self.flags[:top] & LIVE != 0) & (self.wanted[:top] > 1)
+        several = (self.flags[:top] & LIVE != 0) & (self.further_wanted[:top] > 0)
         self.lacking = {}
         for slot in np.flatnonzero(several).tolist():
             in_memory = sum(place.kind == MEMORY for place in self.replicas(slot))
-            if 0 < in_memory < self.wanted_at[slot]:
+            if 0 < in_memory <= self.further_wanted_at[slot]:
                 self.lacking[slot] = None
 
     def is_visible(self, start: int, stop: int) -> npt.NDArray[np.bool_]:

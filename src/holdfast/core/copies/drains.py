@@ -102,7 +102,7 @@ def _enough_without(primary: Primary, slot: int, segment: Segment, open_nodes: i
     if segment.kind == DISK:
         return bool(there)
     in_memory = sum(one.kind == MEMORY for one in there)
-    return in_memory >= min(state.catalogue.wanted_at[slot], max(1, open_nodes))
+    return in_memory >= min(state.catalogue.wanted_of(slot), max(1, open_nodes))
 
 
 def to_look_at(primary: Primary, now: Instant) -> list[str]:

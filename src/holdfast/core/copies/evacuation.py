@@ -75,7 +75,7 @@ def _enough(primary: Primary, slot: int, places: tuple[ReplicaAt, ...], place: R
     if place.kind != MEMORY:
         return bool(staying)
     in_memory = sum(one.kind == MEMORY for one in staying)
-    return in_memory >= min(state.catalogue.wanted_at[slot], max(1, open_nodes))
+    return in_memory >= min(state.catalogue.wanted_of(slot), max(1, open_nodes))
 
 
 def superfluous(primary: Primary, slot: int, added: ReplicaAt, open_nodes: int) -> list[ReplicaAt]:

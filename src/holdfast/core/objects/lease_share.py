@@ -30,7 +30,7 @@ def may_lease(primary: Primary, slot: int, now: Instant) -> bool:
     if now >= room.count_at:
         count(primary, now)
     number = 0 if catalogue.holdings is None else catalogue.holdings.of_slot(slot)
-    size = catalogue.size_at[slot] * catalogue.wanted_at[slot] if catalogue.lease_at[slot] <= now else 0
+    size = catalogue.size_at[slot] * catalogue.wanted_of(slot) if catalogue.lease_at[slot] <= now else 0
     left = room.left.get(number, 0)
     if size > left or left < 0:
         if now < room.count_again_at:
@@ -49,7 +49,7 @@ def leasable(primary: Primary, slots: Slots, now: Instant) -> np.ndarray[tuple[i
     if now >= room.count_at:
         count(primary, now)
     number = 0 if catalogue.holdings is None or not len(slots) else catalogue.holdings.of_slot(slots[0])
-    sizes = np.where(catalogue.lease_until[slots] <= now, catalogue.sizes[slots] * catalogue.wanted[slots], 0)
+    sizes = np.where(catalogue.lease_until[slots] <= now, catalogue.sizes[slots] * catalogue.wanted(slots), 0)
     total = int(sizes.sum())
     if total > room.left.get(number, 0) and now >= room.count_again_at:
         count(primary, now)
@@ -74,7 +74,7 @@ def count(primary: Primary, now: Instant) -> None:
     until = max(now, primary.old_leases_end_at)
     top = catalogue.top
     slots = np.flatnonzero((catalogue.lease_until[:top] > until) & (catalogue.flags[:top] & (LIVE | MASKED) == LIVE))
-    sizes = catalogue.sizes[slots] * catalogue.wanted[slots]
+    sizes = catalogue.sizes[slots] * catalogue.wanted(slots)
     if catalogue.holdings is None:
         room.leased = {0: int(sizes.sum())}
     else:

@@ -158,7 +158,7 @@ def layout_of(
     if surplus is not None:
         stays |= surplus.spares(slots)
     lengths = extents_of(catalogue.sizes[slots])
-    copies = np.maximum(catalogue.wanted[slots].astype(np.int64), 1)
+    copies = catalogue.wanted(slots)
     # As floats: integer division takes ten times as long.
     worth = (2.0**_WORTH_BITS / (_WORTH_MS + np.maximum(now - catalogue.last_used[slots], 0))).astype(np.int64) + 1
     if primary.state.disks():

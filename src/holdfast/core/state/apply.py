@@ -201,7 +201,7 @@ def _objects_committed(state: State, record: r.ObjectsCommitted, now: Instant) -
         for slot in slots:
             delta = catalogue.offset_at[slot] - base
             places = tuple(ReplicaAt(place.segment, place.offset + delta) for place in grant.ranges)
-            catalogue.wanted_at[slot] = wanted
+            catalogue.further_wanted_at[slot] = wanted - 1
             catalogue.set_replicas(slot, places)
     if record.soft_pin:
         state.catalogue.soft_pin_until.update(dict.fromkeys(slots, now + state.soft_pin_ttl_ms))

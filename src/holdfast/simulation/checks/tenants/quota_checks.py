@@ -210,7 +210,7 @@ def _leased_objects(state: State, now: Instant) -> dict[int, tuple[int, int]]:
     return {
         catalogue.id_at[slot]: (
             tenant_of(str(catalogue.keys[slot])),
-            catalogue.size_at[slot] * catalogue.wanted_at[slot],
+            catalogue.size_at[slot] * catalogue.wanted_of(slot),
         )
         for slot in np.flatnonzero(live).tolist()
     }
