@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -15,6 +16,7 @@ import xxhash
 from holdfast.errors import BadRequest, BadValue, DeadlineExceeded, GrantRefused, Refused, UnknownSegment, Unreachable
 from holdfast.ids import GrantId, SegmentName
 from holdfast.messages.of_nodes import Sending
+from holdfast.node.memory.data_session import DataSession
 from holdfast.transport.bulk_copy import SHARED_FROM
 from holdfast.transport.data_tcp import (
     CHUNK,
@@ -74,6 +76,54 @@ def test_many_values_are_written_at_once_each_to_its_own_place(served: Served, s
     for index, (value, digest) in enumerate(zip(values, digests, strict=True)):
         assert served.bytes_at(4096 + index * most, len(value)) == value
         assert digest.intdigest() == xxhash.xxh3_64_intdigest(value)
+
+
+def test_neighbours_are_one_write_and_padding_between_them_is_zeros(served: Served) -> None:
+    """ADR 76: hundreds of small values cost the node one message, not one each."""
+    values = [os.urandom(size) for size in [1_000] * 200 + [1, 64, 65, 20_000, 1_000, 3]]
+    offsets = [0, *itertools.accumulate(len(value) + -len(value) % 64 for value in values)]
+    served.memory.segments[0].mapping.map[:] = b"x" * SIZE
+    sources = [(offset, memoryview(value), None) for offset, value in zip(offsets, values, strict=False)]
+    apart = (offsets[-1] + 64, memoryview(b"not a neighbour"), None)
+    granted = GrantedRange(served.name(), GRANT, 0, SIZE, served.mac(GRANT, 0, SIZE))
+    with served.connection() as connection:
+        connection.write_many(granted, [*sources, apart], soon())
+    for offset, source, _ in [*sources, apart]:
+        assert served.bytes_at(offset, source.nbytes) == source
+    assert served.bytes_at(1_000, 24) == bytes(24), "between neighbours"
+    large = offsets[203] + 20_000
+    assert served.bytes_at(large, 32) == b"x" * 32, "a large one is written alone"
+    assert served.bytes_at(offsets[-1], 64) == b"x" * 64
+    assert served.data.transfers().writes == 4
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_small_ranges_are_answered_together_and_by_an_older_node_one_by_one(
+    served: Served, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(SIZE)
+    served.memory.segments[0].mapping.map[:] = content
+    sent: list[int] = []
+
+    def noted(self: DataSession, data: bytes, *rest: object) -> None:
+        sent.append(len(data))
+        original(self, data, *rest)  # type: ignore[arg-type]
+
+    original = DataSession._send_all
+    monkeypatch.setattr(DataSession, "_send_all", noted)
+    if older:
+        monkeypatch.setattr(DataSession, "_read_together", lambda *_: False)
+    targets = [bytearray(size) for size in [1_000] * 50 + [1, TOGETHER_BELOW - 1, 5_000]]
+    wanted = [served.wanted(index * 10_000, memoryview(target)) for index, target in enumerate(targets)]
+    ticket = served.ticket(*((each.offset, each.target.nbytes) for each in wanted))
+    one_ticket = [each._replace(ticket=ticket) for each in wanted]
+    with served.connection() as connection:
+        connection.read_many(one_ticket, soon())
+        connection.read_into(wanted[0], soon())
+        assert not connection.closed
+    for index, target in enumerate(targets):
+        assert target == content[index * 10_000 : index * 10_000 + len(target)]
+    assert (len(sent) == 2) is not older, "one answer for all, and one for the read after it"
 
 
 @pytest.mark.parametrize("size", [10, 400_000])

@@ -136,6 +136,9 @@ class ReadRanges(Message, tag=95):
     segment: SegmentName
     ticket: Ticket
     wanted: bytes = b""
+    together: bool = False
+    """One `Sending` for the sum, and then the bytes of all pieces, is an answer too (ADR 76). Nodes of release 0.2.0 do
+    not know this."""
 
 
 class BytesOfGrant(msgspec.Struct, array_like=True, gc=False):

@@ -11,14 +11,14 @@ import math
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import xxhash
 
 from holdfast.addresses import split_address
 from holdfast.errors import BadRequest, DeadlineExceeded, HoldfastError, TicketRefused, Unreachable, from_code
-from holdfast.ids import MOST_TICKET_RANGES, GrantId, SegmentName
+from holdfast.ids import MOST_TICKET_RANGES, SMALL_ALIGN, GrantId, SegmentName
 from holdfast.instant import now_seconds
 from holdfast.messages.of_nodes import CheckFile, FileSound, ReadBack, ReadRanges, Sending, WriteRange, Written
 from holdfast.messages.requests import Failed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import ssl
 
 TOGETHER_BELOW = 16 << 10
-"""Smaller writes are sent together: a call for each, and one for its bytes, take longer than copying them."""
+"""Smaller values are written and read together: a message for each takes longer than copying it (ADR 76)."""
 CHUNK = 256 << 10
 """Bytes received at a time, then hashed while they are in the CPU cache."""
 MAX_REPLY_BYTES = 64 << 10
@@ -43,6 +43,8 @@ LONGEST_ARMED_SECONDS = 10.0
 LAST_WORD_SECONDS = 0.5
 
 
+Source: TypeAlias = tuple[int, memoryview, xxhash.xxh3_64 | None]
+"""Bytes to write: at which offset of the grant, and what is to digest them."""
 NO_TICKET = Ticket(0, 0, 0, b"", b"")
 """For who has none: every node refuses it."""
 
@@ -141,8 +143,15 @@ class DataConnection:
             raise refusal
 
     def _take_all(self, some: list[WantedRange], deadline: float) -> HoldfastError | None:
-        refusal: HoldfastError | None = None
-        for each in some:
+        """Take the answer to one request: the bytes of all in one piece, or an answer for each."""
+        reply = self._take_message(deadline)
+        if _are_small(some) and isinstance(reply, Sending) and reply.length == _size_of(some):
+            for each in some:
+                self._gather(each.target.nbytes, deadline)
+                self._receive(each.target, deadline)
+            return None
+        refusal = self._take_answer(reply, some[0].target, deadline, None)
+        for each in some[1:]:
             refusal = self._take_bytes(each.target, deadline, None) or refusal
         return refusal
 
@@ -181,26 +190,24 @@ class DataConnection:
     def write_many(
         self,
         granted: GrantedRange,
-        sources: Sequence[tuple[int, memoryview, xxhash.xxh3_64 | None]],
+        sources: Sequence[Source],
         deadline: float,
     ) -> None:
-        """The same for many (offset, bytes, digest), each sent before the last one is confirmed, and small ones
-        together."""
+        """The same for many, each sent before the last one is confirmed, and small ones together: neighbours as one
+        write."""
         unconfirmed: deque[int] = deque()
         gathered = bytearray()
         try:
-            for offset, source, digest in sources:
-                request = WriteRange(*granted, offset, source.nbytes)
+            for run in _neighbours(sources):
+                first, (offset, source, digest) = run[0][0], run[-1]
+                request = WriteRange(*granted, first, offset + source.nbytes - first)
                 if source.nbytes < TOGETHER_BELOW:
                     gathered += frame(0, 0, encode(request))
-                    gathered += source
-                    if digest is not None:
-                        # Of the bytes that are sent, whatever the caller does to its own meanwhile.
-                        digest.update(memoryview(gathered)[len(gathered) - source.nbytes :])
+                    _add_all(gathered, run)
                 else:
                     self._send_gathered(gathered, deadline)
                     self._send_all(request, source, deadline, digest)
-                unconfirmed.append(source.nbytes)
+                unconfirmed.append(request.length)
                 if len(gathered) >= CHUNK:
                     self._send_gathered(gathered, deadline)
                 if len(unconfirmed) == WINDOW:
@@ -265,11 +272,16 @@ class DataConnection:
         """Send one request for these, which are all of one ticket."""
         first = some[0]
         wanted = TicketRow.pack_rows((each.offset, each.target.nbytes) for each in some)
-        request = ReadRanges(first.segment, first.ticket, b"" if wanted == first.ticket.ranges else wanted)
+        rest = b"" if wanted == first.ticket.ranges else wanted
+        request = ReadRanges(first.segment, first.ticket, rest, _are_small(some))
         self._send(memoryview(frame(0, 0, encode(request))), deadline)
 
     def _take_bytes(self, target: memoryview, deadline: float, digest: xxhash.xxh3_64 | None) -> HoldfastError | None:
-        reply = self._take_message(deadline)
+        return self._take_answer(self._take_message(deadline), target, deadline, digest)
+
+    def _take_answer(
+        self, reply: Message, target: memoryview, deadline: float, digest: xxhash.xxh3_64 | None
+    ) -> HoldfastError | None:
         if isinstance(reply, Failed):
             error = from_code(reply.code, reply.text)
             if isinstance(error, TicketRefused):
@@ -356,6 +368,49 @@ class DataConnection:
             wait = struct.pack("@ll", seconds, int((self._armed - seconds) * 1e6))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+
+
+def _neighbours(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    """Small sources that lie side by side, but for the padding between objects, and are together not longer than a
+    chunk; each other one alone."""
+    run: list[Source] = []
+    begin = end = 0
+    for each in sources:
+        offset, source, _ = each
+        joins = source.nbytes < TOGETHER_BELOW and 0 <= offset - end < SMALL_ALIGN and offset - begin < CHUNK
+        if run and not joins:
+            yield run
+            run = []
+        if not run:
+            begin = offset
+        run.append(each)
+        # Nothing joins a large one.
+        end = offset + source.nbytes if source.nbytes < TOGETHER_BELOW else -SMALL_ALIGN
+    if run:
+        yield run
+
+
+def _add_all(gathered: bytearray, run: list[Source]) -> None:
+    """The bytes of neighbours, with zeros for the padding between them."""
+    at = run[0][0]
+    for offset, source, digest in run:
+        if offset > at:
+            gathered += bytes(offset - at)
+        gathered += source
+        at = offset + source.nbytes
+        if digest is not None:
+            # Of the bytes that are sent, whatever the caller does to its own meanwhile.
+            digest.update(memoryview(gathered)[len(gathered) - source.nbytes :])
+
+
+def _are_small(some: Sequence[WantedRange]) -> bool:
+    """Several small ranges: may they be answered in one piece? No empty ones: the length of that piece tells it from an
+    answer for the first alone."""
+    return len(some) > 1 and all(0 < each.target.nbytes < TOGETHER_BELOW for each in some)
+
+
+def _size_of(some: Sequence[WantedRange]) -> int:
+    return sum(each.target.nbytes for each in some)
 
 
 def _by_ticket(wanted: Sequence[WantedRange]) -> list[list[WantedRange]]:
