@@ -75,7 +75,16 @@ def _build(archive: bytes, place: Path) -> None:
         [wheel] = Path(folder, "wheel").glob("*.whl")
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(f"{folder}/unpacked")
-        Path(folder, "unpacked").rename(place)
+        keep(Path(folder, "unpacked"), place)
+
+
+def keep(unpacked: Path, place: Path) -> None:
+    """Move it there, unless another process of these tests was faster."""
+    try:
+        unpacked.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
 
 
 def release_after(folder: Path) -> Release:

@@ -18,7 +18,7 @@ from holdfast.messages.requests import Done, Failed
 from holdfast.messages.shapes import Message
 from tests.failover.cluster import Cluster, Process, call
 from tests.failover.conftest import place_for
-from tests.failover.releases import THIS, Release, previous_release, release_after
+from tests.failover.releases import THIS, Release, keep, previous_release, release_after
 from tests.failover.upgrade_steps import (
     STEP_S,
     ClientAtWork,
@@ -183,3 +183,13 @@ def test_a_client_reads_no_key_table_of_another_layout_but_asks_the_master(
             "answers": [True, False, False, True],
             "shown": upgraded == "both",
         }
+
+
+def test_a_release_that_two_processes_build_at_once_is_kept_once(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+        keep(tmp_path / name, tmp_path / "kept")
+    assert [found.name for found in (tmp_path / "kept").iterdir()] == ["first"]
+    with pytest.raises(OSError, match="gone"):
+        keep(tmp_path / "gone", tmp_path / "elsewhere")
