@@ -101,8 +101,9 @@ def test_keys_are_listed_with_what_was_evicted_by_then(tmp_path: Path, monkeypat
     monkeypatch.setattr(trial, "_status", lambda name: SimpleNamespace(evicted=next(evicted)))
     assert trial._listed(SimpleNamespace(keys=lambda prefix: next(listings)), "master") == ({"lab/1"}, 5)
     replay = Replay(SimpleNamespace(), [], 1, Event())
-    trial._conclude(replay, 0, {"lab/1", "lab/2", "lab/3"}, {"lab/1"}, 1)
-    assert trial.outcome.gone == 1, "one of the two was evicted"
+    for evicted, gone, kept in ((1, 1, 0), (2, 0, 0), (5, 0, 3)):
+        trial._conclude(replay, 0, {"lab/1", "lab/2", "lab/3"}, {"lab/1"}, evicted)
+        assert (trial.outcome.gone, trial.outcome.kept) == (gone, kept), "two are missing; so many were evicted"
 
 
 @pytest.mark.timeout(300)

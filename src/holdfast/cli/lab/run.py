@@ -46,7 +46,7 @@ class Outcome:
     gone: int = 0
     """Objects that the primary had and its successor has neither shown nor evicted."""
     kept: int = 0
-    """Objects that the primary had evicted and its successor shows again."""
+    """Objects that the primary had evicted and its successor showed again, if only until it evicted them too."""
     wrong: int = 0
     """Reads that gave other bytes than were put."""
     objects: int = 0
@@ -233,7 +233,8 @@ class Trial:
         outcome, total = self.outcome, len(self._requests)
         window = min(half, int(self._rate * WINDOW_S)) if self._rate else max(1, half // 2)
         outcome.objects = len(before)
-        outcome.gone, outcome.kept = max(0, len(before - after) - evicted), len(after - before)
+        missing = len(before - after)
+        outcome.gone, outcome.kept = max(0, missing - evicted), len(after - before) + max(0, evicted - missing)
         outcome.wrong = replay.wrong
         outcome.hit_rate_before = replay.hit_rate(half - window, half)
         outcome.hit_rate_after = replay.hit_rate(half, half + window)
