@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -282,16 +282,33 @@ class Cluster:
             quiet = leader["applied_index"] == leader["durable_index"]
             return {"leader": leader, "standbys": standbys} if at_the_same and quiet else None
 
-        wait_until(settled, SETTLE_S, "the masters agree on who leads and where the log ends")
+        self._wait_while_the_log_grows(settled)
         with self.connect() as cache:
             wait_until(
                 lambda: sum(node.available for node in cache.nodes().nodes) == len(self.nodes),
                 SETTLE_S,
                 "the nodes are back",
             )
-        found = wait_until(settled, SETTLE_S, "the masters agree on who leads and where the log ends")
-        assert found is not None
-        return found
+        return self._wait_while_the_log_grows(settled)
+
+    def _wait_while_the_log_grows(self, settled: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+        """Lost replicas are made again and objects are saved to disks, which takes a busy machine minutes: no harm, as
+        long as it goes on."""
+        for _ in range(10):
+            before = self._log_end()
+            try:
+                found = wait_until(settled, SETTLE_S, "the masters agree on who leads and where the log ends")
+            except AssertionError:
+                if self._log_end() <= before:
+                    raise
+                continue
+            assert found is not None
+            return found
+        raise AssertionError(f"the log still grows after {10 * SETTLE_S:g} s")
+
+    def _log_end(self) -> int:
+        """The last record that any master has applied."""
+        return max((int(one.status().get("applied_index", 0)) for one in self.masters if one.alive), default=0)
 
     def verify(self, acked: Mapping[str, bytes], removed: set[str]) -> None:
         keys = list(acked)
