@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.client.operations.transfer import RemoteWrite
-from holdfast.core.catalogue.catalogue import DISK, MEMORY
+from holdfast.core.catalogue.catalogue import DISK, HARD_PIN, MEMORY, ReplicaAt
 from holdfast.core.state.grants import Grant
 from holdfast.core.state.packed_numbers import pack_column
 from holdfast.core.state.state import State
@@ -22,7 +23,8 @@ from holdfast.simulation.checks.clock_checks import FAR_SECONDS, SPREAD_SECONDS,
 from holdfast.simulation.checks.log_checks import LogChecks
 from holdfast.simulation.checks.puts.successor_checks import SuccessorChecks
 from holdfast.simulation.checks.restore_checks import RestoreChecks, inside, name_of
-from holdfast.simulation.checks.tenants.quota_checks import fresh_keys
+from holdfast.simulation.checks.tenants.holding_checks import owned_objects
+from holdfast.simulation.checks.tenants.quota_checks import QuotaChecks, fresh_keys
 from holdfast.simulation.kernel.scheduler import MS
 from holdfast.simulation.runs.run import within
 from holdfast.simulation.scripts.draw import draw, draw_operations, draw_shape
@@ -31,6 +33,7 @@ from holdfast.simulation.scripts.scenes import FIRST_NUMBER
 from holdfast.simulation.scripts.script import FAULT_MS, Fault, Operation, Script, ScriptShape
 from holdfast.simulation.world.torn_writes import halves_of
 from holdfast.simulation.world.world import World
+from tests.core.tenants_world import TenantsWorld
 
 FAR_MS = FAR_SECONDS * 1000
 LAST_MS = FAR_MS + SPREAD_SECONDS * 1000
@@ -213,3 +216,19 @@ def test_a_node_that_starts_again_does_not_live_on_in_its_old_memory() -> None:
         assert node.alive is not None
 
     within(Script(0, ScriptShape(), (), ()), restarted)
+
+
+def test_what_is_on_disk_alone_helps_a_tenant_with_too_many_objects_and_not_one_with_too_many_bytes() -> None:
+    """Seed 21004774: a limit of objects that was not exceeded made the checker ask for what no eviction can do."""
+    world = TenantsWorld()
+    world.node("n1", size=1 << 20, boot=10)
+    world.define(1, max_objects=5)
+    assert world.store(1, "pinned", hard_pin=True) is None
+    assert world.store(1, "on disk") is None
+    catalogue = world.state.catalogue
+    [slot] = [slot for slot in catalogue.live().tolist() if not catalogue.flags_at[slot] & HARD_PIN]
+    catalogue.set_replicas(slot, (ReplicaAt(catalogue.segment_at[slot], catalogue.offset_at[slot], DISK),))
+    checks = QuotaChecks("master", world.engine, lambda *_: None)
+    assert not checks._has_evictable(owned_objects(world.state), 1, world.now)
+    world.state.tenants.put(replace(world.state.tenants.of(1), max_objects=1))
+    assert checks._has_evictable(owned_objects(world.state), 1, world.now)

@@ -145,10 +145,11 @@ class QuotaChecks:
         primary = self._engine.primary
         catalogue = primary.state.catalogue
         stays = MASKED | HARD_PIN | COPYING | (0 if primary.rules.evict_soft_pinned else SOFT_PIN)
-        objects_count = bool(primary.state.tenants.of(number).max_objects)
+        most = primary.state.tenants.of(number).max_objects
+        too_many = 0 < most < held_by(objects, number).objects  # Otherwise only what is in memory helps.
         for slot in catalogue.live().tolist():
             one = objects.get(catalogue.id_at[slot])
-            if one is None or one.tenant != number or not (one.size_bytes or objects_count):
+            if one is None or one.tenant != number or not (one.size_bytes or too_many):
                 continue
             if not catalogue.flags_at[slot] & stays and catalogue.lease_at[slot] <= now:
                 return True
